@@ -7,6 +7,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpuemu_flow.inputs.answers import Answer
+    from gpuemu_flow.inputs.plan import Seen
 
 _GARBAGE_THRESHOLD = 50_000  # what is imported stays: looking for garbage among it is waste
 
@@ -75,16 +76,20 @@ def _answer() -> int:
         root = plan.find_workspace(os.getcwd())  # noqa: PTH109
         if root is not None:
             path = f"{root}/{plan.CACHE_NAME}/{plan.PLAN_NAME}"
-            summary, works = plan.look(path, os.environ)
+            seen: dict[str, Seen] = {}
+            summary, works = plan.look(path, os.environ, seen)
             if summary is not None:
                 print(summary, flush=True)
                 os._exit(0)
-            return _run_plainly(works=works)
+            return _run_plainly(seen, works=works)
     return _run_cli()
 
 
-def _run_plainly(*, works: bool) -> int:
-    """Run the command ``run``, given without arguments; if `works`, start the fork server first."""
+def _run_plainly(seen: "dict[str, Seen]", *, works: bool) -> int:
+    """Run the command ``run``, given without arguments; if `works`, start the fork server first.
+
+    Stamps that were just read are not read again.
+    """
     from gpuemu_flow.runners import early  # noqa: PLC0415 - seldom needed
 
     if works:
@@ -98,7 +103,7 @@ def _run_plainly(*, works: bool) -> int:
             from gpuemu_flow.cli.validate import run_plainly  # noqa: PLC0415 - loads no click
         except KeyboardInterrupt:
             return 130
-        return run_plainly()
+        return run_plainly(seen)
     finally:
         early.drop()
 

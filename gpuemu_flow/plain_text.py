@@ -35,6 +35,8 @@ def printable(text: str) -> str:
     Control characters, and line ends other than a newline, are shown by their number. So is the
     first character of a command, also of one that only the text after it could complete.
     """
+    if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
+        return text  # as nearly all of the thousands of cells of a table
     plain = _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else _by_number(c), text)
     return _HALF_COMMAND.sub(_first_sign_by_number, _without_commands(plain))
 

@@ -15,7 +15,7 @@ from gpuemu_flow.artifacts.ptx.opcode import Opcode
 from gpuemu_flow.artifacts.ptx.operands import split_operands
 
 MAX_FINDINGS = 20
-"""Places that one rule reports per kernel; the rest is summed up in the last."""
+"""Largest number of findings that one rule reports per kernel; the last one sums up the rest."""
 
 _CALLED = re.compile(r"(?:\([^()]*\)\s*,\s*)?([A-Za-z_$%][\w$%]*)", re.ASCII)
 
@@ -106,7 +106,7 @@ class KernelAnalysis:
         return split_operands(self.body.instructions[index].text)
 
     def place(self, index: int) -> PtxLocation:
-        """Return the place of an instruction in the PTX and in its source."""
+        """Return the location of an instruction in the PTX and in its source."""
         instruction = self.body.instructions[index]
         line = self.function.module.source.line_of(instruction.offset)
         return self._with_source(instruction, line)
@@ -127,7 +127,7 @@ class KernelAnalysis:
 
     @cached_property
     def kernel_place(self) -> PtxLocation:
-        """Return the place of the kernel itself: its header, and its first source line."""
+        """Return the location of the kernel itself: its header, and its first source line."""
         line = self.function.line
         if not self.body.locations:
             return PtxLocation(line)

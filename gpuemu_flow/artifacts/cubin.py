@@ -48,7 +48,7 @@ _SIZE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 8, 6: 16}
 _ABI_VERSION_2 = 8
 _ACCELERATED_ABI_1 = 0x800
 _FIRST_SM_WITH_RESERVED = 90
-_RESERVED_SHARED = 1024  # what the section's size counts beside the kernel's own variables
+_RESERVED_SHARED = 1024  # bytes in the section's size besides the kernel's variables
 _BARRIER_SHIFT, _BARRIER_MASK = 20, 0x7F  # in the code section's flags, up to CUDA 12
 _TOOL_VERSION = re.compile(rb"release (\d+\.\d+), V(\d+\.\d+\.\d+)")
 _TOOL_ARCH = re.compile(rb"-(?:-gpu-name|arch)[ =]+sm_(\d{2,3}[af]?)\b")
@@ -61,12 +61,12 @@ class CubinKernel:
     Attributes
     ----------
     name : str
-        Mangled.
+        Mangled name.
     is_entry : bool
     registers : int
-        Per thread.
+        Registers per thread.
     stack_bytes, frame_bytes : int
-        Per thread: the whole call tree's, and the function's own. With recursion the first is 0.
+        Stack per thread: of the whole call tree (0 with recursion), and of the function alone.
     shared_bytes : int
         Static shared memory per block, without the driver's reserved part.
     spill_stores, spill_loads : int or None

@@ -13,7 +13,7 @@ from gpuemu_flow.artifacts.rules.debug_call import DEBUG_CALLS
 from gpuemu_flow.quick_dataclass import dataclass
 
 INSTRUCTION_TOLERANCE = 0.05
-"""Relative growth of the instruction count that is not mentioned as such."""
+"""Relative growth of the instruction count up to which it is not reported."""
 
 REGRESSION, IMPROVEMENT, WARNING, INFO = "regression", "improvement", "warning", "info"
 NEW, MISSING, UNCHANGED, CHANGED, REFUSED = "new", "missing", "unchanged", "changed", "refused"
@@ -38,7 +38,7 @@ _NEVER_NEW = ("f64", "generic")
 
 @dataclass(frozen=True)
 class MetricChange:
-    """One figure before and after; ``percent`` is None when there was nothing before."""
+    """One figure before and after; ``percent`` is None if one is unknown, or the old one is 0."""
 
     metric: str
     old: float | None

@@ -1,4 +1,4 @@
-"""Barriers that some threads of a block may not reach: regions between branch and meeting point."""
+"""Barriers that some threads of a block may not reach, because they depend on a branch."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class DivergentBarrier:
 def divergent_barriers(analysis: KernelAnalysis) -> list[DivergentBarrier]:
     """Find block-wide barriers that depend on a branch whose condition depends on the thread index.
 
-    A branch matters to a barrier when the barrier lies between the branch and the point where
-    its paths meet again (the branch's immediate post-dominator). In graphs so entangled that the
-    search would not stay near linear, only barriers that are predicated themselves are found.
+    A branch matters to a barrier when the barrier lies between the branch and the point where its
+    paths meet again (the branch's immediate post-dominator). If the graph is so entangled that the
+    search would take much more than linear time, only barriers with a predicate of their own are
+    found.
     """
     instructions = analysis.body.instructions
     barriers = analysis.select("bar", "barrier", where=_may_be_block_wide)

@@ -88,7 +88,7 @@ _SIMPLE = _simple_families()
 def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
     """Count instructions by family, from a histogram of opcode texts; omit families without any.
 
-    Each opcode stands in exactly one family, so the counts add up to the instruction count.
+    Each opcode belongs to exactly one family, so the counts add up to the instruction count.
     """
     return in_order((family_of_text(text), count) for text, count in opcodes.items())
 

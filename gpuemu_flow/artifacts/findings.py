@@ -11,7 +11,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class PtxLocation:
-    """A place in the PTX, and in the source that it was compiled from.
+    """A location in the PTX, and in the source that it was compiled from.
 
     ``source_line`` is 0 without line information; ``call_file``/``call_line`` is the call
     site of inlined code.

@@ -29,11 +29,11 @@ def main() -> NoReturn:
     signal.set_wakeup_fd(ended_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     pid = os.fork()
-    with contextlib.suppress(OSError):  # who comes second may find it ended, or another program
+    with contextlib.suppress(OSError):  # both processes try; the later one may fail
         os.setpgid(pid, pid)
     if pid == 0:
         _become(locale, words)
-    for stream in (0, 1, 2):  # who reads the command's output waits for its end, not for ours
+    for stream in (0, 1, 2):  # readers of the command's output wait for its end, not for ours
         os.close(stream)
     while True:
         ready, _, _ = select.select([lifeline, ended], [], [])
@@ -52,7 +52,7 @@ def _become(locale: str, words: list[str]) -> NoReturn:
     os.environ.pop("LC_CTYPE", None)
     if locale:
         os.environ["LC_CTYPE"] = locale
-    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):  # some, Python ignores
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores some of these
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(words[0], words)  # noqa: S606 - no shell is meant

@@ -25,7 +25,7 @@ from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import decide
 
 LINT_VERSION = 1
-"""Part of the cache key: raise it when a rule changes its mind about the same view."""
+"""Part of the cache key: raise it when a rule judges the same view differently."""
 
 
 _FIGURES = tuple(item.name for item in fields(KernelFigures) if item.name != "sass")

@@ -8,7 +8,7 @@ from gpuemu_flow.artifacts.ptx.model import Body, LaunchBounds
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_TABLE_BITS = 1_000_000_000
-"""Blocks times registers live between blocks: 125 MB of bit sets; larger bodies get no estimate."""
+"""Limit on blocks times registers live between blocks (125 MB); larger bodies get no estimate."""
 
 REGISTERS_PER_BLOCK = 65_536
 MAX_REGISTERS_PER_THREAD = 255
@@ -27,9 +27,9 @@ class Pressure:
 def max_live(body: Body, graph: ControlFlowGraph, flow: Dataflow) -> Pressure | None:
     """Return the highest register pressure in a body; None when it is too large to analyse.
 
-    Classic backward liveness on basic blocks, bit sets over the registers that live across a
-    block boundary only. A 64-bit register counts two, a predicate none. A guarded definition does
-    not end the life of the old value.
+    Classic backward liveness on basic blocks. The bit sets hold only registers that are live across
+    a block boundary. A 64-bit register counts two, a predicate none. A guarded definition does not
+    end the life of the old value.
     """
     effects = [
         _block_effects(body, flow, range(start, end))

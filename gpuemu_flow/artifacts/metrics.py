@@ -27,7 +27,7 @@ class KnownLaunch:
     Attributes
     ----------
     threads : int
-        Per block; 0 = take the launch bounds.
+        Threads per block; 0 to use the launch bounds.
     dynamic_shared_bytes : int or None
         None = unknown: occupancy then counts static shared memory only.
     """
@@ -38,7 +38,7 @@ class KnownLaunch:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of a kernel as one source states them; None = this source does not say."""
+    """Resources of a kernel as one source states them; None for those that it does not state."""
 
     source: str
     tool_version: str = ""
@@ -61,21 +61,21 @@ class KernelMetrics:
     Attributes
     ----------
     name : str
-        Mangled.
+        Mangled name.
     arch : str
     metric_source : str
         `CUBIN`, `PTXAS` or `ESTIMATE`: where `registers`, `spill_instructions`, `spill_bytes`,
         `stack_bytes`, `shared_bytes` and `barriers` come from. All other figures are of the PTX.
     tool_version, ptx_target : str
     registers : int or None
-        Per thread; an estimate when `metric_source` says so.
+        Registers per thread; an estimate if `metric_source` is `ESTIMATE`.
     spill_instructions, spill_bytes : int or None
     stack_bytes : int or None
-        Per thread.
+        Stack per thread.
     local_bytes : int or None
-        ``.local`` variables of the PTX, an upper hint for the stack.
+        Size of the ``.local`` variables in the PTX; the stack is often smaller.
     shared_bytes : int or None
-        Static, per block.
+        Static shared memory per block.
     declared_registers : int or None
         Virtual registers: shown, never checked.
     max_live : int or None

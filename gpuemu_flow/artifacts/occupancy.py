@@ -147,9 +147,9 @@ def occupancy(
     ----------
     limits : ArchLimits
     threads : int
-        Per block.
+        Threads per block.
     registers : int
-        Per thread.
+        Registers per thread.
     shared_bytes : int
         Static and dynamic shared memory per block, without the reserved part.
     barriers : int
@@ -157,10 +157,10 @@ def occupancy(
 
     Notes
     -----
-    The rules of NVIDIA's ``cuda_occupancy.h``: registers are given to warps in units of 256, a
+    The rules of NVIDIA's ``cuda_occupancy.h``: registers are allocated to warps in units of 256, a
     quarter of the multiprocessor's registers serves a quarter of its warps, a block's warps are
-    rounded up to four when asking whether it fits at all, and shared memory is given in units of
-    128 bytes (256 before sm_80).
+    rounded up to four when asking whether it fits at all, and shared memory is allocated in units
+    of 128 bytes (256 before sm_80).
     """
 
     def result(blocks: int, reasons: tuple[str, ...]) -> Occupancy:

@@ -16,7 +16,7 @@ class KernelPolicy:
     Attributes
     ----------
     max_registers : int
-        Per thread.
+        Registers per thread.
     max_spills : int
         Spill instructions, loads and stores together.
     max_spill_bytes : int or None
@@ -29,7 +29,7 @@ class KernelPolicy:
     min_occupancy : float or None
         Fraction of a multiprocessor's warps, 0 to 1.
     registers_warn_above, spills_warn_above, local_memory_warn_above : int or None
-        A warning above these, below the maximum.
+        Figures above these, up to the maximum, give a warning.
     forbidden_instructions, required_patterns : tuple of str
     expect_tensor_cores : bool
     severities : dict
@@ -62,7 +62,7 @@ class KernelPolicy:
     explicit: frozenset[str] = frozenset()
 
     def limit_severity(self, name: str) -> str:
-        """Return the severity of exceeding a limit: an error when the user has set it."""
+        """Return the severity of exceeding a limit: "error" if the user set it, else "warning"."""
         return "error" if name in self.explicit else "warning"
 
     def to_json(self) -> dict[str, Any]:

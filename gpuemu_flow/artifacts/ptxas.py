@@ -28,7 +28,7 @@ _LAUNCH_BOUNDS = re.compile(
 )
 _UNSUPPORTED_VERSION = re.compile(r"Unsupported \.version")
 MAX_MESSAGES = 50
-"""Messages of one run that are kept."""
+"""Largest number of messages of one run that are kept."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class KernelUsage:
         Stack of the whole call tree, per thread.
     spill_store_bytes, spill_load_bytes : int
     shared_bytes : int
-        Static, per block, without the part that the system reserves.
+        Static shared memory per block, without the part that the system reserves.
     """
 
     name: str

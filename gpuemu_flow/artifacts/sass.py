@@ -17,7 +17,7 @@ _SPILL_ANNOTATION = "SpillRefill"
 class SassInstruction:
     """One machine instruction: ``LDG.E.128`` and its operands as printed.
 
-    ``spill`` is set where ``nvdisasm -json -annotate`` says that the compiler spilled.
+    ``spill`` is set where ``nvdisasm -json -annotate`` reports that the compiler spilled.
     """
 
     opcode: str
@@ -56,8 +56,8 @@ class MachineCode:
     tool : str
         Disassembler and version, ``nvdisasm 13.0.88``.
     functions : mapping of str to mapping of str to int
-        Function to opcode to count, padding left out. Code that the compiler inlined into a
-        kernel's section counts as the kernel's.
+        By function, the count of each opcode, without padding. Code that the compiler inlined into
+        a kernel's section counts as the kernel's.
     """
 
     tool: str

@@ -11,17 +11,17 @@ from gpuemu_flow.errors import Problem, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 
 ReadSource = Callable[[str], bytes | None]
-"""Gives the bytes of a source file that PTX names, or None when it cannot be had."""
+"""Returns the bytes of a source file that PTX names, or None if it cannot be read."""
 
 _COMMENT = re.compile(rb"(?://|#)[ \t]*gpuemu:[ \t]*allow\b[ \t]*([\w-]*)[ \t]*([^\r\n]*)")
 _COMMENT_LINE = re.compile(rb"\s*(?://|#|/\*|\*)")
 MAX_COMMENTS = 10_000
-"""Comments read per file."""
+"""Largest number of comments that are read per file."""
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """One comment ``gpuemu: allow RULE reason``: its place, and the lines that it covers."""
+    """One comment ``gpuemu: allow RULE reason``: its location, and the lines that it covers."""
 
     rule: str
     reason: str
@@ -39,7 +39,7 @@ class Allowances:
     _by_file: dict[str, list[Allowance]] = field(default_factory=dict)
 
     def reason_for(self, rule: str, place: PtxLocation) -> str:
-        """Return the reason why a violation at a place is accepted; empty when it is not.
+        """Return the reason why a violation at a location is accepted; empty when it is not.
 
         A comment covers its own line and the first line after it that is not a comment. A comment
         at a call also covers the code that is inlined there.

@@ -19,9 +19,9 @@ def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
     """Return the guarded instructions whose predicate depends on the thread index.
 
     Compilers reuse a register for unrelated values, so that for registers with several definitions
-    the answer depends on the place. Values that differ only because of the path that was taken do
-    not count. In bodies that would take much longer than a few passes, the walk ends early with the
-    registers known by then.
+    the answer depends on the instruction. Values that differ only because of the path that was
+    taken do not count. In bodies that would take much longer than a few passes, the walk ends early
+    with the registers known by then.
     """
     return _Propagation(analysis).run()
 
@@ -112,7 +112,7 @@ class _Propagation:
 
 
 def _thread_sources(analysis: KernelAnalysis) -> set[int]:
-    """Select instructions that read the thread index, and atomics, which differ by thread."""
+    """Select instructions that give threads different values: the thread index, and atomics."""
     found = set(analysis.select("atom"))
     function, instructions = analysis.function, analysis.body.instructions
     text = function.module.source.text

@@ -157,14 +157,14 @@ def find_tools(
     Parameters
     ----------
     configured : mapping of str to str, optional
-        Tool name to path, or to the name of a program on ``PATH``; one that is not there is a
-        problem, and the search goes on.
+        Tool name to path, or to the name of a program on ``PATH``; a path or program that does not
+        exist is reported as a problem, and the search goes on.
     environment : mapping, optional
         Environment variables, for ``PATH``; `os.environ` by default.
     site_packages : sequence of Path, optional
         Folders with installed packages; this interpreter's by default.
     names : sequence of str
-        Only these tools.
+        The tools to look for.
     root : Path, optional
         The workspace. A configured tool inside it is as untrusted as an op, so it is not run to
         find out its version.
@@ -299,7 +299,7 @@ def run_tool(
     environment : mapping, optional
         The whole environment of the program.
     max_output : int
-        Bytes of standard output, and of standard error.
+        Largest number of bytes of standard output, and of standard error.
     cancel : threading.Event, optional
         Stops the program when set.
 

@@ -1,7 +1,7 @@
 """Input of the rules: one kernel's figures and findings as plain data, without its PTX.
 
-A view is made once per artifact and can be cached: a changed limit is checked against it without
-parsing again.
+A view is made once per artifact and can be cached, so that a changed limit is checked without
+parsing the PTX again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KernelView:
     metrics : KernelMetrics
     bounds : LaunchBounds
     place : PtxLocation
-        The place of the kernel itself.
+        The location of the kernel itself.
     has_ptx : bool
         False when only a cubin was given: rules that read PTX had nothing to look at.
     target_options : tuple of str

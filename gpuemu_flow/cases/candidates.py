@@ -57,7 +57,7 @@ class Candidate:
         return content.digest()
 
     def repeated_axis(self, name: str) -> int | None:
-        """Return the axis of an input that its layout repeats without storing it again."""
+        """Return the axis along which an input's layout repeats one stored element, or None."""
         if self.layouts[name] != "expanded":
             return None
         return expanded_axis(self.inputs[name].shape)
@@ -69,7 +69,7 @@ class Candidate:
         return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
 
     def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
-        """Return the candidate with other values for some inputs, in the form of `stored`."""
+        """Return the candidate with other values for some inputs, shaped as in `stored`."""
         inputs = dict(self.inputs)
         for name, values in changed.items():
             inputs[name] = np.broadcast_to(values, inputs[name].shape)

@@ -1,4 +1,4 @@
-"""Causes of failures as data: confirmed by new cases, or only seen with failures."""
+"""Causes of failures as data: confirmed by new cases, or only observed together with failures."""
 
 from __future__ import annotations
 

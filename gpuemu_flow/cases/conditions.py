@@ -12,7 +12,7 @@ from gpuemu_flow.expressions import is_made_of
 from gpuemu_flow.types import Case
 
 STEPS = (128, 64, 32, 16, 8)
-"""Multiples that a dim is looked at for, the widest tile first."""
+"""Numbers of which a dim may be a multiple in a condition, the widest tile first."""
 
 LARGEST_POWER = 24
 """Bounds on dims are powers of two up to 2 to this power."""
@@ -69,13 +69,13 @@ PREFERENCE = (
     "not_power_of_two", "power_of_two", "above", "maximum", "different", "at_most", "even", "prime",
     "elements_above", "shape_class",
 )  # fmt: skip
-"""All kinds; of conditions that tell cases apart equally well, the first one here is named."""
+"""All kinds. Of conditions that distinguish cases equally well, the first one is reported."""
 
 
 def sizes_of(case: Case) -> dict[str, int]:
     """Map each dim of a case to its size; without a schema, each axis (``x[-1]``: x's last)."""
     if case.dims:
-        # What is an expression says no more than the dims that it is made of.
+        # A dim given by an expression says no more than the dims in the expression.
         names = {name for name, _ in case.dims}
         return {name: size for name, size in case.dims if not is_made_of(name, names)}
     sizes: dict[str, int] = {}

@@ -17,7 +17,7 @@ from gpuemu_flow.value_rules import is_kept_finite
 ASPECTS = ("shape_class", "layout", "strategy")
 PAIRS = tuple(itertools.combinations(ASPECTS, 2))
 JUDGED = (Verdict.PASSED, Verdict.FAILED)
-"""Verdicts of cases that exercised something: an error judges nothing."""
+"""Verdicts of cases that count as exercised; a case that ends in an error judges nothing."""
 
 
 class Cell(NamedTuple):
@@ -266,7 +266,7 @@ HEADINGS = ("op", "dtype", "judged", "unjudged", "classes", "layouts", "strategi
 
 
 def table(rows: Iterable[Row]) -> list[list[str]]:
-    """Return the table as text cells, headings first; all kinds of pairs are added up."""
+    """Return the table as text cells, headings first; one column adds up all pairs of aspects."""
     lines = [list(HEADINGS)]
     for row in rows:
         pairs = [row.seen[" × ".join(pair)] for pair in PAIRS]

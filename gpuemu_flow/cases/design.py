@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-# Likeliest revealers first; what is not listed comes after, in the order of `types`.
+# Those likeliest to reveal bugs first; any that are not listed follow in the order of `types`.
 REVEALING_STRATEGIES = (
     "normal", "negative", "special", "ties", "wide", "sparse", "small", "offset", "integers",
     "extremes", "uniform",
 )  # fmt: skip
 
-# (class, strategy, layout) with the bug that each is there for. An entry with a member that is not
-# available in a plan is left out; what it would have covered is covered by what follows the agenda.
+# (class, strategy, layout), each with the bug that it is to find. A plan leaves out entries with a
+# member that it does not have; combinations after the agenda then cover their other members.
 AGENDA = (
     ("tail", "negative", "contiguous"),  # tail mask of 0 in a max or a softmax
     ("pow2_plus_1", "normal", "strided"),  # last tile dropped; row pitch taken for granted
@@ -55,7 +55,7 @@ class Combination(NamedTuple):
     target: int | None
 
 
-Feature = tuple[str, str | int | None, str]  # what kind of pair or single, and its members
+Feature = tuple[str, str | int | None, str]  # kind of pair or single feature, and its members
 
 
 class Designer:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from gpuemu_flow.quick_dataclass import dataclass
 
 ANY = ""
-"""Stands for the inputs together: what any of them holds."""
+"""Stands for any input: it has the marks and measures of all inputs together."""
 
 ELEMENTS = "the number of elements"
-"""Stands among the sizes for the elements of the largest input."""
+"""Key among the sizes for the number of elements of the largest input."""
 
 INFINITE = 1e300
 """Stands for Inf where values are compared."""
@@ -32,7 +32,7 @@ class CaseFacts:
     marks : frozenset of (str, str)
         Kinds of values in an input: ``("x", "nan")``.
     measures : mapping of (str, str) to float
-        Figures of an input: ``("x", "largest")`` is its largest magnitude.
+        Measures of an input: ``("x", "largest")`` is its largest value.
     """
 
     sizes: Mapping[str, int]

@@ -14,45 +14,45 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case, FailureKind
 
 NEARLY_NONE = 0.1
-"""Share of the passing cases that may have the feature all the same."""
+"""Largest share of the passing cases that may have the feature, too."""
 
 TELLING = 0.2
-"""A feature that more passing cases have still tells something when it rules out at least this
-share of them: a bug that shows only now and then cannot show without its feature."""
+"""A feature of more passing cases is still reported if at least this share of them lacks it: a bug
+that shows only occasionally never shows without its feature."""
 
 FEWEST_RULED_OUT = 5
 
 FEWEST_IN_PART = 3
-"""Failures that a part of them must hold: two agree in something by chance."""
+"""Fewest failures in a part of them: any two have some condition in common by chance."""
 
 PRECISE, WORTH_A_SECOND = 0.8, 0.25
-"""Share of the cases with a condition that fail, below which pairs are tried; and the share of its
-exceptions that a pair may leave to be named instead."""
+"""Pairs are tried if a smaller share of the cases with the best condition fails. A pair is reported
+instead if it leaves at most this share of the exceptions."""
 
 SLACK = 0.02
-"""Exceptions that a likelier condition may have more, as a share of the cases looked at."""
+"""Additional exceptions that a likelier condition may have, as a share of the compared cases."""
 
 MOST_PAIRED = 24
-"""Conditions, those with the fewest exceptions, that are paired with all others."""
+"""Number of conditions with the fewest exceptions that are paired with all others."""
 
 MOST_PASSING = 2000
-"""Passing cases that are looked at, at most."""
+"""Largest number of passing cases that are compared."""
 
 
 @dataclass(frozen=True)
 class TriggeringFeature:
-    """A feature that tells failing cases from passing ones.
+    """A feature that distinguishes failing cases from passing ones.
 
     Attributes
     ----------
     conditions : tuple of Condition
         One, or two that must hold together.
     failing : int
-        Failing cases; all have the feature.
+        Number of failing cases, all of which have the feature.
     passing : int
-        Passing cases that were compared with.
+        Number of passing cases that were compared with the failing ones.
     exceptions : int
-        Passing cases that have the feature too.
+        Number of passing cases that have the feature, too.
     """
 
     conditions: tuple[Condition, ...]
@@ -160,7 +160,8 @@ def _trigger(failing: Facts, passing: Facts) -> TriggeringFeature | None:
         if pair is not None and pairs[pair] <= WORTH_A_SECOND * options[best]:
             options, best = pairs, pair
     if options[best] > allowed:
-        # Nothing parts them cleanly; what all failures need is worth saying all the same.
+        # No condition separates the cases well, but one that all failures have may still be
+        # reported.
         options = {(c,): len(having) for c, having in holders.items()}
         best = _preferred(options, slack) or best
         ruled_out = len(passing) - options[best]
@@ -170,7 +171,7 @@ def _trigger(failing: Facts, passing: Facts) -> TriggeringFeature | None:
 
 
 def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
-    """Count passing cases with both conditions of each pair that is stricter than its members."""
+    """For each pair that is stricter than its members, count the passing cases that meet both."""
     ranked = sorted(holders, key=lambda c: (len(holders[c]), _rank((c,))))
     pairs: dict[Conditions, int] = {}
     for place, first in enumerate(ranked[:MOST_PAIRED]):
@@ -183,7 +184,7 @@ def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
 
 
 def _preferred(options: dict[Conditions, int], slack: int) -> Conditions | None:
-    """Choose, among options with nearly the fewest exceptions, one of the likeliest kind."""
+    """Choose one of the likeliest kind among options with nearly the fewest exceptions."""
     if not options:
         return None
     enough = min(options.values()) + slack
@@ -200,7 +201,7 @@ def _rank(conditions: Conditions) -> tuple[int, list[tuple[int, int, str, str]]]
     keys = []
     for kind, subject, value in conditions:
         number = value if isinstance(value, int) else 0
-        # The widest multiple and the largest bound that still hold say most.
+        # The widest multiple and the tightest bound that still hold say most.
         weight = number if kind == "at_most" else -number
         keys.append((PREFERENCE.index(kind), weight, subject, str(value)))
     return _places(conditions), keys
@@ -222,7 +223,7 @@ def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[TriggeringFeature 
 
 
 def _largest_part(failing: Facts, rest: list[int], passing: Facts) -> list[int] | None:
-    """Return those failing cases, but not all, that the best single condition explains."""
+    """Return the part of the failing cases that the best single condition explains, or None."""
     with_it = Counter(condition for i in rest for condition in failing[i])
     without = Counter(condition for facts in passing for condition in facts)
     options = [

@@ -99,10 +99,11 @@ class SequenceConfig:
 
     @classmethod
     def from_json(cls, data: Json) -> SequenceConfig:
-        """Read a request's ``fuzz_config``; unknown keys are ignored, as the protocol says.
+        """Read a request's ``fuzz_config``; unknown keys are ignored, as the protocol demands.
 
         Layouts are accepted in either case, dtypes in any case and by alias, seeds of any size.
-        ``shape_options`` may be missing when ``op_schema`` is given, ``edge_cases`` always.
+        ``shape_options`` may be missing when ``op_schema`` is given; ``edge_cases`` may always be
+        missing.
 
         Raises
         ------

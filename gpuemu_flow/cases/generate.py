@@ -21,7 +21,7 @@ from gpuemu_flow.value_rules import ValueRule
 Array = NDArray[Any]
 
 MOST_ALIKE = 1024
-"""Elements of an input from which on drawing it costs more than calling numpy."""
+"""Largest inputs drawn together: for larger ones, numpy's cost per call hardly matters."""
 
 
 def input_values(case: Case, spec: InputSpec) -> Array:
@@ -63,7 +63,7 @@ def _range(spec: InputSpec) -> tuple[float | None, float | None]:
 def _finished(
     values: Array, spec: InputSpec, seed: int, low: float | None, high: float | None
 ) -> Array:
-    """Return drawn values with the ends of their range, repeated if the layout demands that."""
+    """Put the ends of the range into drawn values, and repeat them if the layout demands it."""
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)
     return np.broadcast_to(values, spec.shape) if spec.layout == "expanded" else values
@@ -122,7 +122,7 @@ def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
         seeds = [_seed_of(cases[number], spec) for number, spec in members]
         together = draw_alike(strategy, seeds, shape, dtype, low, high)
         for place, (number, spec) in enumerate(members):
-            # A copy: each has memory of its own, which lies as it does when it is drawn alone.
+            # A copy, so that each input has its own contiguous memory, as if it were drawn alone.
             values = together[place, ...].copy()
             drawn[number, spec.position] = _finished(values, spec, seeds[place], low, high)
     return drawn

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 MOST_BYTES = 4 << 20
-"""Of all generated inputs of one case: they travel with it, in messages and in keys."""
+"""Largest size of a case's generated inputs, which are part of messages and of cache keys."""
 
 
 class GenerateError(UsageError):
@@ -73,7 +73,7 @@ def fault_of(given: GeneratedValues) -> Problem:
 
 
 def case_fault(case: Case) -> GeneratedValues | None:
-    """Return the failure of a function that generates an input of the case; None without one."""
+    """Return the failure of a function that generates an input of the case; None if none failed."""
     for spec in case.inputs:
         if spec.is_generated and spec.given is not None and spec.given.slug:
             return spec.given

@@ -1,4 +1,4 @@
-"""Inputs that are several tensors and one argument: complex numbers, and lists of tensors.
+"""Arguments that consist of several input tensors: complex numbers, and lists of tensors.
 
 Code that draws, lays out, moves, shrinks or reports inputs handles the members, which are ordinary
 tensors. Only the program gets the members joined into one argument. See `runners.grouping`.
@@ -20,7 +20,7 @@ MOST_MEMBERS = 16
 PARTS = ("real", "imag")
 _PART_DTYPES = {"complex64": "float32", "complex128": "float64"}
 _KEPT = ("dims", "dtype", "range", "nonfinite", "strategy")
-"""Keys that an input of complex numbers has; a range is that of both parts."""
+"""Keys that both parts of a complex input take over, so that a range applies to each part."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def spread(
     Parameters
     ----------
     schema : JSON
-        As it stands in the file; only tables that map names to inputs have groups.
+        As written in the file; only tables that map names to inputs have groups.
     names : sequence of str
         The op's ``input_names``, or none.
     report : callable

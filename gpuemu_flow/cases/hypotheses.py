@@ -1,7 +1,7 @@
 """Hypotheses about a cause: the conditions that cases support, and the case to try next.
 
-Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases in
-which a bug happens not to show. Its weight is its earlier weight times the likelihood of the
+Each condition is a hypothesis: the op fails where the condition holds and nowhere else, except that
+in a few cases the bug does not show. Its weight is its earlier weight times the likelihood of the
 verdicts (Bayes' rule); the next case is one over which the weights are most divided (the idea:
 MacKay, "Information-based objective functions for active data selection", Neural Computation 4,
 1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The Design of
@@ -22,7 +22,7 @@ from gpuemu_flow.cases.predicates import BOTH, Predicate, bounds_tried, candidat
 from gpuemu_flow.quick_dataclass import dataclass
 
 PAIRED = 40
-"""Conditions, those with the most weight, that are paired with each other."""
+"""Number of conditions with the most weight that are paired with each other."""
 MOST = 60
 
 TELLING = 0.12
@@ -49,8 +49,8 @@ class Hypothesis:
     chance : float
         The p-value of Fisher's exact test, corrected for the number of conditions; at most 1.
     tried : int
-        Factor of the correction: the number of single conditions that differ on the cases, plus
-        that of all possible bounds; for a pair, the number of pairs of these.
+        The number of conditions by which the correction multiplies: all single conditions that
+        differ on the cases, and all possible bounds; for a pair, the number of pairs of these.
     """
 
     predicates: tuple[Predicate, ...]
@@ -85,7 +85,7 @@ def hypotheses(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Hypoth
     ----------
     facts : sequence of CaseFacts
     fails : sequence of bool
-        Tells of each of these cases whether it failed.
+        For each of these cases, True if it failed.
     """
     failed = np.asarray(fails, bool)
     options: dict[tuple[Predicate, ...], NDArray[np.bool_]] = {}
@@ -101,7 +101,7 @@ def hypotheses(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Hypoth
         for predicates, inside in options.items()
     }
     ranked = sorted(weights, key=lambda each: (-weights[each], repr(each)))
-    # A second condition narrows the first one: both must let nearly every failure through.
+    # A second condition only narrows the first one, so each must hold for every failing case.
     wide = [
         each
         for each in ranked
@@ -179,7 +179,7 @@ def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -
 
 
 def most_divided(found: Sequence[Hypothesis], pool: Sequence[CaseFacts]) -> int | None:
-    """Return the case whose verdict would tell most; None if the hypotheses agree on all cases."""
+    """Return the index of the case that would tell most; None if hypotheses agree on all cases."""
     if not found or not pool:
         return None
     total = sum(belief.weight for belief in found)

@@ -2,11 +2,11 @@
 
 For integers, strategies have these meanings: `negative` of an unsigned type draws from the end of
 its upper half (negative if read as signed); `special` has the smallest and largest value and 0 in
-place of -Inf, +Inf and NaN; `extremes` the same in every second row, and magnitudes up to the root
-of the largest in the others. With a range every value lies in it under every strategy. Booleans are
-the signs of 8-bit integers: `negative` is all false, `offset` all true. But `sparse` and `special`
-have rows in which one element alone is true or false, since an op that reduces them (all, any) may
-stop reading early: elsewhere the first elements decide.
+place of -Inf, +Inf and NaN; `extremes` has these in every second row, and magnitudes up to the root
+of the largest in the others. If there is a range, the values of every strategy lie in it. Booleans
+are the signs of 8-bit integers: `negative` is all false, `offset` all true. But `sparse` and
+`special` have rows in which a single element is true or false: an op that reduces rows (all, any)
+may stop reading early, and in most rows the first elements decide.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 INT64_END = 1 << 63
 TIES = (0, 1, 2, 3, 5, -1, -2, -3)
 _ALONE = {"sparse": True, "special": False}
-"""Strategies whose rows have one such boolean alone."""
+"""The value of the single boolean in such rows, by strategy; the others are its opposite."""
 FEW = 17  # distinct values of `integers` in a range
 
 
@@ -59,7 +59,7 @@ def draw_integers(
     info = np.iinfo(dtype)
     if low is None and high is None:
         return _clipped(_INTEGERS[strategy](rows, info), dtype).reshape(rows.shape)
-    # An open end: as far from the other one as `wide` would go.
+    # An open end lies as far from the other end as the values of `wide`.
     first = math.floor(high) - 999 if low is None and high is not None else math.ceil(low or 0)
     end = first + 1000 if high is None else math.floor(high) + 1
     first = min(max(first, int(info.min)), int(info.max), INT64_END - 1)
@@ -75,7 +75,7 @@ def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _signed(rows: ManyRows, info: np.iinfo[Any], low: int, end: int) -> Array:
-    """Return values of [low, end), moved up to 0 for unsigned types, within the type's range."""
+    """Return values in [low, end), or in [0, end - low) if unsigned, within the type's range."""
     if info.min == 0:
         low, end = 0, end - low
     low, end = max(low, int(info.min)), min(end, int(info.max) + 1)

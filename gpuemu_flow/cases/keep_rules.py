@@ -41,7 +41,7 @@ def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
 
 
 def _as_returned(schema: OpSchema, start: Candidate, candidate: Candidate) -> Candidate | None:
-    """Return the candidate if its sizes and the values that functions returned are as in `start`.
+    """Return the corrected candidate; None if it changes sizes or values that functions returned.
 
     The values that the functions would return for other sizes are not known here.
     """

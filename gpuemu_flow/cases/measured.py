@@ -17,11 +17,11 @@ from gpuemu_flow.types import DTYPES, Case
 
 MOST_ROWS = 4096
 MOST_COLUMNS = 4096
-"""Most rows, and most elements of a row, that are looked at."""
+"""Largest numbers of rows, and of elements of a row, that are measured."""
 
 
 def facts_of(case: Case) -> CaseFacts:
-    """Make and measure a case's inputs, except inputs that a function has yet to return."""
+    """Make and measure a case's inputs, except those that a function has not returned yet."""
     marks: set[Key] = set()
     measures: dict[Key, float] = {}
     for spec in case.inputs:
@@ -69,7 +69,7 @@ def _of_input(values: NDArray[Any], kind: str) -> tuple[set[str], dict[str, floa
 
 
 def _of_truths(rows: NDArray[np.float64], *, single: bool) -> set[str]:
-    """Return marks of booleans."""
+    """Return the marks of an input of booleans."""
     holds = rows != 0
     if single:
         return {"is_true" if holds.all() else "is_false"}
@@ -141,7 +141,7 @@ def _of_values(rows: NDArray[np.float64], *, floating: bool) -> tuple[set[str], 
 
 
 def _of_integers(rows: NDArray[np.float64]) -> set[str]:
-    """Return marks of indices, counts and offsets."""
+    """Return the marks of an input of indices, counts or offsets."""
     marks: set[str] = set()
     if (rows == 0).any():
         marks.add("zero")

@@ -1,6 +1,6 @@
 """The smallest case that fails as a given one does: shapes first, then values, then layouts.
 
-The op is not run here: a predicate says of each candidate whether it fails for the same reason.
+The op is not run here: a predicate decides for each candidate whether it fails for the same reason.
 Values are the original's own or simpler, never drawn anew, and sizes and values stay within the
 schema: a case that the op's author has excluded would be no fair test of the op.
 """
@@ -98,8 +98,8 @@ def minimise(
     inputs : mapping of str to ndarray
         The case's tensors, in any memory layout; `Candidate.inputs` are in C order.
     still_fails : callable
-        Takes a `Candidate`, runs the op on it and says whether it fails for the original's reason;
-        it returns False if the reference refuses the case. It is called once per distinct
+        Takes a `Candidate`, runs the op on it, and returns True if it fails for the same reason as
+        the original; False also if the reference refuses the case. It is called once per distinct
         candidate. It may raise `StopMinimising`; other exceptions pass through.
     budget : int
         Largest number of calls of `still_fails`, the first of which gets the original.
@@ -113,7 +113,7 @@ def minimise(
     failing : mapping of str to int, optional
         Place of the failing element, see `failing_position`: slices around it are tried first.
     strategy : str
-        One of `STRATEGIES`: shapes alone, values alone, or all of shapes, values and layouts.
+        One of `STRATEGIES`: only shapes, only values, or shapes, values and layouts.
 
     Raises
     ------
@@ -181,8 +181,8 @@ def _minimise(
     while True:
         before, complete = search.steps, True
         if values is not None:
-            # Zeros make most slices equal, so that all sizes cost few calls after them; but where
-            # nothing can be zeroed, half of the budget is kept for the sizes.
+            # After zeroing, most slices are equal, so that trying all sizes costs few calls. Half
+            # of the budget is kept for the sizes in case nothing can be zeroed.
             rest = search.budget - search.calls
             share = rest if shapes is None else max(1, rest // 2)
             complete = search.within(share, values.shrink)

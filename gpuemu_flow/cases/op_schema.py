@@ -23,7 +23,7 @@ class Dim:
     candidates : tuple of int
         If not empty, exactly these sizes are used; otherwise the range below.
     min, max : int
-        Both ends are included.
+        Smallest and largest size of the range, both included.
     multiple_of : int
         Sizes of the range are multiples of this number.
     """
@@ -56,7 +56,7 @@ class DerivedDim:
     Attributes
     ----------
     name : str
-        Name of the dim, or the text of the expression where an axis has the expression itself.
+        Name of the dim; for an axis that is declared by an expression, the text of the expression.
     expression : str
     """
 
@@ -102,9 +102,9 @@ class OpSchema:
     inputs : tuple of TensorDef
         In the order of the op's ``input_names``.
     outputs : tuple of TensorDef
-        Empty when the schema does not say.
+        Empty if the schema does not define them.
     fixed_shapes : tuple of shape
-        Whole shapes. A case with one gives it to every input. They are used in addition to the
+        Whole shapes. A case takes one of them for every input. They are used in addition to the
         shapes from the dims, or alone if there are no dims.
     derived : tuple of DerivedDim
         Each dim comes after those that it needs.
@@ -235,8 +235,8 @@ BUILTIN_SCHEMAS: dict[str, OpSchema] = {
         _tensors(input="N C H W", weight="F C R S", bias="F"),
     ),
 }
-# Built-ins whose inputs all have one shape take any number of them; of the others the last inputs
-# may be left out down to this number.
+# Built-ins whose inputs all have one shape take any number of inputs. The others need at least this
+# number of them; the last ones may be left out.
 SAME_SHAPE_BUILTINS = frozenset({"elementwise", "reduction"})
 FEWEST_INPUTS = {"norm": 1, "conv2d": 2}
 

@@ -39,7 +39,7 @@ STATISTICS_KEYS = ("mean", "std", "zeros", "samples", "false_alarms")
 KINDS = ("ties", "order", "up_to", "compare", "statistics")
 MOST_SAMPLES = 2**30
 LEAST_SAMPLES = 100
-"""Elements below which the tests of a distribution have no stated rate of false alarms."""
+"""Fewest elements for which the tests of a distribution keep the stated rate of false alarms."""
 
 _TRUTH = re.compile(r"(not\s+)?([A-Za-z_]\w*)")
 _EQUAL = re.compile(r"([A-Za-z_]\w*)\s*(==|!=)\s*(-?\d{1,18}(?:\.\d{1,18})?)")

@@ -37,7 +37,7 @@ from gpuemu_flow.types import (
 from gpuemu_flow.value_rules import ABSENT, RAGGED, SCALAR, Bound, strategies_of
 
 DESIGNED = 24
-ENDED = 2  # cases of an input and range, the first ones, that have its ends for certain
+ENDED = 2  # first cases with a range of an input in which its ends surely occur
 ABSENT_EVERY = 3  # an optional input is None in one of so many cases
 BLOCK = 8  # the designed set is ordered by size inside blocks of this many cases
 
@@ -166,7 +166,7 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the recipe, which in the first cases with a range demands the ends of the range.
+    """Return the input's spec; in the first cases with a range, it demands the range's ends.
 
     A range that depends on dims counts anew for each size: an index of the last row of a table of
     one row tests nothing about the last of 257 rows.
@@ -175,7 +175,7 @@ def _with_ends(
     if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
         return spec
     if rule is not None and (rule.kind or rule.concerns_whole):
-        return spec  # its strategies see to that
+        return spec  # its strategies draw the ends
     bounds = (spec.low, spec.high, *((rule.low, rule.high) if rule else ()))
     bounded = any(bound is not None for bound in bounds)
     free = kind != "float" and tensor.strategy is None and not (rule and rule.values)
@@ -269,7 +269,7 @@ class Absences:
         Parameters
         ----------
         spec : InputSpec
-            The input of the case if it is not None.
+            The input, as it is in a case in which it is not None.
         turn : int
             The number of the case.
         alone : bool
@@ -306,7 +306,7 @@ def inputs_of(
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
-        target = None  # the other inputs would be no different
+        target = None  # the other inputs would be drawn in the same way
     ragged = any(tensor.rule and tensor.rule.kind in RAGGED for tensor in schema.inputs)
     inputs = []
     for position, (tensor, shape) in enumerate(zip(schema.inputs, sizes.shapes, strict=True)):
@@ -356,7 +356,7 @@ def _even_turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
-    """Return the recipe with a strategy of its kind, and a layout without repetition.
+    """Return the input's spec with a strategy of its kind and a layout without repetition.
 
     With `even`, the values of a list of scalars are used equally often, so that each mode of an op
     on ragged batches is tested with every small length.

@@ -12,7 +12,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 STEPS = (2, 4, 8, 16, 32, 64, 128)
-"""Multiples that dims are looked at for."""
+"""Numbers of which a dim may be a multiple in a condition."""
 
 LARGEST_POWER = 20
 
@@ -152,8 +152,8 @@ MARKS = {
 }
 
 TINY = 2.0**-100
-"""Magnitude of a bound up to which it stands for zero: nothing that is computed in float32 shows
-what an element of such a size does."""
+"""Magnitude up to which a bound stands for zero: an element of such a size has no visible effect on
+float32 results."""
 
 _FROM = ("largest_above", "magnitude_above", "row_range_above")
 _OF_SIGNS = {
@@ -166,7 +166,7 @@ _OF_SIGNS = {
         "the largest element of a row of {s} is ≤ 0",
     ),
 }
-"""Sentences of bounds next to zero: where zero is beyond the bound, and where it is not."""
+"""Sentences of bounds next to zero: the first if zero is beyond the bound, else the second."""
 
 _OF_SIZES = (
     "above", "at_most", "multiple", "not_multiple", "power_of_two", "not_power_of_two",
@@ -180,8 +180,8 @@ _PRIOR = {
     "row_least_top_below": -3.0, "multiple": -4.0, "power_of_two": -4.0, "not_power_of_two": -4.0,
     "value_above": -2.0, "value_below": -2.0, "at_most": -3.0, "larger": -4.0, "different": -4.5,
 }  # fmt: skip
-"""Logarithms of how likely a cause is of a kind before any case is looked at: what kernels are
-known to stumble over comes first, layouts and parities last."""
+"""Logarithms of the prior probability that a cause is of a kind: known causes of kernel bugs are
+likeliest, layouts and parities least likely."""
 
 UNLIKELY = -4.5
 
@@ -287,7 +287,7 @@ def _choices(
 
 
 LEAST_OFFSET = 3.0
-"""A mean of fewer standard deviations is nothing out of the ordinary."""
+"""Least bound on means of rows, in standard deviations; smaller means are ordinary."""
 
 _ABOVE = ("largest", "magnitude", "row_range", "row_offset", "value")
 _BELOW = ("lowest", "value", "row_least_top", "row_least_magnitude")
@@ -322,14 +322,14 @@ def _best_bounds(pairs: list[tuple[float, bool]], side: str) -> list[float]:
     for place, (value, failed) in enumerate(ordered[:-1]):
         bad, good = bad + failed, good + (not failed)
         beyond = ordered[place + 1][0]
-        # What only Inf is beyond has a mark of its own, and no number for a border.
+        # A bound that only Inf exceeds is left out: a mark already tells of Inf.
         if beyond != value and bad and abs(value) < INFINITE:
             scored.append(((total - bad) * 2 + good, _between(value, beyond)))
     return [bound for _, bound in sorted(scored, key=lambda each: each[0])[:2]]
 
 
 WHOLE = 1 << 20
-"""Size up to which two whole numbers are taken for counts: nothing lies between them."""
+"""Size up to which whole numbers are taken for counts, with no values between neighbours."""
 
 
 def _between(inside: float, outside: float) -> float:

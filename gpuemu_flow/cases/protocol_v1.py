@@ -38,7 +38,7 @@ MAX_CASE_BYTES = 1 << 33
 
 
 def case_at(config: SequenceConfig, input_names: Sequence[str], n: int) -> Case:
-    """Make case `n` of a configuration, equal to the one that gpuemu makes of the same seed.
+    """Make case `n` of a configuration, equal to the one that gpuemu makes from the same seed.
 
     Each choice has its own random domain, so that changing one list does not change the choices
     from others.
@@ -114,7 +114,7 @@ def _tensor_shape(tensor: SchemaTensor, sizes: Mapping[str, int]) -> Shape:
 
 
 def _schema_shape(schema: WireSchema, sizes: Mapping[str, int]) -> Shape:
-    """Return the shape that stands for the whole case: the output's, else the first input's."""
+    """Return the shape that represents the whole case: the output's, else the first input's."""
     if schema.output is not None:
         return _tensor_shape(schema.output, sizes)
     return _tensor_shape(schema.inputs[0], sizes) if schema.inputs else (1,)
@@ -129,7 +129,7 @@ def _schema_shapes(
 
 
 def representative_shape(config: SequenceConfig, case: Case) -> Shape:
-    """Return the single shape that stands on the wire for a whole case of `config`."""
+    """Return the single shape that the protocol states for a whole case of `config`."""
     if config.op_schema is None:
         return case.inputs[0].shape
     return _schema_shape(config.op_schema, dict(case.dims))
@@ -144,10 +144,10 @@ def tensors(
     ----------
     case : Case
     protocol_v1 : bool
-        Give bfloat16 tensors the float16 bit patterns that gpuemu sends under that label; False
-        gives true bfloat16 values.
+        True to give bfloat16 tensors the float16 bit patterns that gpuemu sends under that label;
+        False gives true bfloat16 values.
     max_bytes : int
-        Refuse to make more than this.
+        Largest total size of the tensors; more is refused.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def tensors(
 
 
 def nominal_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return the strides, in elements, by which the wire labels a layout.
+    """Return the strides, in elements, that the protocol states for a layout.
 
     They describe no memory: the protocol's buffers hold the elements in C order whatever the label.
     ``strided`` doubles the row-major strides; ``transposed`` gives the row-major strides of the

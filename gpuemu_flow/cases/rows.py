@@ -46,7 +46,7 @@ class ManyRows:
         return len(self.rngs), self.number, self.width
 
     def _turns_from(self, kinds: int) -> NDArray[np.int64]:
-        """Return the kind of each tensor's first row."""
+        """Return, for each tensor, the random kind (0 to `kinds` - 1) of its first row."""
         return self.rngs.derive("turns").gen_range(0, kinds)
 
     def turns(self, kinds: int) -> NDArray[np.int64]:

@@ -29,7 +29,7 @@ ADVERSARIAL = ("special", "extremes", "sparse")
 def setting_of(
     spec: InputSpec, rng: SeededRng, sizes: Mapping[str, int], shapes: Mapping[str, Shape]
 ) -> Setting:
-    """Return the setting in which an input's values are drawn, its bounds computed.
+    """Return the setting for drawing an input's values, with computed bounds.
 
     Parameters
     ----------
@@ -136,12 +136,12 @@ def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) ->
         fitted = np.where(fixed, values, fitted)
     if rule.relation and rule.other in others:
         fitted = _related(fitted, setting, others[rule.other], fitting=True)
-    # It makes one axis of none.
+    # ascontiguousarray makes 0-d arrays 1-d, hence the reshape.
     return np.ascontiguousarray(fitted, dtype=values.dtype).reshape(values.shape)
 
 
 def _in_dtype(values: Array, dtype: str) -> Array:
-    """Convert exact values to the dtype; limit floats that are too large to its largest."""
+    """Convert exact values to the dtype; clip floats beyond its range to its largest."""
     target = numpy_dtype(dtype)
     if values.dtype == target:
         return np.ascontiguousarray(values)
@@ -191,7 +191,7 @@ def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
     where = np.flatnonzero(picked)
     if not alone:
         flat[where] = palette[rng.derive("which").ranges(where.size, 0, palette.size)]
-    # Each of the values, as far as there is room.
+    # Each of the listed values occurs once, as far as there is room.
     some = where[: palette.size]
     flat[some] = palette[: some.size]
 

@@ -1,4 +1,4 @@
-"""The few cases of an op from which its traits are found out."""
+"""The few cases by which an op's properties, such as exactness, are found."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def op_samples(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """Plan the cases that show an op's traits, the same ones for every command.
+    """Plan the cases that show an op's properties, the same ones for every command.
 
     Parameters
     ----------
     schema : OpSchema
     seed : int
-        The workspace's seed: traits must not depend on the seed that a command was given.
+        The workspace's seed, not a command's: properties must not depend on the command.
     dtype : str
     strategies, layouts : sequence of str
-        The op's own.
+        Strategies and layouts of the op.
     """
     cases = plan_cases(
         schema, seed=seed, dtype=dtype, count=SAMPLED, strategies=strategies, layouts=layouts
@@ -37,7 +37,7 @@ def op_samples(
 
 
 def sample_cases(cases: Sequence[Case]) -> list[Case]:
-    """Select the cases whose shapes show an op's traits: the four largest of its first eight.
+    """Select the cases whose shapes show an op's properties: the four largest of its first eight.
 
     Tiny shapes tell little (a softmax over one element is exact). A plan with more cases gives the
     same samples, so that it does not change the verdict on any case.

@@ -410,7 +410,7 @@ class _SchemaTable:
         return TensorDef(name, tuple(known), dtype)
 
     def _as_dim(self, axis: str) -> str:
-        """Return a hint to derive the scalar from a size; empty if no scalar has this name."""
+        """Return the hint for an axis named after a scalar; empty if no scalar has this name."""
         scalars = self.table.get("scalars")
         if not isinstance(scalars, Mapping) or axis not in scalars:
             return ""

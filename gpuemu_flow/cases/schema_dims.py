@@ -23,7 +23,7 @@ class Expressions:
     Attributes
     ----------
     found : dict of str to (key path, str)
-        The place and the expression of each name.
+        For each name, the path of its key and the expression.
     """
 
     def __init__(self, report: Report) -> None:

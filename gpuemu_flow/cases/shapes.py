@@ -21,11 +21,11 @@ Classes (the values of ``Case.shape_class``; stable names)
 ``random``          any size of the range, small and large ones alike; long runs only
 ==================  ==============================================================================
 
-A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size of
-the class that it has been used with least often, so that an effect of one dim is not blamed on
-another; where tensors would grow large, it takes a small size. A dim with a list of candidates
-takes only these, and is in a class if a candidate is. Where a range allows no size of a class
-because it has multiples only, the class applies to the number of multiples.
+A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size
+from the class that it has had least often, so that an effect of one dim is not blamed on another;
+where tensors would grow large, it takes a small size. A dim with a list of candidates takes only
+these, and is in a class if a candidate is. Where a range allows no size of a class because it has
+multiples only, the class applies to the number of multiples.
 """
 
 from __future__ import annotations
@@ -46,29 +46,30 @@ CLASSES = (
     "multiple_of_128", "candidates", "fixed", "all_ones", "all_minimum", "empty", "all_maximum",
 )  # fmt: skip
 
-# Elements of the largest tensor of a case: usually, with one dim at its maximum, with one dim of
-# any size, at the very most, and at the very most where the configuration lists the size.
+# Limits on the elements of a case's largest tensor: the usual one, with one dim at its maximum,
+# with one dim of any size, the hard limit, and the hard limit for sizes that the configuration
+# lists.
 SMALL = 2**14
 MEDIUM = 2**16
 LARGE = 2**20
 HUGE = 2**24
 LISTED = 2**30
 
-MOST_PAIRS = 32  # of dims that are made equal
-TRIED = 16  # sizes of a dim, before its least one is taken
-MIXED = 2  # sizes of each class that a dim which a case is not about takes
+MOST_PAIRS = 32  # pairs of dims that are made equal
+TRIED = 16  # sizes of a dim that are tried before its smallest one is taken
+MIXED = 2  # sizes of each class that a dim takes while another one is the focus
 FEW = 8  # a range of no more sizes than this is the list of them
 SAME_SIZES = (33, 17, 7, 64, 127, 5, 4, 3, 2)
 SMALL_SIZES = (3, 2, 5, 8, 12, 20, 33)
 TAIL_SIZES = (3, 5, 7, 9, 11, 13, 15)
 POWERS = (64, 16, 128, 32, 256, 4, 8, 512, 1024, 2048, 4096, 8192, 2)
-FAR = 2**14  # the last of several tiles is met below it, and a case takes no time to speak of
+FAR = 2**14  # has the last of several tiles in most kernels, and still takes little time
 FAR_CLASSES = ("pow2_plus_1", "prime")
 PRIMES = (131, 67, 257, 37, 521, 1031, 19, 23, 2053, 4099, 8209)
 
 
 def is_prime(n: int) -> bool:
-    """Test `n` (below 3.3e24) for being prime, by Miller and Rabin with the first 13 primes.
+    """Tell whether `n` (below 3.3e24) is prime, by the Miller-Rabin test with the first 13 primes.
 
     Source: Sorenson and Webster, "Strong pseudoprimes to twelve prime bases", 2015.
     """
@@ -464,7 +465,7 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """Rank the sizes of a dim, first those unlike other dims' sizes and rarely used."""
+        """Order the sizes of a dim: rarely used ones first, then those unlike other dims' sizes."""
         if len(options) < 2:
             return list(options)
         if salt is not None:

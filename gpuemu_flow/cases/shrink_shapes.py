@@ -31,9 +31,9 @@ class Axis:
     Attributes
     ----------
     name : str
-        The schema's, or ``axis <n>``.
+        Name of the schema's dim, or ``axis <n>``.
     members : tuple of (str, int)
-        Input and axis.
+        Pairs of an input and one of its axes.
     dim : Dim or None
         Sizes that the schema allows; None = 1 and above.
     """
@@ -188,7 +188,7 @@ class ShapeShrinker:
                 return
 
     def _shrink_axis(self, axis: Axis) -> None:
-        """Try small sizes and class sizes upward, then bisect below the first that fails."""
+        """Try small and class sizes in ascending order, then bisect below the first that fails."""
         allowed = axis.smaller(axis.size(self._search.best))
         passing = -1
         for size in _rough_sizes(allowed):
@@ -215,7 +215,7 @@ class ShapeShrinker:
                     break
 
     def _accept_any(self, targets: Mapping[Axis, int]) -> bool:
-        """Try to give dims smaller sizes, all by slices of one kind."""
+        """Try smaller sizes of several dims at once, with one kind of slice for all at a time."""
         best = self._search.best
         shrunk = {axis: n for axis, n in targets.items() if n < axis.size(best)}
         kinds = {axis: list(self._few_slices(axis, n)) for axis, n in shrunk.items()}
@@ -235,7 +235,7 @@ class ShapeShrinker:
         return False
 
     def _few_slices(self, axis: Axis, size: int) -> Iterator[Indices]:
-        """Yield slices: first indices, those around the failing element, most non-zero ones."""
+        """Yield slices: first indices, those around the failing element, and `_telling` ones."""
         whole = axis.size(self._search.best)
         found = [np.arange(size, dtype=np.intp)]
         at = self._failing.get(axis.name)
@@ -245,10 +245,10 @@ class ShapeShrinker:
         yield from _different(found)
 
     def _many_slices(self, axis: Axis, size: int, *, every_run: bool) -> Iterator[Indices]:
-        """Yield more slices: last indices, windows at the failing element, evenly spaced ones.
+        """Yield `_few_slices`, last indices, windows at the failing element, evenly spaced ones.
 
         With `every_run`, also yield what remains after dropping each run of indices. If the size
-        shrinks by one, there are no other slices.
+        shrinks by one, these are all possible slices.
         """
         whole = axis.size(self._search.best)
         found = [*self._few_slices(axis, size), _window(whole, size, whole - size)]
@@ -263,7 +263,7 @@ class ShapeShrinker:
         yield from _different(found)
 
     def _telling(self, axis: Axis, size: int) -> Indices:
-        """Return the indices with most non-zero elements, counting NaN and Inf above all others."""
+        """Return the indices with the most non-zero elements; NaN and Inf outweigh all others."""
         best = self._search.best
         weight = np.zeros(axis.size(best))
         for name, n in axis.members:

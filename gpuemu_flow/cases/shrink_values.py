@@ -18,7 +18,7 @@ from gpuemu_flow.types import DTYPES
 
 FEW_DIGITS = (1, 2, 3)
 EXACT = 2.0**53
-"""Integers below it are exact in float64, in which rules for many elements compute."""
+"""Integers below it are exact in float64, the type in which rules for many elements compute."""
 
 Rule = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Simplicity = tuple[float, ...]
@@ -50,7 +50,7 @@ class Domain:
         return float(value) if self.kind == "float" else int(value)
 
     def element(self, number: float) -> Any | None:
-        """Return a number in the dtype, rounded; None when it is out of the dtype or the range."""
+        """Round a number to the dtype; return None if it is outside of the dtype or the range."""
         if self.kind != "float":
             bits = 1 if self.kind == "bool" else 8 * self.dtype.itemsize
             low, high = (-(1 << bits - 1), 1 << bits - 1) if self.kind == "int" else (0, 1 << bits)

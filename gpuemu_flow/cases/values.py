@@ -54,13 +54,13 @@ def draw(
     strategy : str
         One of `STRATEGIES`.
     rng : SeededRng
-        The input's generator, fresh.
+        The input's generator, not used before.
     shape : tuple of int
     dtype : str
         Canonical name.
     low, high : float or None
         Range of the values, both ends included. Floats outside are reflected into it, and NaN
-        occurs only where one side is open. Booleans have none.
+        occurs only where one side is open. Booleans have no range.
     nonfinite : bool or None
         For floats: True keeps NaN and Inf whatever the range, False removes them, and None lets the
         range decide.
@@ -180,7 +180,7 @@ def _wide(rows: ManyRows, form: _Format) -> Array:
 
 
 def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
-    """Round half of the rows to half steps of an int8 quantiser of each row.
+    """In half of the rows, round the values to half steps of the int8 quantiser of that row.
 
     The largest value of such a row is 127 steps, so that its scale is a power of two and a half
     step is exact: the direction in which it is rounded shows. The steps have several sizes, since
@@ -257,7 +257,7 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     largest = np.abs(taken) == form.work(limits.max)
     if limits.max > OVERFLOWS_SQUARED:
         _unmark_one(largest.reshape(len(largest), -1), rows.rngs.derive("largest"))
-        # The others stay the magnitudes that they are in the rows beside.
+        # The unmarked elements keep the magnitudes that were drawn for the other rows.
         np.copyto(values, taken, where=raw[..., None] & ~largest)
     else:
         values[raw] = taken[raw]
@@ -266,7 +266,7 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
 
 
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
-    """Put 2 to a power of [low, end) at a random place of about every second tensor."""
+    """Put 2 to a random power in [low, end) at a random place of about every second tensor."""
     rngs = rows.rngs.derive("beyond root")
     coins, places = rngs.gen_range(0, 2), rngs.gen_range(0, rows.count)
     powers = rngs.gen_range(low, end)
@@ -369,7 +369,7 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
         exact = np.where(exact < bottom, 2 * bottom - exact, exact)
     elif high is not None and abs(high) < WIDEST_FOLD:
         exact = np.where(exact > top, 2 * top - exact, exact)
-    # An open end keeps its infinity; a closed one is kept to after rounding as well.
+    # An open end allows its infinity; a closed one also limits the rounded values.
     exact = np.clip(exact, -math.inf if low is None else bottom, math.inf if high is None else top)
     rounded = exact.astype(numpy_dtype(dtype))
     if low is not None:

@@ -16,13 +16,13 @@ from gpuemu_flow.types import Case, InputSpec, Shape
 from gpuemu_flow.value_rules import ABSENT, ValueRule, strategies_of
 
 CHANGED = 0.5
-"""Share of the cases that are a known case with one thing changed."""
+"""Share of the new cases that are known cases with one change."""
 
 TILES = (8, 16, 32, 64, 128, 256, 512)
 TRIES = 12
 REFUSED = 1 << 62
 TARGETED = "experiment"
-"""The class of shapes of these cases."""
+"""The shape class of the new cases."""
 
 
 class Variants:
@@ -236,5 +236,5 @@ def _present(rule: ValueRule) -> list[str]:
 
 
 def _resized(spec: InputSpec, shape: Shape) -> InputSpec:
-    """Return the recipe with another shape, unless the input is None."""
+    """Return the input's spec with another shape, unchanged if the input is None."""
     return spec if spec.strategy == ABSENT else replace(spec, shape=shape)

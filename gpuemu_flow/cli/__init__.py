@@ -1,1 +1,1 @@
-"""The command line: one file per command, thin."""
+"""The command line: one file per command, which leaves the work to other packages."""

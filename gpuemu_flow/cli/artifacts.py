@@ -14,9 +14,9 @@ from gpuemu_flow.cli.say import say, wants_color
 @click.option("-k", "--kernel", "kernels", multiple=True, help="Only this kernel; may be repeated.")
 @format_option("text", "json")
 def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: str) -> None:
-    """Show the figures of the configured kernels for each architecture, built where needed.
+    """Show the figures of the configured kernels for each architecture; build stale kernels.
 
-    Files that are named need no configuration.
+    Named files need no configuration.
     """
     from gpuemu_flow.types import Verdict  # noqa: PLC0415
 
@@ -28,6 +28,6 @@ def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: s
         from gpuemu_flow.reports import lint_text, text  # noqa: PLC0415
 
         say(lint_text.render_artifacts(report, text.Style(wants_color())))
-    # Showing figures succeeds whatever the policy says of them.
+    # Showing figures succeeds even if they violate the policy.
     failed = any(result.verdict is Verdict.ERROR for result in report.kernels)
     raise SystemExit(130 if report.interrupted else 3 if failed else 0)

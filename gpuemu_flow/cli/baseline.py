@@ -1,4 +1,4 @@
-"""``gpuemu-flow baseline``: store the present results under a name, to compare with later."""
+"""``gpuemu-flow baseline``: store the present results under a name, for later comparisons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _TagGroup(click.Group):
 
 @click.group(cls=_TagGroup, short_help="Store, list and move baselines.")
 def baseline() -> None:
-    """Store, list, show and exchange baselines: figures of kernels and results of ops.
+    """Store, list, show, export and import baselines: figures of kernels and results of ops.
 
     `gpuemu-flow baseline TAG` stores one; `gpuemu-flow diff` compares with it.
     """

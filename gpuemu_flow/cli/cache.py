@@ -1,4 +1,4 @@
-"""``gpuemu-flow cache``: look after the workspace's own cache and the one that machines share."""
+"""``gpuemu-flow cache``: measure, check and clean the workspace's cache and a shared cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _remote = click.option("--remote", is_flag=True, help="Use the shared cache, if 
 
 @click.group(short_help="Look after the caches; push and pull results.")
 def cache() -> None:
-    """Look after the workspace's own cache, and after one that machines share.
+    """Measure, check and clean the workspace's own cache, and a cache that machines share.
 
     `[cache] remote` or GPUEMU_CACHE_REMOTE names a shared cache.
     """
@@ -31,7 +31,7 @@ def cache() -> None:
 @cache.command()
 @format_option("text", "json")
 def stats(output_format: str) -> None:
-    """Show what the caches hold, and whether the shared one answers."""
+    """Show the content of the caches, and whether the shared one answers."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.caches import cache_facts  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
@@ -56,9 +56,9 @@ def stats(output_format: str) -> None:
 @_remote
 @click.option("--size", metavar="SIZE", help="Largest size to keep, such as 2GB; 0 keeps nothing.")
 def gc(remote: bool, size: str | None) -> None:
-    """Delete what was not used for longest, until the rest fits.
+    """Delete the least recently used content until the rest fits.
 
-    Without --size, the workspace's own cache keeps [cache] size_limit.
+    Without --size, the limit of the workspace's own cache is [cache] size_limit.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
     from gpuemu_flow.config.keys import ByteSize  # noqa: PLC0415
@@ -82,7 +82,7 @@ def gc(remote: bool, size: str | None) -> None:
 @cache.command()
 @_remote
 def verify(remote: bool) -> None:
-    """Read everything that a cache holds; exit code 1 if something is damaged.
+    """Read the whole content of a cache; exit code 1 if something is damaged.
 
     Damaged entries are set aside, or deleted from a shared folder that may be written to.
     """
@@ -99,7 +99,7 @@ def verify(remote: bool) -> None:
 @cache.command()
 @_remote
 def clear(remote: bool) -> None:
-    """Delete all that a cache holds; recorded failures and baselines stay."""
+    """Delete the whole content of a cache; recorded failures and baselines are kept."""
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.caches import clear_shared  # noqa: PLC0415
@@ -138,7 +138,7 @@ def push(words: tuple[str, ...]) -> None:
 @cache.command()
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 def pull(words: tuple[str, ...]) -> None:
-    """Take the results that the shared cache has for the present state; run nothing."""
+    """Restore results for the present state from the shared cache; run nothing."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine import session  # noqa: PLC0415
     from gpuemu_flow.engine.shared_place import place_for  # noqa: PLC0415
@@ -158,7 +158,7 @@ def pull(words: tuple[str, ...]) -> None:
 
 
 _NOT_STORED = ("cache-remote-unreachable", "cache-remote-refused", "cache-remote-ungranted")
-"""Warnings of a run after which a push has not stored all."""
+"""Warnings of a run that mean that a push did not store all results."""
 
 for _command in (push, pull):
     add_grants(_command)

@@ -1,4 +1,4 @@
-"""``gpuemu-flow calibrate``: tolerances from a trusted implementation."""
+"""``gpuemu-flow calibrate``: suggest tolerances from a trusted implementation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuemu_flow.cli.say import say
 @click.option("--write", is_flag=True, help="Put them into gpuemu.toml.")
 @format_option("text", "json")
 def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
-    """Suggest tolerances from the errors of OP as it is now, which you must trust.
+    """Suggest tolerances from the errors of the present OP, which you must trust.
 
     Prints an [ops.tolerances] table, with the figures that each number is based on.
     """

@@ -117,7 +117,7 @@ def ci(
         request = replace(request, elsewhere=cluster)
         report = check(workspace, request, listener, announce=say_looking, conclude=save_plan)
     if answers.recording is not None and not workspace.has_plain_cases:
-        answers.recording.discard()  # the plan says nothing about its cases
+        answers.recording.discard()  # a stored plan does not cover the cases of this run
     publish(
         report,
         outputs,

@@ -1,4 +1,4 @@
-"""``gpuemu-flow completion SHELL``: the script with which a shell completes command lines."""
+"""``gpuemu-flow completion SHELL``: print the script that makes a shell complete command lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PROGRAM = "gpuemu-flow"
 VARIABLE = "_GPUEMU_FLOW_COMPLETE"  # what click derives from the program's name
 
-# A new user's zsh has no completion at all before this is called.
+# Without this call, zsh without configuration has no completion.
 _ZSH_READY = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\n"
 
 
@@ -27,7 +27,7 @@ _ZSH_READY = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit 
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script by which a shell completes commands, options, ops, tasks and failures.
+    """Print the script that makes a shell complete commands, options, ops, tasks and failures.
 
     bash: eval "$(gpuemu-flow completion bash)" in ~/.bashrc; zsh the same in ~/.zshrc;
     fish: gpuemu-flow completion fish > ~/.config/fish/completions/gpuemu-flow.fish
@@ -73,7 +73,7 @@ class _Named(click.types.StringParamType):
 
 
 def _cut_off(words: object) -> str:
-    """Return the part of a word before its last colon, where bash splits words."""
+    """Return the part of a word up to its last colon, since bash splits words at colons."""
     split = [word for word in words if isinstance(word, str)] if isinstance(words, tuple) else []
     found = ""
     while len(split) > 1 and split[-1] == ":":
@@ -83,7 +83,7 @@ def _cut_off(words: object) -> str:
 
 
 def _words(known: KnownNames, begun: str) -> list[str]:
-    """Return the possible words; include tasks only once a stage is typed."""
+    """Return the possible words; tasks are included only if a stage has been typed."""
     return known.tasks if ":" in begun else known.groups
 
 
@@ -106,7 +106,7 @@ _LISTS: dict[str, Callable[[KnownNames, str], list[str]]] = {
 
 
 def complete_names(command: click.Command) -> None:
-    """Add completion to all parameters of `command` and its subcommands that name something."""
+    """Add completion to the parameters of `command` and its subcommands that take names."""
     for parameter in command.params:
         names = _LISTS.get(parameter.name or "")
         if names is not None and parameter.type is click.STRING:

@@ -1,4 +1,4 @@
-"""``gpuemu-flow coverage``: the kinds of cases that were judged, and the gaps."""
+"""``gpuemu-flow coverage``: show which combinations of cases were judged, and the gaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuemu_flow.cli.say import say
 @format_option("text", "json", "codecov")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
 def coverage(ops: tuple[str, ...], output_format: str, output: Path | None) -> None:
-    """Show op × dtype × shape class × layout × strategy that were judged, and the gaps."""
+    """Show which op × dtype × shape class × layout × strategy were judged, and the gaps."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.coverage import measure_coverage  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, measure_text  # noqa: PLC0415

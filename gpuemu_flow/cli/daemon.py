@@ -26,7 +26,7 @@ def _root() -> Path:
 @click.option("--background", "-b", is_flag=True, help="Return when clients can connect.")
 @click.option("--foreground", is_flag=True, help="Stay until interrupted; the default.")
 def start(background: bool, foreground: bool) -> None:
-    """Start the workspace's daemon; one that runs already is left alone."""
+    """Start the workspace's daemon, unless it already runs."""
     if background and foreground:
         raise click.UsageError("give --background or --foreground, not both")
     if background:
@@ -64,7 +64,7 @@ def stop() -> None:
 
 @daemon.command()
 def restart() -> None:
-    """Stop the daemon when there is one, and start it in the background."""
+    """Stop the daemon if it runs, and start it in the background."""
     from gpuemu_flow.daemon.control import stop_daemon  # noqa: PLC0415
 
     stop_daemon(_root(), os.environ)
@@ -74,7 +74,7 @@ def restart() -> None:
 @daemon.command()
 @format_option("text", "json")
 def status(output_format: str) -> None:
-    """Say whether the daemon runs and answers; exit code 3 when not."""
+    """Tell whether the daemon runs and answers; exit code 3 if not."""
     from gpuemu_flow.daemon.control import describe  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 

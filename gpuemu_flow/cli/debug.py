@@ -1,4 +1,4 @@
-"""``gpuemu-flow debug``: look into recorded failures, by commands or all at once."""
+"""``gpuemu-flow debug``: examine recorded failures, interactively or all at once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def debug(seed: str | None, op: str | None, repl: bool) -> None:
     """Read commands that show, run, shrink and export recorded failures; `help` lists them.
 
-    They come from the terminal or from standard input; nothing is evaluated. With --seed and
-    without --repl, all of one failure is shown and the command ends: exit code 1 while it still
-    fails, 0 once fixed, 4 where there is no verdict on it, as when it passes although nothing has
-    changed since it failed.
+    Commands come from the terminal or from standard input; they are never evaluated as code. With
+    --seed and without --repl, one failure is shown in full, and the command ends with exit code 1
+    if it still fails, 0 if it is fixed, and 4 if there is no verdict on it, for example because it
+    passes although nothing has changed since it failed.
     """
     from gpuemu_flow.debug.repl import Pipe, Terminal, line_editing, run_repl  # noqa: PLC0415
     from gpuemu_flow.debug.session import DebugSession  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``gpuemu-flow diff``: kernels and results against a baseline."""
+"""``gpuemu-flow diff``: compare kernels and results with a baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpuemu-flow emulate FILE.ptx``: run a compiled kernel by itself, or say whether it can run."""
+"""``gpuemu-flow emulate FILE.ptx``: run a single compiled kernel, or tell whether it can run."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def emulate(
 ) -> None:  # fmt: skip
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
 
-    Needs no workspace, no GPU and no CUDA. Exit code 1 when a check finds something; 4 when the
-    result depends on what the compiler fuses or the GPU approximates, and nothing else is wrong.
+    Needs no workspace, no GPU and no CUDA. Exit code 1 if a check finds something; 4 if nothing
+    else is wrong, but the result depends on which operations the compiler fuses or the GPU
+    approximates.
     """
     from gpuemu_flow.emulator import session, show  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415

@@ -17,7 +17,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
-    """Print problems on standard error, one a line."""
+    """Print problems on standard error, one per line."""
     for problem in problems:
         say(printable(str(problem)), err=True)
 
@@ -28,13 +28,13 @@ def exit_code_of(command: Callable[[], object]) -> int:
     Parameters
     ----------
     command : callable
-        Ends by SystemExit, or returns the code; anything but a number means 0.
+        Raises SystemExit, or returns the exit code; anything that is no number means 0.
     """
     code: object
     try:
         try:
             code = command()
-        except SystemExit as end:  # how commands tell theirs
+        except SystemExit as end:  # how commands report their exit code
             code = end.code
         sys.stdout.flush()
     except FlowError as error:
@@ -44,7 +44,7 @@ def exit_code_of(command: Callable[[], object]) -> int:
         say("interrupted", err=True)
         code = INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (`| head`); what follows must not complain about it again.
+        # The reader has ended (`| head`); later writes must not report that again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:

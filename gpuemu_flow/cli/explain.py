@@ -1,4 +1,4 @@
-"""``gpuemu-flow explain``: why a task would run, or why it is current."""
+"""``gpuemu-flow explain``: tell why a task would run, or that it is current."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuemu_flow.cli.say import say, wants_color
 def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> None:
     """Tell for each task whether it is current, and which part of its key changed.
 
-    Without TASK, for all that would run.
+    Without TASK, explain all tasks that would run.
     """
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415

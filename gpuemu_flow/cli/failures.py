@@ -23,9 +23,10 @@ from gpuemu_flow.cli.say import say, wants_color
 @format_option("text", "json", "published")
 @click.pass_context
 def failures(context: click.Context, op: str | None, limit: int, output_format: str) -> None:
-    """List recorded failures, newest first; those whose cases pass by now stand in another table.
+    """List recorded failures, newest first; those whose cases pass now are in a separate table.
 
-    So do intermittent ones: they passed although neither code nor configuration had changed.
+    Intermittent failures, whose cases passed although neither code nor configuration had changed,
+    are in that table, too.
 
     The format `published` is the one that the published extension for VS Code reads.
     """
@@ -84,7 +85,7 @@ def show(failure: str, output_format: str) -> None:
 @click.option("--pytest", "as_pytest", is_flag=True, help="A test file that numpy alone can run.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
 def export(failure: str, as_pytest: bool, output: Path | None) -> None:
-    """Write a failure as files that stand on their own, and print their path."""
+    """Write a failure as files that do not need this workspace, and print their path."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.exporting import export_pytest  # noqa: PLC0415
     from gpuemu_flow.fuzz.failures import find_failures  # noqa: PLC0415

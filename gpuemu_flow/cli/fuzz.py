@@ -1,4 +1,4 @@
-"""``gpuemu-flow fuzz``: many cases of an op, with failures grouped by cause."""
+"""``gpuemu-flow fuzz``: try many cases of an op, and group failures by cause."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def fuzz(
     confirm: bool,
     output_format: str,
 ) -> None:
-    """Try many seeded cases of ops (without names: of all)."""
+    """Try many seeded cases of the named ops, or without names, of all ops."""
     from gpuemu_flow.cli.fuzz_progress import fuzz_display  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

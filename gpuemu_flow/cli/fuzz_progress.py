@@ -43,7 +43,7 @@ class FuzzDisplay:
         self._classes.add((case.shape_class, case.layout, case.strategy))
 
     def line(self) -> str:
-        """Show the progress of the run in one line."""
+        """Return the progress of the run as one line."""
         if not self._op:
             return ""
         elapsed = max(time.monotonic() - self._begin, 1e-9)
@@ -57,7 +57,7 @@ class FuzzDisplay:
 
 @contextmanager
 def fuzz_display(*, live: bool) -> Iterator[FuzzDisplay]:
-    """Yield a display, live on a terminal."""
+    """Yield a display; if `live`, draw it on the terminal."""
     display = FuzzDisplay()
     if not live:
         yield display

@@ -1,4 +1,4 @@
-"""Options that grant rights which a workspace's own file must not give itself."""
+"""Options by which the user grants rights that a workspace's configuration cannot grant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpuemu-flow graph``: the task graph as text, Mermaid or Graphviz."""
+"""``gpuemu-flow graph``: print the task graph as text, Mermaid or Graphviz."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuemu_flow.cli.say import say
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 @format_option("text", "mermaid", "dot")
 def graph(words: tuple[str, ...], output_format: str) -> None:
-    """Draw the tasks and what each reads."""
+    """Draw the tasks, and for each task the tasks that it reads."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports.graph_writer import WRITERS  # noqa: PLC0415
     from gpuemu_flow.selection.words import select  # noqa: PLC0415

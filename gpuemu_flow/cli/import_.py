@@ -1,4 +1,4 @@
-"""``gpuemu-flow import``: a workspace of problems in the format of another collection."""
+"""``gpuemu-flow import``: make a workspace of problems in another collection's format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu", "pytest")
 _RUN_AT_IMPORT = FORMATS[:3]
-"""Formats whose problems are PyTorch programs that are asked about their inputs."""
+"""Formats whose problems are PyTorch programs, which are run to find their inputs."""
 _PATH = click.Path(path_type=Path)
 
 
@@ -51,7 +51,7 @@ def import_problems(
 ) -> None:
     """Make a workspace of the problems and candidates of FORMAT in PATH, a file or folder.
 
-    Problems of kernelbench, gpumode and flashinfer-bench are run in sandboxed workers, to find out
+    Problems of kernelbench, gpumode and flashinfer-bench are run in sandboxed workers, to find
     sizes and inputs; those of gpuemu and pytest are not run. Exit codes: 0 something was imported;
     4 nothing was.
     """
@@ -60,7 +60,7 @@ def import_problems(
     from gpuemu_flow.problems.options import Options  # noqa: PLC0415
     from gpuemu_flow.reports.text import printable  # noqa: PLC0415
 
-    # A path that is not there comes before a package that is not installed.
+    # Report a missing path before a package that is not installed.
     missing = next((each for each in (path, *candidates) if not each.exists()), None)
     if missing is not None:
         problem = Problem("import-not-found", f"there is no {missing}", "give a file or folder")
@@ -82,7 +82,7 @@ def import_problems(
 
 
 def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None]], ImportOutcome]:
-    """Return the function that imports a format; only its module is loaded."""
+    """Return the function that imports a format; load only that format's module."""
     if format_name == "gpumode":
         from gpuemu_flow.problems.gpumode import import_gpumode  # noqa: PLC0415
 

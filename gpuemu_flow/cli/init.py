@@ -1,4 +1,4 @@
-"""``gpuemu-flow init``: a new workspace that passes at once."""
+"""``gpuemu-flow init``: write a new workspace, which passes immediately."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def init(
     target: Path,
     force: bool,
 ) -> None:
-    """Write gpuemu.toml, an op and its reference, all or nothing.
+    """Write gpuemu.toml, an op and its reference; if that fails, write nothing.
 
-    Existing files are never overwritten without --force; a .gitignore is extended. Where a
-    gpuemu.toml exists, --ci without other options adds only the workflow.
+    Existing files are never overwritten without --force; a .gitignore is extended. If there is a
+    gpuemu.toml, --ci without other options adds only the workflow.
     """
     from gpuemu_flow.init.frameworks import FRAMEWORKS  # noqa: PLC0415
     from gpuemu_flow.init.installed import find_origin  # noqa: PLC0415

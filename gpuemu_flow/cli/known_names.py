@@ -1,4 +1,4 @@
-"""Names of a workspace for completion, read without compiling or running anything."""
+"""Read the names in a workspace for completion, without compiling or running anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = 2_000
 
 
 class KnownNames:
-    """The names in the workspace of one configuration; none if it is broken.
+    """The names in the workspace of one configuration; no names if the configuration is broken.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class KnownNames:
 
     @property
     def groups(self) -> list[str]:
-        """List the words that `run` takes besides tasks: ops, kernels, rules, stages, targets."""
+        """Return the words for `run` besides tasks: ops, kernels, rules, stages, targets."""
         targets = self._tree.get("targets")
         named = list(targets) if isinstance(targets, dict) else []
         return [*self.ops, *self.kernels, *self.rules, *named, *STAGES, "quick", "all", *SETS]

@@ -1,4 +1,4 @@
-"""``gpuemu-flow lint``: configured kernels, or PTX and cubin files, against the lint rules."""
+"""``gpuemu-flow lint``: check configured kernels, or PTX and cubin files, by the lint rules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def lint(
 
 
 def split_words(words: Iterable[str]) -> tuple[list[Path], list[str]]:
-    """Split the words of a command line into files, told by their suffix, and names of kernels."""
+    """Split the words of a command line into files, recognised by suffix, and names of kernels."""
     files, names = [], []
     for word in words:
         if Path(word).suffix in _FILE_SUFFIXES:
@@ -65,7 +65,7 @@ def split_words(words: Iterable[str]) -> tuple[list[Path], list[str]]:
 def lint_report(
     files: list[Path], names: tuple[str, ...], output_format: str, *, listing: bool = False
 ) -> RunReport:
-    """Lint files, else the workspace's kernels; with `listing`, list machine instructions too."""
+    """Lint files, or else the workspace's kernels; `listing` adds machine instructions."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting import linting  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``gpuemu-flow list``: the tasks of the workspace, with their state if asked."""
+"""``gpuemu-flow list``: list the tasks of the workspace, with their state on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpuemu-flow lsp``: the language server for gpuemu.toml, on standard input and output."""
+"""``gpuemu-flow lsp``: run the language server for gpuemu.toml on standard input and output."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import click
 def lsp(stdio: bool) -> None:
     """Serve an editor: errors of gpuemu.toml as it is typed, results, runs from the text.
 
-    Editors start it; see docs/editor.md. Needs the extra `lsp`. Exit code 1 when the editor
-    disconnected without `shutdown`.
+    Editors start it; see docs/editor.md. Needs the extra `lsp`. Exit code 1 if the editor
+    disconnects without `shutdown`.
     """
     from gpuemu_flow.errors import Problem, RunnerError  # noqa: PLC0415
 
@@ -26,10 +26,11 @@ def lsp(stdio: bool) -> None:
         text = f"the language server needs the package {error.name!r}"
         hint = "pip install 'gpuemu-flow[lsp]'"
         raise RunnerError(Problem("lsp-not-installed", text, hint)) from None
-    # Whatever else writes to standard output must not end up among the messages.
+    # Other output on standard output must not get between the messages.
     messages = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     code = serve(sys.stdin.buffer, messages)
-    # All that was started has ended. A thread that still waits for a file system must not keep it.
+    # All commands have ended. A thread that still waits for a file system must not keep the process
+    # alive.
     sys.stderr.flush()
     os._exit(code)

@@ -36,14 +36,14 @@ RUN_CODE = frozenset({
 
 
 class Commands(click.Group):
-    """The commands, each imported when it is asked for: together they cost as much as click."""
+    """The commands, each imported on demand: importing all takes as long as importing click."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the names of all commands."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None where there is none of that name."""
+        """Import a command; return None if there is no command of that name."""
         return self.load(cmd_name) if cmd_name in COMMANDS else None
 
     def load(self, name: str) -> click.Command:
@@ -96,7 +96,7 @@ def cli(directory: Path | None, file: Path | None) -> None:
 
 
 def _completed(error: click.ClickException) -> click.ClickException:
-    """Return a better error for an option that stands behind the command and belongs before it."""
+    """Return a better error for an option that belongs before the command, not after it."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         name, command = error.option_name, error.ctx.command_path.partition(" ")[2]
         for option in cli.params:

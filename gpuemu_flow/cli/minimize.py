@@ -1,4 +1,4 @@
-"""``gpuemu-flow minimize``: the smallest case that fails as a recorded one does."""
+"""``gpuemu-flow minimize``: find the smallest case that fails as a recorded case does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def minimize(
 ) -> None:
     """Shrink a failing case by running its op again and again.
 
-    Exit code 0 when it was minimised (the failure stays recorded), 1 when it no longer shows.
+    Exit code 0 if it was minimised (the failure stays recorded), 1 if it no longer fails.
     """
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

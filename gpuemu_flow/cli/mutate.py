@@ -1,4 +1,4 @@
-"""``gpuemu-flow mutate``: would our own check catch planted bugs?"""
+"""``gpuemu-flow mutate``: measure how many planted bugs an op's check finds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuemu_flow.cli.say import say, wants_color
 def mutate(op: str, output_format: str) -> None:
     """Plant known bug kinds in the reference's output and count those that OP's check finds.
 
-    Where OP is a compiled kernel, bugs are planted in its PTX too, and the kernel is run with them.
+    If OP is a compiled kernel, bugs are also planted in its PTX, and the kernel is run with them.
 
-    Exit code 1 when a trivial candidate passes: the check is too weak for this op; 4 when no bug
-    could be planted, because no case has a finite value to compare.
+    Exit code 1 if a trivial candidate passes, so that the check is too weak for this op; 4 if no
+    bug could be planted, because no case has a finite value to compare.
     """
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

@@ -31,12 +31,12 @@ class AliasedChoice(click.Choice[str]):
         self._aliases = aliases
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name that a value is, or is an alias of."""
+        """Convert a name or an alias to the name."""
         return str(super().convert(self._aliases.get(value.lower(), value.lower()), param, ctx))
 
 
 def seed_or_random(value: str) -> int | str:
-    """Return a master seed, or `RANDOM` for one that is drawn."""
+    """Parse a master seed; return `RANDOM` for a random one."""
     if value.strip().lower() == RANDOM:
         return RANDOM
     if value.isascii() and value.isdigit() and int(value[:21]) < 1 << 64:
@@ -52,7 +52,7 @@ def seed_overrides(
     words: tuple[str, ...] = (),
     given: frozenset[str] = frozenset(),
 ) -> Overrides:
-    """Return the overrides that the options of a check ask for."""
+    """Convert the options of a check to overrides of the workspace's settings."""
     from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
 
     drawn = isinstance(seed, str)
@@ -71,7 +71,7 @@ def seed_overrides(
 def parse_shard(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> Shard | None:
-    """Parse one shard of several, such as ``2/5``."""
+    """Parse a shard such as ``2/5``, the second of five."""
     if value is None:
         return None
     from gpuemu_flow.selection.shards import MAX_SHARDS, Shard  # noqa: PLC0415
@@ -146,7 +146,7 @@ def parse_resources(
 
 @dataclass(frozen=True)
 class ExecutorOptions:
-    """The place where the work is done: this process, or workers of dask.
+    """Options that select who executes the work: this process, or workers of dask.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class ExecutorOptions:
             raise click.UsageError("--scheduler and --resource need --executor dask")
 
     def check_forced(self) -> None:
-        """Raise click's usage error for dask, whose results always come through the cache."""
+        """Raise click's usage error for dask, since its results always come through the cache."""
         if self.name == "dask":
             raise click.UsageError(
                 "-B ignores caches, but results of --executor dask come through one"
@@ -186,14 +186,14 @@ class ExecutorOptions:
         Parameters
         ----------
         jobs : int
-            Number of workers that are started on this machine; 0: one per CPU.
+            Number of workers to start on this machine; 0 for one per CPU.
         force : bool
-            Judge every case, whatever is cached.
+            True to judge every case, even if its verdict is cached.
 
         Returns
         -------
         context manager
-            Gives the cluster; None if the work is done here.
+            A context with the cluster, or with None if this process does the work.
         """
         if self.name == "local":
             return nullcontext()
@@ -304,5 +304,5 @@ def parse_triggers(text: str | None) -> tuple[str, ...]:
 
 
 def split_words(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Split the words of options that may be repeated and may hold commas."""
+    """Split the values of a repeatable option at commas."""
     return tuple(word.strip() for value in values for word in value.split(",") if word.strip())

@@ -1,4 +1,4 @@
-"""Store the plan by which the next command answers at once, after a run in which all passed."""
+"""After all results passed, store a plan from which the next command can answer immediately."""
 
 from __future__ import annotations
 

@@ -16,22 +16,22 @@ from gpuemu_flow.tasks.base import Progress
 
 
 def waiting_for(holder: str) -> str:
-    """Return the line to show while `holder`, another process, keeps this one waiting."""
+    """Return the line to show while this process waits for another one, `holder`."""
     return f"waiting for {printable(holder)}; Ctrl-C gives up"
 
 
 def say_waiting(holder: str) -> None:
-    """Say on standard error that another process holds the workspace."""
+    """Print on standard error that another process holds the workspace's lock."""
     say(waiting_for(holder), err=True)
 
 
 def say_looking(op: str) -> None:
-    """Tell on standard error that new cases of an op are run, which may take a minute."""
+    """Print on standard error that new cases of an op are run, which may take a minute."""
     say(f"looking for the cause of the failures of {printable(op)}", err=True)
 
 
 class LiveListener(Listener):
-    """Stage, op, cases done, elapsed and remaining time, drawn again and again by rich."""
+    """A live display, drawn by rich: stage, op, cases done, elapsed and remaining time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,12 +75,12 @@ class LiveListener(Listener):
                 self._running[progress.task] = progress
 
     def on_wait(self, holder: str) -> None:
-        """Say who holds the workspace."""
+        """Show which process holds the workspace."""
         with self._lock:
             self._waiting = waiting_for(holder)
 
     def picture(self) -> str:
-        """Return the present picture, for which rich asks several times a second."""
+        """Return the text to display; rich calls this several times a second."""
         with self._lock:
             return self._waiting or self._picture()
 
@@ -106,12 +106,12 @@ class PlainListener(Listener):
     """A display that prints only the reason for a long wait."""
 
     def on_wait(self, holder: str) -> None:
-        """Say who holds the workspace."""
+        """Print which process holds the workspace."""
         say_waiting(holder)
 
 
 class LineListener(PlainListener):
-    """``progress FINISHED/TODO TASK DONE/TOTAL`` on standard error, for programs that show it."""
+    """Prints ``progress FINISHED/TODO TASK DONE/TOTAL`` on standard error, for other programs."""
 
     _SHORTEST_PAUSE_S = 0.1
 
@@ -133,7 +133,7 @@ class LineListener(PlainListener):
             self._say(event.task, 0, 0)
 
     def on_progress(self, progress: Progress) -> None:
-        """Print the number of cases done of a task."""
+        """Print the number of finished cases of a task."""
         with self._lock:
             if time.monotonic() - self._last >= self._SHORTEST_PAUSE_S:
                 self._say(progress.task, progress.done, progress.total)
@@ -145,7 +145,7 @@ class LineListener(PlainListener):
 
 @contextmanager
 def make_listener(*, live: bool) -> Iterator[Listener]:
-    """Yield a live display on a terminal, a `LineListener` if asked for, else a `PlainListener`."""
+    """Yield a live display on a terminal, a `LineListener` on request, else a `PlainListener`."""
     if os.environ.get("GPUEMU_PROGRESS") == "lines":
         yield LineListener()
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _WITH_HISTORY = 0.5
-"""The share of the expected work of which the durations have to be known for an estimate."""
+"""Minimum share of the work with known durations for which an estimate is made."""
 
 
 class Remaining:
@@ -18,7 +18,7 @@ class Remaining:
     todo : int
         Number of tasks that may run.
     jobs : int
-        Tasks at a time.
+        Number of parallel tasks.
     """
 
     def __init__(self, seconds: Mapping[str, float], todo: int, jobs: int) -> None:
@@ -32,7 +32,7 @@ class Remaining:
         self._finished.add(task)
 
     def estimate(self, running: Mapping[str, float]) -> float | None:
-        """Return the seconds still to come; None where too little is known.
+        """Return the remaining seconds; None if too little is known.
 
         Parameters
         ----------
@@ -41,8 +41,8 @@ class Remaining:
 
         Notes
         -----
-        Nobody knows when a task that already takes longer than last time will end. It is taken to
-        need another tenth of its time so far, so that the estimate never stands at 0.
+        A task that already takes longer than last time is assumed to need another tenth of its time
+        so far, so that the estimate is never 0.
         """
         if len(self._seconds) < _WITH_HISTORY * self._todo or not self._seconds:
             return None

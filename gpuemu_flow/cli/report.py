@@ -1,4 +1,4 @@
-"""``gpuemu-flow report``: write the workspace's latest results as a file."""
+"""``gpuemu-flow report``: write the workspace's latest results to a file."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def report(
     shards: tuple[Path, ...],
     show: bool,
 ) -> None:
-    """Report what the last runs found; nothing of the workspace is run.
+    """Report the results of the last runs, without running anything.
 
-    HTML shows the drawings that `ci -o report.html` made. Exit code 4 when nothing has been
-    validated yet, else 0, whatever was found: `ci` is the command that judges. With --merge, the
-    exit code is the one that `ci` without shards would have had; no workspace is needed then.
+    HTML shows the drawings that `ci -o report.html` made. Exit code 4 if nothing has been validated
+    yet, else 0, even if something failed: use `ci` to get a verdict. With --merge, no workspace is
+    needed, and the exit code is the one that `ci` without shards would have had.
     """
     if context.invoked_subcommand is not None:
         return
@@ -90,7 +90,7 @@ def report(
 
 
 def _merge(shards: tuple[Path, ...], outputs: tuple[Path, ...], output_format: str) -> int:
-    """Report on all shards together, and return the exit code of the whole."""
+    """Report on all shards together, and return the exit code of the whole run."""
     from gpuemu_flow.reporting.merging import merged_report  # noqa: PLC0415
 
     whole = merged_report(shards)
@@ -99,7 +99,7 @@ def _merge(shards: tuple[Path, ...], outputs: tuple[Path, ...], output_format: s
 
 
 class _Signer:
-    """Writer of signed files: HTML contains its signature, others have it in a second file."""
+    """Writes signed reports: HTML contains the signature, other formats get a ``.sig`` file."""
 
     def __init__(self, key_file: Path, outputs: tuple[Path, ...], output_format: str) -> None:
         from gpuemu_flow.reports import signature  # noqa: PLC0415
@@ -144,7 +144,7 @@ def _open(path: Path) -> None:
 @click.argument("file", type=_FILE)
 @click.option("--pubkey", type=_FILE, required=True, metavar="PEM", help="The public key.")
 def verify(file: Path, pubkey: Path) -> None:
-    """Check that a report is as it was signed, and by whom; exit code 1 when it is not."""
+    """Check that a report is unchanged since the owner of the key signed it; exit code 1 if not."""
     from gpuemu_flow.reports import signature  # noqa: PLC0415
 
     found = signature.verify(file, signature.load_public(pubkey))
@@ -156,7 +156,7 @@ def verify(file: Path, pubkey: Path) -> None:
     "-o", "--output", type=_FILE, default=DEFAULT_KEY, show_default=True, help="The private key."
 )
 def keygen(output: Path) -> None:
-    """Write a private key that only its owner can read, and its public key beside it as .pub."""
+    """Write a private key that only its owner can read, and its public key as a .pub file."""
     from gpuemu_flow.reports import signature  # noqa: PLC0415
 
     public = signature.make_key(output)

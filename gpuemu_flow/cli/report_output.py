@@ -1,4 +1,4 @@
-"""Write reports: choose formats by name or file ending, write files, and inform CI services."""
+"""Write reports: choose formats by name or file suffix, write files, and inform CI services."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def output_option(function: F) -> F:
 
 
 def format_of(path: Path, default: str) -> str:
-    """Return the format that a file is written in."""
+    """Return the format in which a file is written."""
     return ENDINGS.get(path.suffix.lower(), default)
 
 
@@ -59,7 +59,7 @@ def wants_pictures(outputs: Sequence[Path], output_format: str) -> bool:
 
 
 def check_outputs(outputs: Sequence[Path]) -> None:
-    """Refuse files that cannot be written, before an hour of work is done for them.
+    """Refuse files that cannot be written, before the work for them is done.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def render(report: Report, name: str, *, color: bool = False, warn_threshold: fl
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a report whole or not at all.
+    """Write a report to a file, either completely or not at all.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def write_file(path: Path, text: str) -> None:
             path.write_bytes(data)
             return
         write_atomic(path, data)
-        # Unlike the cache's files, which are the user's alone, reports are read by others.
+        # Unlike the cache's files, which only the user may read, reports are for others, too.
         mask = os.umask(0)
         os.umask(mask)
         path.chmod(0o666 & ~mask)
@@ -120,12 +120,12 @@ def publish(
     warn_threshold: float,
     to_text: Callable[[Report], str] | None = None,
 ) -> None:
-    """Write the files, then print the report: as text if a file took the requested format.
+    """Write the files, then print the report; as text if a file has the requested format.
 
     Parameters
     ----------
     to_text : callable, optional
-        Function that formats the text to print instead of the usual one.
+        Formats the text to print, instead of the default function.
     """
     written = set()
     for path in outputs:
@@ -144,7 +144,8 @@ def publish(
 def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
     """Print annotations and write the job summary, inside a GitHub workflow.
 
-    Annotations go to standard error, which GitHub reads too: standard output may hold JSON.
+    Annotations go to standard error, which GitHub reads, too, since standard output may contain
+    JSON.
     """
     summary = environ.get("GITHUB_STEP_SUMMARY")
     if environ.get("GITHUB_ACTIONS") != "true" and not summary:
@@ -157,6 +158,6 @@ def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
             click.echo(line, err=True)
     if summary:
         text = markdown.report_to_markdown(report, limit=github.MAX_SUMMARY_BYTES)
-        # A summary is a courtesy: that it cannot be written is no reason to fail.
+        # A summary is optional, so failing to write it is no error.
         with contextlib.suppress(OSError), Path(summary).open("ab") as file:
             file.write(b"\n" + text.encode("utf-8", "replace"))

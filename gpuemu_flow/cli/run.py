@@ -141,7 +141,7 @@ def run(
 def _show_plan(
     workspace: Workspace, options: RunOptions, output_format: str, *, explain: bool, alone: bool
 ) -> None:
-    """Show which tasks would run; `alone` if nothing else is printed."""
+    """Show which tasks would run; `alone` is true if nothing else is printed."""
     from gpuemu_flow.engine import session  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 

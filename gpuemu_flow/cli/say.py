@@ -1,4 +1,4 @@
-"""Print for all commands, so that no text can act as a command to a reader of a CI log."""
+"""Print the output of all commands, so that CI services recognise no command in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPE = "\x1b"
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text, on standard error if `err`; `nl` ends it with a newline."""
+    """Print text, on standard error if `err`; with `nl`, add a newline."""
     shown = inert(text)
     line = f"{shown}\n" if nl else shown
     if answers.recording is not None:
@@ -22,13 +22,13 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
         stream.write(line)
         stream.flush()
         return
-    # It knows which streams take colours, and mends those without an encoding.
+    # click knows which streams support colours, and repairs those without an encoding.
     import click  # noqa: PLC0415 - takes as long as a look at a workspace
 
     click.echo(shown, err=err, nl=nl)
 
 
 def wants_color() -> bool:
-    """Tell whether standard output is a terminal and no one asked for plain text."""
+    """Tell whether standard output is a terminal, and plain text was not requested."""
     refused = os.environ.get("NO_COLOR") or os.environ.get("GPUEMU_NO_COLOR")
     return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"

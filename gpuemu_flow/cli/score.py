@@ -1,4 +1,4 @@
-"""``gpuemu-flow score``: the verdict on each candidate of each problem, its error and the cause."""
+"""``gpuemu-flow score``: print the verdict, error and cause for each problem and candidate."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def score(
 ) -> None:
     """Validate what changed, and print a score for each problem and candidate.
 
-    A file that is put into a folder of candidates is one from then on, with --watch at once.
+    A file that is added to a folder of candidates becomes a candidate; with --watch, immediately.
 
-    Exit codes: 0 each candidate was judged, right or wrong; 4 one was not; 130 interrupted.
+    Exit codes: 0 each candidate was judged, right or wrong; 4 some were not; 130 interrupted.
     """
     if watching:
         if output_format != "text":
@@ -66,7 +66,7 @@ def score(
     sessions = max(count_jobs(workspace, options), SESSIONS_PER_EVALUATOR)
     with (
         make_listener(live=wants_color() and output_format == "text") as listener,
-        # Of both: a framework takes longer to import than a problem to run.
+        # Keep workers of both: importing a framework takes longer than running a problem.
         Pool(sessions, staging=workspace.cache.staging) as pool,
     ):
         _, report = run_and_report(workspace, options, listener, pool)
@@ -86,7 +86,7 @@ def score(
 
 
 def _tell_problems(report: RunReport, configured: Sequence[Problem]) -> None:
-    """Print errors, and warnings of the configuration; results have notes of their own."""
+    """Print errors, and warnings of the configuration; other warnings are in the results."""
     from gpuemu_flow.reports import text  # noqa: PLC0415
 
     for problem in report.problems:
@@ -97,7 +97,7 @@ def _tell_problems(report: RunReport, configured: Sequence[Problem]) -> None:
 def _watch(
     words: tuple[str, ...], jobs: int | None, seed: int | None, *, confirm: bool, poll: bool
 ) -> NoReturn:
-    """Print the scores now and at every save."""
+    """Print the scores now, and again whenever a file is saved."""
     from gpuemu_flow.cli.progress import say_looking  # noqa: PLC0415
     from gpuemu_flow.cli.watch import WatchState, watch_with  # noqa: PLC0415
     from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
@@ -127,7 +127,7 @@ def _watch(
 
 
 def _table(scores: Scores) -> str:
-    """Return the table, its columns as wide as their longest entry."""
+    """Return the scores as a table; each column is as wide as its longest entry."""
     if not scores.rows:
         return _summary(scores)
     rows = [_HEAD, *_rows(scores)]

@@ -1,4 +1,4 @@
-"""``gpuemu-flow status``: the workspace, its verdicts, its cache, and whether a daemon runs."""
+"""``gpuemu-flow status``: show the workspace, its verdicts, its cache and its daemon."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
 
 
 def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) -> None:
-    """Record the answer's conditions besides the plan: no daemon, and an unchanged cache."""
+    """Record further conditions of a stored answer: no daemon, and an unchanged cache."""
     from gpuemu_flow.daemon.files import possible_places  # noqa: PLC0415
 
     if daemon.running:
@@ -63,7 +63,7 @@ def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) 
 
 
 def _daemon(root: Path) -> DaemonState:
-    """Describe the daemon, without loading the transport when none lives."""
+    """Describe the daemon; if none runs, the transport is not loaded."""
     from gpuemu_flow.daemon.files import find_place, holder  # noqa: PLC0415
     from gpuemu_flow.daemon.state import DaemonState  # noqa: PLC0415
 

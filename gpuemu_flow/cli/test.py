@@ -1,4 +1,4 @@
-"""``gpuemu-flow test``: check ops as an editor or a person at work does."""
+"""``gpuemu-flow test``: check ops, for editors and interactive use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The work of `run` once its options are known.
+"""Do the work of `run` once its options are known.
 
-It imports no click: after an edit, people type ``run`` without words and wait for the op's first
-call.
+This module does not import click, since that would delay the op's first call each time a user types
+``run`` after an edit.
 """
 
 from __future__ import annotations
@@ -18,22 +18,30 @@ from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.inputs.sights import Sights
 from gpuemu_flow.reporting.report import run_and_report
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.elsewhere import Elsewhere
+    from gpuemu_flow.inputs.plan import Seen
     from gpuemu_flow.results.model import RunReport
 
 
-def run_plainly() -> int:
-    """Do what the command line ``run`` without words and options does; return the exit code."""
-    return exit_code_of(_run_plainly)
+def run_plainly(seen: dict[str, Seen]) -> int:
+    """Do what the command line ``run`` without words and options does; return the exit code.
+
+    Parameters
+    ----------
+    seen : dict of absolute path to Seen
+        What this process has just read of some folders.
+    """
+    return exit_code_of(lambda: _run_plainly(Sights(seen)))
 
 
-def _run_plainly() -> int:
+def _run_plainly(sights: Sights) -> int:
     options = session.RunOptions()
-    workspace = Workspace(overrides=Overrides(given=options.given))
-    gc.freeze()  # modules and graph stay, and are looked through no more
+    workspace = Workspace(overrides=Overrides(given=options.given), sights=sights)
+    gc.freeze()  # spares the garbage collector modules and graph
     gc.enable()
     return validate(workspace, options.under(workspace.target))
 
@@ -57,11 +65,12 @@ def validate(
     workspace : Workspace
     options : RunOptions
     open_cluster : callable
-        Opens other machines, given the number of jobs here; None if the work is done here.
+        Returns a context with other machines, or with None if this machine does the work. Called
+        with the number of jobs on this machine.
     output_format : str
         ``text`` or ``json``.
     confirm : bool
-        New cases may be run to confirm the causes of failures.
+        True if new cases may be run to confirm the causes of failures.
     """
     jobs = session.count_jobs(workspace, options)
     with (
@@ -70,7 +79,7 @@ def validate(
     ):
         options = replace(options, elsewhere=cluster)
         outcome, report = run_and_report(workspace, options, listener)
-        # What comes after the run is imported then: until an edited op is called, nobody needs it.
+        # Modules for after the run are imported now, so that an edited op is called earlier.
         from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
 
         budget = cause_budget(workspace, confirm=confirm)

@@ -1,4 +1,4 @@
-"""``gpuemu-flow version``."""
+"""``gpuemu-flow version``: show the versions that results depend on."""
 
 from __future__ import annotations
 

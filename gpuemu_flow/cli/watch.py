@@ -1,4 +1,4 @@
-"""``gpuemu-flow watch``: run again what a save affects, until interrupted."""
+"""``gpuemu-flow watch``: after each save, run the affected tasks again, until interrupted."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ _NAMED = 3
 def watch(
     words: tuple[str, ...], jobs: int | None, seed: int | None, dtypes: tuple[str, ...], poll: bool
 ) -> None:
-    """Validate what changed, now and whenever a file that matters is saved; Ctrl-C ends it.
+    """Validate what changed, now and whenever an input is saved; Ctrl-C ends it.
 
-    After each save it shows the results that ran again, and those that still fail. Errors of the
-    configuration are shown, and watching goes on. Exit code 0; 130 when a run was interrupted.
+    After each save, the results that ran again are shown, and results that still fail. Errors of
+    the configuration are shown, too, and watching continues. Exit code 0; 130 if a run was
+    interrupted.
     """
     from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
 
@@ -74,7 +75,7 @@ def watch_with(
 
 @contextmanager
 def _terminating_like_interrupting() -> Iterator[None]:
-    """Make SIGTERM raise KeyboardInterrupt as SIGINT does, so that no worker is left behind."""
+    """Make SIGTERM raise KeyboardInterrupt as SIGINT does, so that all workers are ended."""
     from gpuemu_flow.engine.signals import handled  # noqa: PLC0415
 
     with handled(signal.default_int_handler, signal.SIGTERM):
@@ -83,7 +84,7 @@ def _terminating_like_interrupting() -> Iterator[None]:
 
 @dataclass
 class WatchState:
-    """The state of a watch: one run after another with the same workers."""
+    """The state of a watch, whose runs use the same workers one after another."""
 
     config: Path
     files: FileWatch
@@ -102,14 +103,14 @@ class WatchState:
             self._pool = None
 
     def _start_again(self) -> None:
-        """Replace this process by a new one, because the installed package has changed."""
+        """Replace this process by a new one, because this package itself has changed."""
         say("another numpy is installed; starting again")
         sys.stdout.flush()
         self.close()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
 
     def _workers(self, workspace: Workspace, options: RunOptions) -> Pool:
-        """Start workers ahead of the next save, since their start takes longest."""
+        """Return workers, which are started before the next save, since starting takes longest."""
         from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
         from gpuemu_flow.engine.trust import require_trust  # noqa: PLC0415
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
@@ -139,7 +140,7 @@ class WatchState:
             report = self._run()
         except FlowError as error:
             if isinstance(error, UsageError) and not saved:
-                raise  # the command line is wrong, which no save will fix
+                raise  # the command line is wrong; no save can fix it
             for problem in error.problems:
                 say(_printable(str(problem)), err=True)
             self.files.follow_config(self.config)
@@ -160,7 +161,7 @@ class WatchState:
         from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
         from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
 
-        if not self.config.is_file():  # or one further up would be taken
+        if not self.config.is_file():  # otherwise a configuration further up would be used
             raise ConfigError(
                 Problem(
                     "config-not-found", "the file is gone", "save it again", file=str(self.config)
@@ -174,7 +175,9 @@ class WatchState:
             self._start_again()
         self._environment = workspace.environment
         options = self.options.under(workspace.target)
-        options = replace(options, forced=())  # else each save would run all of it again
+        options = replace(
+            options, forced=()
+        )  # otherwise each save would run the forced tasks again
         selected = selected_tasks(workspace, options)
         self.files.follow(workspace, selected)
         pool = self._workers(workspace, options)
@@ -186,7 +189,7 @@ class WatchState:
         return self.explained(workspace, report, pool)
 
     def least_sessions(self) -> int:
-        """Return the least number of workers that `explained` can do with."""
+        """Return the minimum number of workers that `explained` needs."""
         return 1
 
     def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:
@@ -194,7 +197,7 @@ class WatchState:
         return report
 
     def show(self, report: RunReport, *, first: bool) -> None:
-        """Print the results that ran again or changed, and those that still fail."""
+        """Print the results that ran again or changed, and results that still fail."""
         from gpuemu_flow.reports import text  # noqa: PLC0415
 
         quiet = (Verdict.PASSED,) if first else (Verdict.PASSED, Verdict.SKIPPED)

@@ -41,8 +41,8 @@ class Client(Calling):
     socket_path : str or Path, optional
         Socket of the daemon; by default ``GPUEMU_SOCKET``, else that of the workspace's daemon.
     timeout_ms : int, optional
-        Milliseconds that a call may take; by default 30 s and 1 s more per megabyte of tensors
-        sent, and an hour for calls that run programs many times.
+        Time limit of a call in milliseconds. By default it is 30 s, plus 1 s for each megabyte of
+        tensors that are sent; it is an hour for calls that run programs many times.
     autostart : bool
         Start a daemon for the workspace when none runs.
     workspace : str or Path, optional
@@ -51,7 +51,7 @@ class Client(Calling):
     Raises
     ------
     ClientError
-        From the first call on; its `problems` say how to fix it.
+        Raised by calls, not by the constructor; its `problems` say how to fix the error.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Client(Calling):
         return str(self._connection.socket_path)
 
     def close(self) -> None:
-        """Close the connection; a later call connects again."""
+        """Close the connection. A later call opens it again."""
         self._connection.close()
 
     def ping(self) -> dict[str, Json]:
@@ -100,22 +100,23 @@ class Client(Calling):
         seed: int | None = None,
         **kwargs: Json,
     ) -> ValidationResult:
-        """Judge an output against the op's reference.
+        """Judge an output by what the op's reference computes from the same inputs.
 
         Parameters
         ----------
         op_name : str
-            The op's name in ``gpuemu.toml``; also as ``op=``.
+            The op's name in ``gpuemu.toml``. It may also be passed as ``op=``.
         inputs : mapping of name to tensor
-            Arrays of numpy, PyTorch, JAX or TensorFlow.
+            Arrays of numpy, PyTorch, JAX or TensorFlow, as they were before the op ran.
         output : tensor, or mapping of name to tensor
+            The op's output, or all outputs by name.
         seed : int, optional
-            Seed of the case that the inputs are of, if any; the call then is `submit_output`.
+            Seed of a case that the daemon handed out: the call then works as `submit_output`.
         dtype : str, optional
-            Dtype to which all tensors are converted, such as ``bfloat16``.
+            Convert all tensors to this dtype, such as ``bfloat16``, before they are sent.
         **kwargs
-            Arguments of the reference. ``atol``, ``rtol`` and ``precision`` instead replace the
-            configured settings for this call.
+            ``atol``, ``rtol`` and ``precision`` replace the configured settings for this call.
+            All other arguments are passed to the reference.
         """
         name = calls.op_name_of(op_name, kwargs)
         client = {**about_me(), **code_of_caller()}
@@ -134,15 +135,16 @@ class Client(Calling):
         seed: int | None = None,
         **kwargs: Json,
     ) -> ValidationResult:
-        """Judge an output for a case that the daemon made.
+        """Judge an output for a case that the daemon handed out.
 
-        ``submit_output(op, seed, output)`` and ``submit_output(op, seed=seed, output=output)`` work
-        too, for cases that this client was given.
+        If this client got the case, its inputs need not be sent again:
+        ``submit_output(op, seed, output)`` and ``submit_output(op, seed=seed, output=output)``
+        work, too.
 
         Parameters
         ----------
         op_name, inputs, output, kwargs
-            As of `validate_op`.
+            See `validate_op`.
         seed : int
             The case's seed.
         """
@@ -166,26 +168,31 @@ class Client(Calling):
         outputs: Iterable[Any],
         **kwargs: Json,
     ) -> list[ValidationResult]:
-        """Judge the outputs for several cases in one request, far faster than one by one.
+        """Judge the outputs for several cases together, which is much faster than one by one.
 
-        All results are stored before it returns. Where one case cannot be judged at all, none of
-        those that were sent with it is stored: 5,000 are sent in one request.
+        All results are stored before the call returns. Up to 5,000 cases are sent in one request;
+        if one of them cannot be judged at all, no result of that request is stored.
 
         Parameters
         ----------
         op_name : str
         cases : iterable of TestCase or int
-            Cases of `get_test_batch`, or the seeds of cases that this client was given.
+            Cases of `get_test_batch`, or the seeds of cases that this client got.
         outputs : iterable of tensors, or of mappings of name to tensor
-            One per case.
+            One item for each case.
         **kwargs
-            As of `validate_op`.
+            See `validate_op`.
+
+        Returns
+        -------
+        list of ValidationResult
+            One result for each case, in the order of `cases`.
 
         Raises
         ------
         ClientError
-            ``client-outputs-count`` where there is not one output per case, ``client-not-a-case``
-            for an item that is neither a case nor a seed.
+            ``client-outputs-count`` if there are more or fewer outputs than cases,
+            ``client-not-a-case`` for an item that is neither a case nor a seed.
         """
         pairs = one_per_case(op_name, cases, outputs)
         client = {**about_me(), **code_of_caller()}
@@ -213,7 +220,7 @@ class Client(Calling):
         op_schema: Mapping[str, Json] | None = None,
         dtypes: Sequence[str] | None = None,
     ) -> TestCase:
-        """Return one case of a master seed: the first that `get_test_batch` would give."""
+        """Return the first of the cases that `get_test_batch` returns for the same arguments."""
         config = calls.case_config(calls.seed_or_new(seed), dtypes, op_schema)
         case = self._do(calls.get_test_case(op_name, config, own_dtypes=dtypes is None))
         self._cases.remember(op_name, [case])
@@ -229,7 +236,7 @@ class Client(Calling):
         *,
         seeds: Sequence[int] | None = None,
     ) -> list[TestCase]:
-        """Return cases of a master seed, or the first case of each of `seeds`.
+        """Return `count` cases that follow from one seed, or one case for each of `seeds`.
 
         Parameters
         ----------
@@ -238,13 +245,14 @@ class Client(Calling):
         count : int
             Number of cases.
         seed : int, optional
-            Equal seeds give equal cases; by default a new one.
+            Equal seeds give equal cases. By default it is taken from the clock.
         op_schema : mapping, optional
-            The op's inputs, in place of those of ``gpuemu.toml``.
+            A description of the op's inputs that replaces that of ``gpuemu.toml``.
         dtypes : sequence of str, optional
-            Dtypes to use in place of the op's own.
+            Dtypes that replace the op's own.
         seeds : sequence of int, optional
-            Seeds of the wanted cases; may also be given as the second parameter.
+            Return the first case of each of these seeds. They may also be passed in place of
+            `count`.
         """
         if not isinstance(count, int):
             seeds = count
@@ -276,24 +284,26 @@ class Client(Calling):
         on_progress: OnProgress | None = None,
         **kwargs: Json,
     ) -> FuzzResults:
-        """Fuzz an op that runs in this process.
+        """Run an op in this process on many cases, and have the daemon judge its outputs.
 
-        An op that changes an input which `mutates` does not name fails, whatever it returns.
+        An op that changes an input fails, whatever it returns, unless the op's `mutates` in
+        ``gpuemu.toml`` names this input.
 
         Parameters
         ----------
         op_name, seed, op_schema, dtypes
-            As of `get_test_batch`.
+            See `get_test_batch`.
         run_op, op_fn : callable
-            A function from the dict of inputs to the output, by one of the two names.
+            The op, under one of these two names: it gets a dict of inputs by name and returns the
+            output, or a dict of outputs by name.
         iterations : int
-            Cases; they are fetched some at a time.
+            Number of cases. They are fetched in small batches.
         fail_fast : bool
-            End at the first failure.
+            Stop at the first failure.
         on_progress : callable, optional
-            Called with the number of finished cases and the number of all.
+            Called with the number of finished cases and the number of all cases.
         **kwargs
-            For the reference; ``atol``, ``rtol``, ``precision`` say how outputs are judged.
+            See `validate_op`.
         """
         function = run_op or op_fn
         if function is None:
@@ -348,24 +358,24 @@ class Client(Calling):
         time_limit: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> FuzzResults:
-        """Fuzz an op that the daemon runs.
+        """Have the daemon run an op on many cases and judge its outputs.
 
         Parameters
         ----------
         op_name, seed, op_schema, dtypes
-            As of `get_test_batch`.
+            See `get_test_batch`.
         iterations : int
-            Cases.
+            Number of cases.
         fail_fast : bool
-            End at the first failure.
+            Stop at the first failure.
         batch_sizes, seq_lengths, hidden_dims : sequence of int, optional
-            Sizes of uniform cases, as gpuemu has them, in place of the op's own schema.
+            Sizes of the inputs' three dims, as in gpuemu 0.1.0. They replace the op's own schema.
         layouts : sequence of str, optional
-            Memory layouts, in place of the op's own.
+            Memory layouts that replace the op's own.
         time_limit : float, optional
-            Seconds, after which the results so far are returned.
+            Time limit in seconds. When it has passed, the results so far are returned.
         on_progress : callable, optional
-            Called now and then with the number of finished cases and the number of all.
+            Called from time to time with the number of finished cases and the number of all cases.
         """
         shapes = {
             name: tuple(given or calls.FUZZ_SHAPES[name])
@@ -396,28 +406,29 @@ class Client(Calling):
         return self._do_long(call, on_progress)
 
     def reproduce(self, seed: int, *, rerun: bool = False) -> ReproduceResult:
-        """Return a recorded failure and its exact inputs; with `rerun`, run the op on them."""
+        """Return a recorded failure with its inputs. With `rerun`, run the op on them again."""
         return self._do(calls.reproduce(seed, rerun=rerun))
 
     def minimize(
         self, seed: int, strategy: str | None = None, max_iters: int = 100
     ) -> MinimizeResult:
-        """Find the smallest case that fails as a recorded one does.
+        """Search for the smallest case that fails in the same way as a recorded failure.
 
         Parameters
         ----------
-        seed, strategy
-            The failure's seed; ``binary-search-dims`` (the default), ``binary-search-values`` or
-            ``all``.
+        seed : int
+            The failure's seed.
+        strategy : str, optional
+            ``binary-search-dims`` (the default), ``binary-search-values`` or ``all``.
         max_iters : int
-            Most runs of the op.
+            Largest number of runs of the op.
         """
         return self._do_long(
             calls.minimize(seed, strategy or "binary-search-dims", max_iters, new_id())
         )
 
     def get_result(self, seed: int) -> ValidationResult | None:
-        """Return the newest result of a seed, None when there is none."""
+        """Return the newest result of the case with this seed; None if there is none."""
         try:
             return self._do(calls.get_result(seed))
         except ClientError as error:
@@ -434,11 +445,11 @@ class Client(Calling):
         return self._do(calls.list_failures(limit))
 
     def store_baseline(self, tag: str) -> None:
-        """Store the present results under a tag."""
+        """Store the newest submitted results as a baseline with this tag."""
         self._do(calls.store_baseline(tag))
 
     def compare_baseline(self, tag: str) -> BaselineComparison:
-        """Compare the present results with those stored under a tag."""
+        """Compare the newest submitted results with the baseline with this tag."""
         return self._do(calls.compare_baseline(tag))
 
     def lint_kernel(
@@ -460,17 +471,17 @@ class Client(Calling):
         return self._do(calls.list_artifacts())
 
     def store_artifact_baseline(self, tag: str) -> None:
-        """Store all kernels' metrics under a tag."""
+        """Store the metrics of all kernels as a baseline with this tag."""
         self._do(calls.store_artifact_baseline(tag))
 
     def diff_artifact_baseline(self, tag: str) -> dict[str, Json]:
-        """Compare the present metrics of all kernels with those stored under a tag."""
+        """Compare the present metrics of all kernels with the baseline with this tag."""
         return self._do(calls.diff_artifact_baseline(tag))
 
     def run_ci(
         self, quick: bool = False, baseline: str | None = None, parallel_jobs: int = 0
     ) -> CiSummary:
-        """Check the whole workspace as ``gpuemu-flow ci`` does."""
+        """Check the whole workspace as the command ``gpuemu-flow ci`` does."""
         call = calls.run_ci(
             quick=quick, parallel_jobs=parallel_jobs, baseline=baseline, request_id=new_id()
         )

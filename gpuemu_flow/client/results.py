@@ -51,9 +51,10 @@ class FailureInfo(Record):
     Attributes
     ----------
     index : int or None
-        Flat, in C order.
+        Index of the element in the flattened output, in C order.
     expected, actual : float or None
-        None for a non-finite value, which `expected_text` or `actual_text` gives.
+        Values of the element. A value that is not finite is None here; `expected_text` or
+        `actual_text` then holds it as text.
     """
 
     kind: str = ""
@@ -97,28 +98,30 @@ class ValidationResult(Record):
     ----------
     passed : bool
     seed : int
-        Names the result: ``get_result(seed)``.
+        The case's seed, by which ``get_result(seed)`` finds the result again.
     op_name : str
     max_diff, max_rel_diff : float
-        Infinite where the outputs differ without bounds.
+        Largest absolute and relative error. Infinite if an element is NaN or Inf where the
+        reference's is not, or the other way round.
     failures : list of FailureInfo
     timestamp : int
-        Unix time in s.
+        Unix time in seconds.
     duration_ms : int
     repro_info : ReproductionInfo or None
     error_stats : dict or None
     verdict : str
-        See `types.Verdict`.
+        A value of `types.Verdict`.
     notes : list of str
     tolerance_used : float
-        Largest share of the tolerance that an element used.
+        Largest error as a multiple of the tolerance: up to 1 if the case passed.
     unjudged : float
-        Share of the output elements without a verdict.
+        Fraction of the output elements that have no verdict.
     compared : dict of str
-        Numbers of elements: ``count``, ``no_verdict``, ``finite`` (judged by a finite expected
-        value); and ``empty``, names of outputs without any.
+        Numbers of output elements: ``count`` of all, ``no_verdict`` of those without a verdict,
+        ``finite`` of those whose expected value is finite. ``empty`` lists the names of outputs
+        that have no elements.
     failure_id : str
-        Id for ``gpuemu-flow reproduce``; empty when the case passed.
+        Id of the recorded failure for ``gpuemu-flow reproduce``. Empty if the case passed.
     """
 
     passed: bool = False
@@ -162,16 +165,20 @@ class FuzzResults(Record):
 
     Attributes
     ----------
-    seed, total, passed, failed : int
+    seed : int
+        The seed from which the seeds of all cases follow.
+    total, passed, failed : int
+        Numbers of cases.
     failures : list of ValidationResult
     inconclusive : int
-        Cases without a verdict.
+        Number of cases without a verdict.
     verdict : str
-        The verdict on all cases; see `types.Verdict`. Empty where an older daemon gives none.
+        The verdict on all cases together, a value of `types.Verdict`. Empty if the daemon is of an
+        older version, which sends none.
     reason : str
-        Reason why the cases are inconclusive.
+        Reason why the verdict is inconclusive.
     unjudged : float
-        Share of all output elements without a verdict.
+        Fraction of the output elements of all cases that have no verdict.
     """
 
     seed: int = 0
@@ -196,7 +203,7 @@ class FuzzResults(Record):
 
 
 def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
-    """Sum up results of single cases as the result of fuzzing with a seed."""
+    """Combine the results of single cases into the result of fuzzing with a seed."""
     undecided = Verdict.INCONCLUSIVE.value
     failures = [r for r in done if not r.passed and r.verdict != undecided]
     tally = Tally()
@@ -235,12 +242,13 @@ def _elements(result: ValidationResult) -> Elements:
 
 @dataclass(frozen=True, eq=False)
 class TestCase(Record):
-    """A case to run: its inputs by name, and what identifies it.
+    """A case to run: its inputs by name, and the facts that identify it.
 
     Attributes
     ----------
     layouts : dict of str to str
-        Memory layouts of the inputs, if they are more than a label; see `layout`.
+        The memory layout of each input, if the arrays really lie in memory like that. Cases of
+        protocol v1 have only a label for all inputs, `layout`, and contiguous arrays.
     """
 
     __test__ = False  # pytest takes classes of this name for its own
@@ -253,7 +261,7 @@ class TestCase(Record):
     layouts: dict[str, str] = field(default_factory=dict)
 
     def fresh_inputs(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the inputs with the same strides, for an op that may change them."""
+        """Copy the inputs, with their memory layouts, for an op that may change them."""
         return {
             name: lay_out(array.copy(), self.layouts.get(name, "contiguous"))
             for name, array in self.inputs.items()
@@ -270,9 +278,11 @@ class ReproduceResult(Record):
         The result as it was recorded.
     inputs : dict of str to ndarray
     still_fails : bool or None
-        True if the op failed when it was run again just now; None if it was not, or if it passed
-        although neither code nor configuration changed: then the failure is intermittent.
+        True if the op failed when it was run again just now, False if it passed. None if it was not
+        run again. None, too, if it passed although neither code nor configuration has changed since
+        the failure was recorded: then the failure is intermittent.
     current : ValidationResult or None
+        The result of running the op again just now; None if it was not run again.
     """
 
     result: ValidationResult = field(default_factory=ValidationResult)

@@ -1,4 +1,4 @@
-"""A cluster of dask.distributed: one behind a scheduler, or worker processes on this machine."""
+"""A cluster of dask.distributed: workers of a scheduler, or processes on this machine."""
 
 from __future__ import annotations
 
@@ -37,20 +37,22 @@ BOUNDED = {
     "distributed.admin.system-monitor.log-length": 20,
     "distributed.worker.profile.enabled": False,
 }
-"""dask's settings against logs that grow with a run: by default a process keeps its last thousand
-messages with all that is in them, and a worker the calls that it sampled in as many seconds."""
+"""dask's settings against logs that grow with a run. By default, a process keeps its last thousand
+messages with their whole content, and a worker keeps the calls sampled in the last thousand
+seconds."""
 LOCAL = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.comm.timeouts.connect": "3s",
 }
-"""dask's settings for workers on this machine: a dead one is no network that is slow."""
+"""dask's settings for workers on this machine, where a silent worker is dead and not merely
+slow."""
 LOCAL_TRIALS = 2
-"""Trials of a case whose worker died; a scheduler makes four of each task by itself."""
+"""Number of trials of a case whose worker died; for a scheduler, dask itself makes four trials."""
 _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 
 
 class DaskCluster:
-    """Machines that judge cases, behind a client of dask.
+    """Machines that judge cases or run tasks, reached through a client of dask.
 
     Parameters
     ----------
@@ -58,9 +60,9 @@ class DaskCluster:
     resources : mapping of str to float
         Resources of a worker that each task needs.
     force : bool
-        Workers take nothing from caches.
+        True if workers must take no results from caches.
     environ : mapping of str to str
-        This process's variables as they were before dask was started.
+        This process's environment before dask was started.
     trials : int
         See `ClusterTasks`.
     """
@@ -84,7 +86,7 @@ class DaskCluster:
     def open_farm(
         self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
     ) -> Iterator[Farm]:
-        """Open the workers for one op as a context, and end their work on it when it is left."""
+        """Yield the workers for one op's cases, and end their work at the end of the context."""
         setup = self._setup(workspace, op, subjects, alone=alone)
         tasks: ClusterTasks[CaseBatch] = ClusterTasks(
             self._client,
@@ -123,7 +125,7 @@ class DaskCluster:
         Returns
         -------
         list of Unit
-            Units that killed every worker that was given them.
+            Units that killed every worker that received them.
         """
         from gpuemu_flow.cluster import task_worker  # noqa: PLC0415 - brings doit
 
@@ -185,13 +187,13 @@ class DaskFarm:
         self._tasks.submit(batch, message)
 
     def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
-        """Return the replies that have come."""
+        """Return the replies that have arrived; see `Farm.replies`."""
         answers = self._tasks.answers(timeout)
         return [(batch, None if data is None else _reply(batch, data)) for batch, data in answers]
 
 
 def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
-    """Read a worker's verdicts, and raise what it reports."""
+    """Read a worker's verdicts; raise the errors that it reports."""
     answer = _demand(data)
     if len(answer.verdicts) != len(batch.cases):
         raise _failed(answer.worker, "its answer does not fit what was asked")
@@ -201,7 +203,7 @@ def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
 
 
 def _demand(data: bytes) -> BatchAnswer:
-    """Read a worker's answer, and raise what it reports."""
+    """Read a worker's answer; raise the errors that it reports."""
     try:
         answer = BatchAnswer.decode(data)
     except (KeyError, TypeError, ValueError) as error:
@@ -238,7 +240,7 @@ def open_cluster(
     resources : mapping of str to float
         Resources of a worker that each task needs.
     force : bool
-        Workers take nothing from caches.
+        True if workers must take no results from caches.
 
     Raises
     ------
@@ -264,7 +266,7 @@ def open_cluster(
 
 
 def _restore(environ: Mapping[str, str]) -> None:
-    """Undo what dask sets in this process's environment when it starts workers."""
+    """Undo the changes that dask makes to this process's environment when it starts workers."""
     for name in NANNY_VARIABLES:
         if name in environ:
             os.environ[name] = environ[name]

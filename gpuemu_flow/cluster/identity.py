@@ -1,4 +1,4 @@
-"""Facts on which two machines must agree before a verdict of one is valid on the other."""
+"""Compare the facts on which two machines must agree to use each other's verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuemu_flow.store.keys import digest_json
 
 
 def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[str, str]:
-    """Collect, by name, the facts known before a program runs that decide the verdicts on an op.
+    """Collect, by name, the facts that decide an op's verdicts and are known before it runs.
 
     The last entries are the action keys themselves, which also cover facts without a name here.
     """

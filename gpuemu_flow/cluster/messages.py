@@ -30,7 +30,7 @@ class RunSetup:
     Attributes
     ----------
     run : str
-        Name of the run: warm programs are kept until it ends.
+        Name of the run; workers keep warm programs until the run ends.
     config : str
         Absolute path of the configuration, on all machines.
     overrides : Overrides
@@ -39,9 +39,9 @@ class RunSetup:
     facts : mapping of str to str
         See `identity.facts`.
     variables : mapping of str to str
-        The coordinator's values of `NANNY_VARIABLES`, as far as they are set.
+        The coordinator's values of those `NANNY_VARIABLES` that are set.
     force, alone : bool
-        Nothing is taken from caches; cases are judged one by one.
+        `force` is true if no results are taken from caches, `alone` if cases are judged one by one.
     """
 
     run: str
@@ -79,9 +79,9 @@ class BatchRequest:
     ----------
     setup : RunSetup
     which : int
-        Place of the dtype in the setup.
+        Index of the dtype in the setup.
     cases : tuple of QueuedCase
-        Without keys.
+        The cases; their keys are not sent.
     known : tuple of str
         Keys whose inputs the coordinator has compared with its own.
     """
@@ -126,15 +126,15 @@ class BatchAnswer:
         Name of the worker's machine.
     verdicts : tuple of RemoteVerdict
     key, names, parts, seconds
-        As in `fuzz.farm.BatchReply`.
+        See `fuzz.farm.BatchReply`.
     problems : tuple of Problem
-        Errors because of which there are no verdicts.
+        Errors that are the reason why there are no verdicts.
     differs : tuple of str
-        Facts in which the worker differs from the coordinator, so that there are no verdicts.
+        Facts that differ between worker and coordinator; if there are any, there are no verdicts.
     crash : str
         A traceback; empty if there is none.
     ended : bool
-        The run has ended meanwhile.
+        True if the run has ended meanwhile.
     """
 
     worker: str

@@ -1,4 +1,4 @@
-"""Preload module of the dask workers that a command starts: they leave Ctrl-C to the command."""
+"""Preload module of the dask workers that a command starts; it makes them ignore Ctrl-C."""
 
 from __future__ import annotations
 

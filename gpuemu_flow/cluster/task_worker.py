@@ -33,7 +33,7 @@ class UnitRequest:
     setup : RunSetup
         The run's settings, with one dtype.
     remote : str
-        The shared cache that the results go to.
+        URL of the shared cache for the results.
     """
 
     setup: RunSetup
@@ -51,7 +51,7 @@ class UnitRequest:
 
 
 class _Runs:
-    """The runs that this process works for, and those that have ended. Thread-safe."""
+    """The runs that this process works for, and the runs that have ended. Thread-safe."""
 
     def __init__(self) -> None:
         self._working: dict[str, set[threading.Event]] = {}
@@ -60,7 +60,7 @@ class _Runs:
 
     @contextmanager
     def work(self, run: str) -> Iterator[threading.Event]:
-        """Give an event that is set when the run ends."""
+        """Yield an event that is set when the run ends; raise CancelledRunError if it has ended."""
         cancel = threading.Event()
         with self._lock:
             if run in self._ended:
@@ -105,7 +105,7 @@ def _run(
 ) -> None:
     setup = request.setup
     workspace, cache, _ = open_here(setup, folder)
-    lookup = workspace.inputs  # made before the cache is another: its clock is the sources' own
+    lookup = workspace.inputs  # before the cache is replaced: it has the sources' clock
     workspace.cache = cache
     unit = Unit(setup.op, setup.dtypes[0])
     named = {**environ, REMOTE: request.remote, MODE: WRITE}

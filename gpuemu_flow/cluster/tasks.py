@@ -1,4 +1,4 @@
-"""Tasks on a cluster: sent, awaited, and sent again in parts if their worker died."""
+"""Send tasks to a cluster, await answers, and send the tasks of lost workers again in parts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 PER_THREAD = 2
-"""Tasks under way for each thread of a worker: one runs and one waits there."""
+"""Number of tasks sent per thread of a worker: one runs while another waits."""
 LOOK_SECONDS = 2.0
 NO_WORKERS_SECONDS = 600.0
 END_SECONDS = 15.0
 FETCHERS = 8
-"""Answers that are waited for at a time: one may lie on a worker that has just died."""
+"""Number of answers that are fetched in parallel, since one may be on a worker that has just
+died."""
 
 
 D = TypeVar("D")
@@ -41,15 +42,16 @@ W = TypeVar("W", bound=Divisible)
 
 @dataclass(frozen=True)
 class _Sent(Generic[W]):
-    """Work under way.
+    """Work that was sent and has no answer yet.
 
     Attributes
     ----------
     work : Divisible
     message : callable
-        Makes its message.
+        Makes the work's message.
     trial : int
-        Number of the trial, from 1, if the work is tried while nothing else is under way; else 0.
+        Number of the trial, from 1, if the work is a suspect that is tried while no other work
+        runs; else 0.
     """
 
     work: W
@@ -58,11 +60,11 @@ class _Sent(Generic[W]):
 
 
 class ClusterTasks(Generic[W]):
-    """Sends work to workers, and brings their answers. Used by one thread.
+    """Sends work to workers, and returns their answers. Used by one thread.
 
     When a worker dies, everything that it ran or held in its queue is sent again in halves, until
-    single pieces are left. Such a piece is a suspect: it may have killed the worker, or only have
-    waited there. It is tried again when nothing else is under way.
+    only single pieces remain. Such a piece is a suspect: it may have killed the worker, or only
+    have waited there. It is tried again while no other work runs.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ class ClusterTasks(Generic[W]):
     run : str
         Name of the run.
     end : callable
-        Coroutine function that ends what a worker process does for a run.
+        Coroutine function that ends a worker process's work for a run.
     resources : mapping of str to float
         Amounts of a worker's resources that each task needs; see dask's documentation.
     trials : int
@@ -141,17 +143,17 @@ class ClusterTasks(Generic[W]):
         future.add_done_callback(lambda done: self._done(key, done))
 
     def _done(self, key: str, future: Future) -> None:
-        with contextlib.suppress(RuntimeError):  # it is closed, and nobody waits any more
+        with contextlib.suppress(RuntimeError):  # it is closed; nobody waits any more
             self._fetchers.submit(self._fetch, key, future)
 
     def _fetch(self, key: str, future: Future) -> None:
-        """Take an answer from the worker that holds it; if that worker died, wait for another's."""
+        """Fetch a task's answer from the worker that holds it, and queue it for `answers`."""
         self._arrived.put((key, _outcome(future)))
 
     def answers(self, timeout: float) -> list[tuple[W, bytes | None]]:
-        """Return the answers that have come, after at most `timeout` seconds.
+        """Return the answers that have arrived, after at most `timeout` seconds.
 
-        None stands for the answer to a single piece that killed every worker that was given it.
+        The answer is None for a single piece that killed every worker that received it.
 
         Raises
         ------
@@ -195,7 +197,7 @@ class ClusterTasks(Generic[W]):
             self._submit(_Sent(half, sent.message))
 
     def _look(self) -> None:
-        """Count the workers' threads now and then."""
+        """Update the number of the workers' threads, at most every `LOOK_SECONDS`."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS and self._threads:
             return
@@ -219,9 +221,9 @@ class ClusterTasks(Generic[W]):
             raise self._no_workers(len(workers))
 
     def _replace_lost(self) -> None:
-        """Have dask start workers in place of those of this machine that are gone for good.
+        """Make dask replace workers on this machine that are gone for good.
 
-        dask gives up a worker that does not come up again at once, be it for the machine's load.
+        dask gives up a worker that does not restart immediately, for example on a busy machine.
         """
         own = self._client.cluster
         if own is not None and self._threads < len(own.worker_spec):
@@ -235,7 +237,7 @@ class ClusterTasks(Generic[W]):
         return RunnerError(Problem("cluster-no-workers", text, "see docs/cluster.md"))
 
     def close(self) -> None:
-        """Cancel all tasks, and have the workers end the run."""
+        """Cancel all tasks, and tell the workers to end the run."""
         futures = [future for future, _ in self._sent.values()]
         self._sent.clear()
         self._suspects.clear()

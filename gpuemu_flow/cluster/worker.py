@@ -32,7 +32,7 @@ from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 IDLE_SECONDS = 300.0
-"""After this the programs of a run are ended whose coordinator may have been killed."""
+"""Idle time in seconds after which a run's programs are ended, as its coordinator may be dead."""
 MOST_THREADS = 1024
 _REMEMBERED = 1000
 
@@ -48,8 +48,8 @@ class DiffersError(Exception):
 def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache, list[OpSubject]]:
     """Open the workspace of a run, a cache on this machine, and the op in each dtype.
 
-    Nothing is written to the workspace or its cache but the file that tells the file system's
-    time: SQLite is not made for network file systems.
+    Nothing is written to the workspace or its cache, since SQLite is not made for network file
+    systems. The only exception is the file that shows the file system's time.
 
     Raises
     ------
@@ -208,7 +208,7 @@ class Sessions:
             return session
 
     def _demand_same_variables(self, setup: RunSetup) -> None:
-        """Raise FlowError if a run under way needs other environment variables in this process."""
+        """Raise FlowError if another run in this process has other environment variables."""
         if any(session.variables != setup.variables for session in self._sessions.values()):
             text = f"{own_name()} works for a run with other values of {', '.join(NANNY_VARIABLES)}"
             raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))
@@ -232,13 +232,13 @@ class Sessions:
             late = time.monotonic() - IDLE_SECONDS
             with self._lock:
                 idle = [r for r, s in self._sessions.items() if not s.active and s.used < late]
-                sessions = [self._sessions.pop(run) for run in idle]  # a later batch opens it anew
+                sessions = [self._sessions.pop(run) for run in idle]  # a later batch opens it again
             for session in sessions:
                 session.close()
 
 
 def _set_variables(setup: RunSetup) -> None:
-    """Undo what dask has set in this process's environment, which programs inherit."""
+    """Undo the changes that dask made to this process's environment, which programs inherit."""
     for name in NANNY_VARIABLES:
         value = setup.variables.get(name)
         if value is None:

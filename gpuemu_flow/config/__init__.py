@@ -1,1 +1,1 @@
-"""gpuemu.toml: model, loading, merging, positions and errors."""
+"""The configuration, gpuemu.toml: its model, loading, merging, positions and errors."""

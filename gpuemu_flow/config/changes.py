@@ -1,4 +1,4 @@
-"""Changes of one command to the configuration: ``--profile`` and ``--config``, laid over it."""
+"""Changes that one command makes to the configuration: ``--profile`` and ``--config``."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True)
 class ConfigChanges:
-    """Changes of one command to the configuration.
+    """Changes that one command makes to the configuration.
 
     Attributes
     ----------
     profile : str
-        A table of ``[profiles]``; empty for none.
+        Name of a table in ``[profiles]``; empty for none.
     settings : tuple of str
-        Each ``key.of.a.table=value``; a later one prevails.
+        Texts of the form ``key.of.a.table=value``; later ones take precedence.
     words : tuple of str
-        Words of the command line. Options of the targets among them count as well, with the lowest
-        priority of all these changes.
+        Words of the command line. If a word is a target, the target's options apply, too, with the
+        lowest priority of all changes.
     given : frozenset of str
-        Options that the command line gives, and which targets therefore cannot set.
+        Options that the command line sets, so that targets cannot set them.
     """
 
     profile: str = ""
@@ -56,7 +56,7 @@ NO_CHANGES = ConfigChanges()
 
 
 def target_tables(sources: Sequence[ConfigSource]) -> dict[str, Target]:
-    """Return the targets of a configuration, if one of them has options."""
+    """Return the targets of a configuration; empty if none of them has options."""
 
     def place_of(path: KeyPath) -> str:
         out = definer(sources, path, sources[0]).out
@@ -68,7 +68,7 @@ def target_tables(sources: Sequence[ConfigSource]) -> dict[str, Target]:
 def layers(
     sources: Sequence[ConfigSource], changes: ConfigChanges, options: Mapping[str, Option]
 ) -> list[ConfigSource]:
-    """Return the changes as sources, from the highest priority to the lowest.
+    """Return the changes as configuration sources, from the highest priority to the lowest.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def _put(raw: dict[str, Json], setting: str) -> None:
 
 
 def _value(setting: str, text: str) -> Json:
-    """Read a value of TOML; a bare word stands for itself, as shells take away quotes."""
+    """Read a value of TOML; a bare word is read as a string, since shells remove quotes."""
     if len(setting) > MAX_SETTING:
         raise _bad(setting, f"has more than {MAX_SETTING} characters")
     if _BARE.fullmatch(text) and text not in ("true", "false", "inf", "nan"):

@@ -1,4 +1,4 @@
-"""Keys that would weaken a check or the sandbox if they were ignored in a wrong table."""
+"""Find keys in a wrong table that would weaken a check or the sandbox if they were ignored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_OPS = {
 
 
 def _elsewhere() -> dict[str, list[OwningTable]]:
-    """Map each key whose loss weakens a check or the sandbox to the tables it belongs to."""
+    """Map each key whose loss weakens a check or the sandbox to the tables that it belongs to."""
     found: dict[str, list[OwningTable]] = {}
     for table, section, names in (
         ("[sandbox]", SANDBOX, {key.name for key in SANDBOX.keys}),

@@ -1,4 +1,4 @@
-"""Expand templates of ops: ``foreach`` stands for one op per combination of its values."""
+"""Expand templates of ops: ``foreach`` makes one op for each combination of its values."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_EXPANSIONS = 10_000
-"""Ops that one template may stand for."""
+"""Maximum number of ops that one template may make."""
 MAX_WEIGHT = 32 << 20
-"""Characters and values that all ops of one template may hold together."""
+"""Maximum number of characters and values in all ops of one template together."""
 
 KEY = "foreach"
 DTYPE = "dtype"
@@ -62,9 +62,9 @@ def expand_templates(raw: Table, out: Reporter, folders: Folders) -> Table:
     raw : mapping
         As parsed from TOML, before any check.
     out : Reporter
-        Gets the problems of templates, and the line that each op comes from.
+        Receives the problems of templates, and the line that each op comes from.
     folders : Folders
-        Gets the listings that templates depend on.
+        Receives the listings that templates depend on.
     """
     ops = raw.get("ops")
     if not isinstance(ops, list) or not any(_is_template(table) for table in ops):
@@ -104,7 +104,7 @@ def _variants(table: Table, where: KeyPath, out: Reporter, folders: Folders) -> 
     if unknown:
         return []
     if DTYPE in lists and "dtypes" not in body:
-        # A dtype that nothing else hangs on is one of the same op.
+        # If nothing else depends on the dtype, the dtypes belong to one op.
         body["dtypes"] = [f"{{{DTYPE}}}"] if DTYPE in used else lists.pop(DTYPE)
     number = math.prod(map(len, lists.values()))
     if number > MAX_EXPANSIONS or number * _weight(body) > MAX_WEIGHT:
@@ -139,7 +139,7 @@ def _tell(out: Reporter, where: KeyPath, text: str, hint: str) -> None:
 def _lists(
     given: Json, here: KeyPath, out: Reporter, folders: Folders
 ) -> dict[str, list[Json]] | None:
-    """Return the values of each name; None once a problem is reported."""
+    """Return the values of each name in ``foreach``; None if a problem was reported."""
     if not isinstance(given, dict) or not given:
         text = f"{dotted(here)} must be a table of name = list of values"
         _tell(out, here, text, "such as { tile = [64, 128] }")
@@ -170,7 +170,7 @@ def _lists(
 
 
 def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> list[Json] | None:
-    """Return the part of each file's name that ``*`` matches; None once a problem is reported."""
+    """Return the part of each file's name that ``*`` matches; None if a problem was reported."""
     if folders.root is None:
         return []
     try:
@@ -187,7 +187,7 @@ def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> lis
 
 
 def _placeholders(value: Json) -> Iterator[str]:
-    """Yield the names that stand in braces anywhere in a value."""
+    """Yield the names in braces from all texts in a value."""
     todo = [value]
     while todo:
         each = todo.pop()
@@ -212,10 +212,10 @@ def _weight(value: Json) -> int:
 
 
 def _filled(value: Json, given: Mapping[str, Json]) -> Json:
-    """Return a value with each name in braces replaced by the value given for it.
+    """Return a value with each name in braces replaced by its value in `given`.
 
-    A text that consists of one such name becomes that value with its type, such as a number.
-    The recursion is bounded, since no value nests deeper than `positions.MAX_DEPTH`.
+    A text that is nothing but such a name becomes that value with its type, such as a number. The
+    recursion is bounded, since no value nests deeper than `positions.MAX_DEPTH`.
     """
     if isinstance(value, str):
         match = _PLACEHOLDER.fullmatch(value)

@@ -1,4 +1,4 @@
-"""Set the kind of functions without one to the framework that the configuration names."""
+"""Choose the kind of functions without one: the framework that the configuration names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGES = {
     "triton": "triton",
 }
 _KINDS = {"pytorch": "torch", "jax": "jax", "numpy": "numpy", "triton": "triton"}
-"""TensorFlow has no kind: its functions take numpy arrays as they are."""
+"""Kinds of functions by framework. TensorFlow has none, since its functions take numpy arrays."""
 _JAX = "jax"
 _LARGEST = 4 << 20
 Table = Mapping[str, Json]
@@ -30,15 +30,15 @@ Table = Mapping[str, Json]
 
 @dataclass
 class FrameworkKinds:
-    """Sets the kind of functions without one: a framework named for them that their file imports.
+    """Chooses the kind of functions without one: a named framework that their file imports.
 
     Attributes
     ----------
     out : Reporter
     project : str
-        ``project.framework``; empty where the file does not say it.
+        ``project.framework``; empty if it is not set.
     consulted : set of Path
-        Source files whose imports were read; the configuration depends on them.
+        Source files whose imports were read. The configuration depends on these files.
     """
 
     out: Reporter
@@ -47,7 +47,7 @@ class FrameworkKinds:
     _imports: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
-        """Return a program; if it names no kind, set the named framework that its file imports.
+        """Return a program; if it has no kind, set it to the named framework that its file imports.
 
         Parameters
         ----------
@@ -56,7 +56,7 @@ class FrameworkKinds:
         ref : ProgramRef or None
             The op or the reference.
         written : JSON
-            The program as it stands in the file.
+            The program as written in the configuration file.
         """
         named = self._named(table)
         if ref is None or ref.kind != "callable" or not isinstance(written, str):
@@ -73,7 +73,7 @@ class FrameworkKinds:
         op: ProgramRef | None,
         reference: ProgramRef,
     ) -> None:
-        """Report frameworks that an op names and that neither its op nor its reference imports."""
+        """Report frameworks that an op names, but that neither the op nor its reference imports."""
         named = self._named(table)
         if table.get("framework") and table.get("frameworks"):
             place = (*where, "framework")
@@ -113,7 +113,7 @@ class FrameworkKinds:
         return [name for name in ([one] if one else several) if name in PACKAGES]
 
     def _imported(self, ref: ProgramRef) -> frozenset[str]:
-        """Return the packages that a program's file imports itself."""
+        """Return the packages that a program's file imports directly."""
         path = ref.path
         if path is None or path.suffix != ".py":
             return frozenset()
@@ -124,7 +124,7 @@ class FrameworkKinds:
 
 
 def imported_packages(path: Path) -> frozenset[str]:
-    """Return the top-level names that a file imports, anywhere in it; empty if it is no Python."""
+    """Return the top-level packages that a file imports anywhere; empty if it is no Python."""
     try:
         with path.open("rb") as file:
             source = file.read(_LARGEST + 1)

@@ -15,21 +15,21 @@ from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.types import IN_PROCESS
 
 LARGEST = 4 << 20
-"""Bytes of a file that is looked into."""
+"""Maximum size in bytes of a file to examine."""
 
 _UNTOLD = frozenset(("exec", "eval", "globals", "locals", "vars", "setattr", "__getattr__"))
-"""Names by which a module may come to have others that no syntax tells."""
+"""Names with which a module may define further names that its syntax does not show."""
 
 
 class _Names(NamedTuple):
-    """Names that occur in a file, and those of its functions."""
+    """All names that occur in a file, and the names of its functions."""
 
     used: frozenset[str]
     functions: tuple[str, ...]
 
 
 def missing_functions(config: Config) -> Iterator[Problem]:
-    """Yield an error for each function that its file cannot have; nothing is imported or run."""
+    """Yield an error for each function that its file cannot define; import and run nothing."""
     known: dict[Path, _Names | None] = {}
     told: set[tuple[int, str]] = set()
     for op in config.ops:
@@ -53,7 +53,7 @@ def _functions(op: OpConfig) -> Iterator[ProgramRef]:
 
 
 def _names_of(path: Path) -> _Names | None:
-    """Return the names that a module may have by its syntax; None where that cannot be told."""
+    """Return the names that may be defined in a module, by its syntax; None if any name may be."""
     try:
         with path.open("rb") as file:
             source = file.read(LARGEST + 1)

@@ -28,9 +28,9 @@ class IncludedFiles:
     Attributes
     ----------
     sources : list of ConfigSource
-        In the order of `patterns`, and by name below each.
+        The files, in the order of `patterns` and then by name.
     patterns : tuple of str
-        Globs relative to the workspace, those of templates among them.
+        Globs relative to the workspace, including those in templates.
     """
 
     sources: list[ConfigSource] = field(default_factory=list)
@@ -63,7 +63,7 @@ def read_included(project: ConfigSource) -> IncludedFiles:
 
 
 def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
-    """Return a glob in its plain form; empty once a problem is reported."""
+    """Return a glob in its plain form; empty if a problem was reported."""
     path, fault = plain_glob(written)
     if fault:
         text = f"{dotted(where)} = {shown(written)} {fault}"
@@ -73,7 +73,7 @@ def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
 
 
 def _matches(root: Path, pattern: str, where: KeyPath, project: ConfigSource) -> list[Path]:
-    """Return the files of one glob; report a plain name without a file, and links that lead out."""
+    """Return the files of one glob; report a missing file, and links out of the workspace."""
     out, found = project.out, []
     own = root / project.path.name
     for path in sorted(root.glob(pattern)):

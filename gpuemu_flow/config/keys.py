@@ -35,22 +35,23 @@ class Key:
     Attributes
     ----------
     name : str
-        Proper name of the key, which the reference page and the model use.
+        Main name of the key, used by the reference page and the model.
     type : ValueType
     doc : str
         Meaning of the key, in a sentence or two of Markdown.
     default : Json
-        Value of the key when it is absent; None when there is no default.
+        Value if the key is absent; None if there is no default.
     default_text : str
         Words for the default on the reference page, if the value alone is unclear.
     aliases : tuple of str
-        Other names that documented files use.
+        Other names of the key, which documented files use.
     required : bool
     ours : bool
         False for keys of the documented gpuemu.toml, True for those that gpuemu-flow adds.
     unread : str
-        Reason why a documented key has no effect here, and the key to write instead. Any value but
-        the default is an error, since the user would believe in a check that is not made.
+        Reason why a documented key has no effect here, and the key to write instead; empty for
+        other keys. Any value except the default is an error, since the user would rely on a check
+        that is not made.
     """
 
     name: str
@@ -65,39 +66,39 @@ class Key:
 
     @property
     def counts(self) -> bool:
-        """Tell whether a verdict may claim too much when the key is ignored."""
+        """Tell whether a verdict may claim too much if the key is ignored."""
         return not (isinstance(self.type, Section) and self.type.harmless)
 
     def may_be(self, name: str, written: str, value: Json) -> bool:
         """Tell whether an unknown key may be a misspelling of this key.
 
-        Short names are near many other words, so that for them the value must fit as well.
+        Short names are similar to many other words, so for them the value must be valid, too.
         """
         long = min(len(name), len(written)) > SHORT
         return self.counts and (long or is_meant(self.type, value, ()))
 
 
 def _says_something(key: Key, value: Json) -> bool:
-    """Tell whether a written value is neither the default nor an empty one."""
+    """Tell whether a written value is neither the default nor empty."""
     return value != key.default and (bool(value) or value is False)
 
 
 def _joined(path: KeyPath, name: str) -> str:
-    """Return the name of a table below the one at `path`, as its heading has it."""
+    """Return the name, as in a heading, of a table inside the table at `path`."""
     return ".".join((*(part for part in path if isinstance(part, str)), name))
 
 
 FEW = 4  # keys that a hint lists
-MAX_LOOKED_AT = 100  # unknown keys of one table, for what a missing one was misspelt as
+MAX_LOOKED_AT = 100  # unknown keys of a table that may be a misspelt required key
 
 
 @dataclass(frozen=True, eq=False)
 class Section(ValueType):
     """A table with known keys.
 
-    An unknown key is an error if its loss could weaken a check or a limit: if it misspells a known
-    key, or belongs to another table (`Reporter.elsewhere`). Any other unknown key is only warned
-    of, since gpuemu 0.1.0 ignores what it does not know.
+    An unknown key is an error if its loss could weaken a check or a limit: if it is a misspelt
+    known key, or belongs to another table (`Reporter.elsewhere`). Any other unknown key is only a
+    warning, since gpuemu 0.1.0 ignores unknown keys.
 
     Attributes
     ----------
@@ -110,7 +111,7 @@ class Section(ValueType):
         True to treat every unknown key as an error, since each key of the table is a check or a
         limit.
     harmless : bool
-        True if no key of the table decides a verdict: a misspelt key is only warned of.
+        True if no key of the table decides a verdict, so that a misspelt key is only a warning.
     """
 
     keys: tuple[Key, ...]
@@ -128,7 +129,7 @@ class Section(ValueType):
         return isinstance(value, dict)
 
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
-        """Return a dict with only the keys that are given, under their proper names."""
+        """Return a dict of the keys that the table contains, under their main names."""
         if not self.accepts(value):
             return self.wrong_type(value, path, out)
         checked: dict[str, Json] = {}
@@ -192,11 +193,11 @@ class Section(ValueType):
         out.add("config-unknown-key", where, f"unknown key {name!r}", hint, warning=not counts)
 
     def _holder_of(self, written: str) -> Key | None:
-        """Return the key of this table whose own table has a key of that name, or None."""
+        """Return the key whose value is a table with a key of this name; None if there is none."""
         return next((key for key in self.keys if _has_key(key.type, written)), None)
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
-        """Combine the values of two spellings of a key: unite lists, demand equality of others."""
+        """Combine two values of a key: join lists; report other values that differ."""
         if isinstance(first, list) and isinstance(second, list):
             return first + [element for element in second if element not in first]
         if first != second:
@@ -246,7 +247,7 @@ class Section(ValueType):
 
 @dataclass(frozen=True)
 class Tables(ValueType):
-    """An array of tables of one kind; an invalid table becomes `INVALID`."""
+    """An array of tables with the same keys; an invalid table becomes `INVALID`."""
 
     table: Section
     heading: str
@@ -272,7 +273,7 @@ class Tables(ValueType):
 
 
 def plain(markdown: str) -> str:
-    """Return a description without Markdown's code marks, as editors show it."""
+    """Return a description without Markdown's backquotes, for editors."""
     return markdown.replace("`", "")
 
 
@@ -286,9 +287,9 @@ def _has_key(kind: ValueType, name: str) -> bool:
 
 
 def _holds_keys_of(kind: ValueType, value: Json) -> bool:
-    """Tell whether a table holds keys of a closed table only, all of them with a sound value.
+    """Tell whether all keys and values of a table are valid in a given closed table.
 
-    A table with only the key ``mode`` does not count: many kinds of tables have this key.
+    A table with only the key ``mode`` does not count, since many tables have this key.
     """
     if not (isinstance(kind, Section) and kind.closed and isinstance(value, dict)):
         return False
@@ -300,7 +301,7 @@ def _holds_keys_of(kind: ValueType, value: Json) -> bool:
 
 
 def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
-    """Yield the types that the key `name` has in tables of a type; nothing for free values."""
+    """Yield the types that the key `name` has in tables of type `kind`, except free values."""
     if isinstance(kind, Either):
         for option in kind.options:
             yield from _types_of(option, name)
@@ -311,9 +312,9 @@ def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
 def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
     """Tell whether a misplaced key in the table at `path` seems meant as a key of type `kind`.
 
-    Below the top of the file any value suffices, unless the key takes one of a list of words: since
-    names such as ``mode`` are common, the value must be one of these words. At the top, where a
-    table may belong to another program, the value must be valid.
+    At the top level, where a table may belong to another program, the value must be valid for
+    `kind`. In other tables, any value is enough. Only a key that takes one of several words, such
+    as ``mode``, needs a valid value there, too, since such names are common.
     """
     common = isinstance(kind, Choice) and isinstance(value, str)
     if path and not common:
@@ -323,7 +324,7 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
 
 @dataclass(frozen=True)
 class FreeValue(ValueType):
-    """Any TOML value that JSON can carry, nested at most `MAX_FREE_DEPTH` deep.
+    """Any TOML value that JSON can represent, nested at most `MAX_FREE_DEPTH` deep.
 
     `names` are keys that such a table may have; hints use them to name a key's table.
     """
@@ -345,7 +346,7 @@ class FreeValue(ValueType):
         return value
 
     def schema(self) -> dict[str, Json]:
-        # Tombi takes a table without the last word for one that may hold nothing.
+        # Without the last keyword, Tombi supposes that the table must be empty.
         free: dict[str, Json] = {"additionalProperties": True}
         return {"type": "object", **free} if self.only_table else free
 
@@ -354,7 +355,7 @@ class FreeValue(ValueType):
 
 
 def _free_fault(value: Json) -> str:
-    """Return the reason why a free value is wrong; empty when it is not."""
+    """Return the reason why a free value is invalid; empty if it is valid."""
     todo: list[tuple[Json, int]] = [(value, 0)]
     seen = 0
     fault = ""
@@ -396,7 +397,7 @@ _SIZE_SCHEMA = r"^\s*\d{1,15}(\.\d{1,6})?\s*([kKmMgGtT][iI]?)?[bB]\s*$|^\s*\d{1,
 
 @dataclass(frozen=True)
 class ByteSize(ValueType):
-    """Bytes as an integer, or a string with KB, MB, GB, TB (powers of 1000) or KiB, MiB, …"""
+    """A size in bytes: an integer, or a string with KB, MB, GB, TB (powers of 1000), KiB, MiB, …"""
 
     low: int = 1
     high: int = I63_MAX

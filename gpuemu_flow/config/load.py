@@ -1,4 +1,4 @@
-"""Find, read and merge the configuration files; report all of their problems at once."""
+"""Find, read and merge the configuration files, and report all their problems together."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def load_config(
     Parameters
     ----------
     path : Path, optional
-        The project's file; else it is searched for from `start`, by default the current folder.
+        The project's file. By default, it is searched for upward from `start`, or from the current
+        folder.
     environ : mapping
         Environment variables, for ``HOME``, ``XDG_CONFIG_HOME`` and those of gpuemu.
     strict : bool
@@ -73,7 +74,7 @@ def load_config(
     changes : ConfigChanges
         Changes that the command line makes.
     copied : bool
-        True if the files are a copy of a workspace's, which may lack some of them.
+        True for a copy of a workspace, which may lack some files.
 
     Raises
     ------
@@ -86,7 +87,7 @@ def load_config(
     config, problems = _load(path, start, environ, strict=strict, changes=changes, copied=copied)
     errors = [problem for problem in problems if not problem.warning]
     if errors or config is None:
-        # What is missing may stand there under a name that is no key.
+        # A missing key may be there under a misspelt name.
         unknown = [p for p in problems if p.warning and p.slug == "config-unknown-key"]
         raise ConfigError(*errors, *unknown[:MOST_UNKNOWN])
     return config
@@ -102,7 +103,7 @@ def check_config(
 ) -> list[Problem]:
     """Return all errors and warnings of the configuration.
 
-    If `edited` gives an editor's text of the file at `path`, that file need not exist.
+    `edited` is an editor's text of the file at `path`, which is then not read and need not exist.
     """
     config, problems = _load(path, start or Path.cwd(), environ, strict=strict, edited=edited)
     if config is not None:
@@ -120,7 +121,7 @@ def _load(
     changes: ConfigChanges = NO_CHANGES,
     copied: bool = False,
 ) -> tuple[Config | None, list[Problem]]:
-    """Return the configuration and all problems; without a configuration at least one error."""
+    """Return the configuration and all problems; None with at least one error if it is unusable."""
     if path is not None and edited is None and not exists(path):
         raise UsageError(Problem("config-not-found", f"{path} does not exist"))
     project_file = (path or find_config(start, environ)).absolute()
@@ -152,16 +153,16 @@ def _load(
 
 
 def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """Return the user's defaults and, below them, the daemon's."""
+    """Return the files with the defaults of the user and of the daemon."""
     given = environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification: a relative path is to be ignored.
+    # By the XDG specification, a relative path is ignored.
     user = Path(given) if given.startswith("/") else home / ".config"
     return user / "gpuemu" / "config.toml", home / ".gpuemu" / "daemon.toml"
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The tables of one kind in one file."""
+    """One file's array of tables, such as ``[[ops]]``."""
 
     tables: list[Json]
     workspace: WorkspacePaths
@@ -169,7 +170,7 @@ class _Part:
 
 
 class _Assembly:
-    """Builder of the model from the sources, which reports problems at the source at fault."""
+    """Builds the model from the sources, and reports each problem in the file that contains it."""
 
     def __init__(
         self,
@@ -203,14 +204,14 @@ class _Assembly:
         return self.definer(where).out
 
     def definer(self, where: KeyPath) -> ConfigSource:
-        """Return the source that a key comes from; the project's file if none has it."""
+        """Return the source that defines a key; the project's file if no source does."""
         return definer(self.layers, where, self.sources[0])
 
     def workspace(self, where: KeyPath, source: ConfigSource | None = None) -> WorkspacePaths:
-        """Return the resolver of paths for a source, by default the one that defines a key.
+        """Return the resolver of paths for a source; by default, of the source that defines a key.
 
-        Paths in an included file start from the folder of the project's file, so that a table can
-        be moved from one file to another unchanged.
+        Paths in an included file are relative to the folder of the project's file, so that a table
+        can be moved from one file to another unchanged.
         """
         base = (source or self.definer(where)).path.parent
         wanted = _allows_outside(self.tree)
@@ -344,7 +345,7 @@ class _Assembly:
         )
 
     def refuse_full_cache(self, folder: Path | None, files: Iterable[Path]) -> None:
-        """Report a folder of the cache in which the workspace's own files lie.
+        """Report a cache folder that contains files of the workspace.
 
         No op may read the cache, and ``clean`` empties it.
         """
@@ -368,7 +369,7 @@ class _Assembly:
                 out.add("unknown-profile", where, text, out.nearest(option.value, known))
 
     def parts(self, key: str) -> list[_Part]:
-        """Return the tables of one kind, file by file."""
+        """Return the arrays of tables named `key`, one for each file."""
         where = (key,)
         found = [_Part(self.tables(key), self.workspace(where), self.out_of(where))]
         for source in self.included:
@@ -378,7 +379,7 @@ class _Assembly:
         return found
 
     def rules(self) -> RuleParser:
-        """Parse all rules, also those of ops; ops may name their outputs before these exist."""
+        """Parse all rules, also the ``build`` of ops, so that ops may name outputs not yet made."""
         names: dict[str, str] = {}
         parser = RuleParser(
             self.workspace(("rules",), self.sources[0]),
@@ -397,11 +398,11 @@ class _Assembly:
         return parser
 
     def reporters(self) -> dict[str, Reporter]:
-        """Return the reporters by the name that their files are shown under."""
+        """Map each file's name, as it is shown to the user, to the file's reporter."""
         return {source.out.file: source.out for source in (*self.sources, *self.included)}
 
     def files(self, consulted: set[Path]) -> tuple[ConfigFile, ...]:
-        """Return everything whose change or appearance changes the configuration."""
+        """Return all files that change the configuration if they are edited, created or deleted."""
         read = (*self.sources, *self.included)
         files = [ConfigFile(source.path, source.digest) for source in read]
         files += [ConfigFile(path, _digest(path)) for path in sorted(consulted)]

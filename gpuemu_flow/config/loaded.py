@@ -1,4 +1,4 @@
-"""Programs that a function makes of a file (``loads``); words in the file can set their kind."""
+"""Handle programs that a function makes from a file (``loads``), whose words can set the kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_loaded(
     out: Reporter,
     looked_into: dict[Path, str],
 ) -> ProgramRef | None:
-    """Add to a program the file that its function loads; report a problem and return None.
+    """Add to a program the file that its function loads; return None if a problem was reported.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def with_loaded(
     table : mapping
         The program's table in the configuration.
     looked_into : dict
-        Gets the file's digest if the file was searched for the words of ``triton_if`` or
+        Receives the file's digest if the file was searched for the words of ``triton_if`` or
         ``skip_if``.
     """
     if "loads" not in table:

@@ -1,4 +1,4 @@
-"""Look up a key or table of the configuration by its path: for editors."""
+"""Look up a key or table of the configuration by its path, for editors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.config.values import Bool, Choice, Converted, Either, ListOf, T
 
 
 def key_at(path: Sequence[str | int]) -> Key | None:
-    """Return the key that a path such as ``("ops", 0, "timeout")`` names, under any of its names.
+    """Return the key at a path such as ``("ops", 0, "timeout")``; None for an unknown key.
 
     Indices of arrays may be left out.
     """
@@ -20,13 +20,13 @@ def key_at(path: Sequence[str | int]) -> Key | None:
 
 
 def section_at(path: Sequence[str | int]) -> Section | None:
-    """Return the table with known keys that a path leads to; the empty path is the whole file."""
+    """Return the section at a path, or None; the empty path is the whole file."""
     found: Section | None = FILE
     rest: ValueType | None = None
     for part in path:
         if isinstance(part, int):
             continue
-        if rest is not None:  # within a table whose keys are free
+        if rest is not None:  # inside a table with free keys
             found, rest = _table_in(rest), None
             continue
         key = found.by_name.get(part) if found is not None else None
@@ -38,7 +38,7 @@ def section_at(path: Sequence[str | int]) -> Section | None:
 
 
 def words_of(kind: ValueType) -> tuple[str, ...]:
-    """Return the words allowed for a value, or an element of it; for booleans true and false."""
+    """Return the words allowed for a value or its elements; ``true`` and ``false`` for booleans."""
     if isinstance(kind, Bool):
         return ("true", "false")
     if isinstance(kind, Choice):
@@ -53,7 +53,7 @@ def words_of(kind: ValueType) -> tuple[str, ...]:
 
 
 def _table_in(kind: ValueType) -> Section | None:
-    """Return the table with known keys that a value may be."""
+    """Return the section that describes a value of this type if it is a table; else None."""
     if isinstance(kind, Section):
         return kind
     if isinstance(kind, Tables):

@@ -1,4 +1,4 @@
-"""Merge three files: tables key by key, arrays of tables from the highest-priority file only."""
+"""Merge files: tables key by key, but arrays of tables only from the highest-priority file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.types import Json
 
 
 def merged(sources: Sequence[ConfigSource]) -> dict[str, Json]:
-    """Return the checked keys of all sources, given from the highest priority to the lowest."""
+    """Merge the checked keys of sources, given from the highest priority to the lowest."""
     out: dict[str, Json] = {}
     for source in reversed(sources):
         _over(out, source.tree)
@@ -30,11 +30,11 @@ def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
 
 
 def definer(sources: Sequence[ConfigSource], path: KeyPath, default: ConfigSource) -> ConfigSource:
-    """Return the source that a merged key comes from; `default` if none has it."""
+    """Return the source that defines a merged key; `default` if no source does."""
     for source in sources:
         node: Json = source.tree
         for part in path:
-            if not isinstance(node, dict):  # within an array, which has one source
+            if not isinstance(node, dict):  # inside an array, which comes from one source
                 return source
             if part not in node:
                 break

@@ -66,7 +66,7 @@ class PlainShapes:
 class Validation:
     """Defaults of ops from ``[validation]``, which the ops of the model already contain.
 
-    ``seed`` 0 means a seed drawn anew for every run.
+    `seed` 0 means a new random seed for every run.
     """
 
     dtypes: tuple[str, ...]
@@ -86,7 +86,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a figure: above `fail` it fails, above `warn` it warns; None: no limit."""
+    """Limits of a figure: values above `fail` fail, values above `warn` warn; None for no limit."""
 
     fail: int | None = None
     warn: int | None = None
@@ -109,8 +109,8 @@ class Policies:
 class Ci:
     """Settings of ``[ci]``; `parallel_jobs` 0 is the number of CPUs.
 
-    Without `quick_shapes` and iterations (None), the cases are those of a plain run. `seed` 0 means
-    a seed drawn anew for every run, None the seed of ``[validation]``.
+    If `quick_shapes` and the iterations are None, the cases are those of a plain run. `seed` 0
+    means a new random seed for every run, and None the seed of ``[validation]``.
     """
 
     quick_dtypes: tuple[str, ...]
@@ -126,9 +126,9 @@ class Ci:
 class ExecutionConfig:
     """Settings of ``[execution]``; `python_path` None is the interpreter that runs gpuemu-flow.
 
-    `parallel` 0 is the number of CPUs. `timeout_grows` is true where nobody set
-    `reference_timeout`. `tools` are paths, or programs on ``PATH``. `env` names variables that
-    reach programs, besides those that always do.
+    `parallel` 0 is the number of CPUs. `timeout_grows` is true if `reference_timeout` is not set.
+    `tools` are paths, or programs on ``PATH``. `env` names further environment variables that
+    programs receive.
     """
 
     python_path: str | None
@@ -151,8 +151,8 @@ class SandboxConfig:
     writable, hidden : tuple of Path
         Absolute.
     apart : tuple of str
-        Globs, relative to the workspace, of files and folders of which each op may read only its
-        own.
+        Globs, relative to the workspace. Of the files and folders that match, each op may read only
+        its own.
     """
 
     mode: str = "auto"
@@ -163,7 +163,7 @@ class SandboxConfig:
 
 @dataclass(frozen=True)
 class Cache:
-    """Settings of ``[cache]``; `size_limit` in bytes, `dir` None is ``.gpuemu-cache`` in the root.
+    """Settings of ``[cache]``; `size_limit` in bytes, `dir` None for ``.gpuemu-cache`` in the root.
 
     Attributes
     ----------
@@ -200,18 +200,18 @@ class Storage:
 
 @dataclass(frozen=True)
 class Environment:
-    """Settings from environment variables; see `environment` in ``load``.
+    """Settings from environment variables; see `load.environment`.
 
     Attributes
     ----------
     config : str
-        ``GPUEMU_CONFIG``; empty: search upward.
+        ``GPUEMU_CONFIG``; empty to search upward.
     socket : str
-        ``GPUEMU_SOCKET``; empty: as configured.
+        ``GPUEMU_SOCKET``; empty for the configured socket.
     log_level : str
-        ``GPUEMU_LOG_LEVEL``, else ``RUST_LOG``; empty: as configured.
+        ``GPUEMU_LOG_LEVEL``, else ``RUST_LOG``; empty for the configured level.
     allow_outside : bool
-        ``GPUEMU_ALLOW_OUTSIDE`` is ``1``.
+        True if ``GPUEMU_ALLOW_OUTSIDE`` is ``1``.
     """
 
     config: str = ""
@@ -222,25 +222,26 @@ class Environment:
 
 @dataclass(frozen=True)
 class Config:
-    """All that the files say.
+    """The whole configuration, from all files.
 
     Attributes
     ----------
     root : Path
         The workspace: folder of the project file, absolute and resolved.
     files : tuple of ConfigFile
-        All files that were looked at, missing ones too, so that their appearance is noticed.
+        All files that were looked for, including missing ones, so that their creation is noticed.
     targets : mapping of str to tuple of str
-        The user's names; targets within targets are expanded.
+        Members of each target; targets inside targets are expanded.
     warnings : tuple of Problem
         Problems that do not prevent the use of the configuration.
     rules : tuple of RuleConfig
-        Rules in dependency order: each after the rules that it needs.
+        Rules in dependency order: each rule after the rules that it needs.
     include : tuple of str
-        Globs of further files with ops, kernels and rules, and of files that templates stand
-        for, relative to the root; see `inputs.globs.glob_files`.
+        Globs, relative to the root, of further files with ops, kernels and rules, and of the files
+        from which templates take their values; see `inputs.globs.glob_files`.
     looked_into : tuple of ConfigFile
-        Files of programs that were searched for words that decide how they run; ops may read them.
+        Files of programs that were searched for words that decide how the programs run. Ops may
+        read these files.
     looked_at : tuple of Path
         Paths whose appearance or disappearance may change the problems of the configuration.
     target_tables : mapping of str to Target
@@ -273,7 +274,7 @@ class Config:
     target_options: TargetOptions = TargetOptions()
 
     def op(self, name: str) -> OpConfig:
-        """Return the op of that name; raise UsageError ``unknown-op`` without one."""
+        """Return the op of that name; raise UsageError ``unknown-op`` if there is none."""
         for op in self.ops:
             if op.name == name:
                 return op
@@ -281,7 +282,7 @@ class Config:
         raise UsageError(Problem("unknown-op", f"no op {name!r}", did_you_mean(name, names)))
 
     def kernel(self, name: str) -> KernelConfig:
-        """Return the kernel of that name; raise UsageError ``unknown-kernel`` without one."""
+        """Return the kernel of that name; raise UsageError ``unknown-kernel`` if there is none."""
         for kernel in self.kernels:
             if kernel.name == name:
                 return kernel

@@ -11,12 +11,12 @@ from gpuemu_flow.types import Json, Tolerance
 
 @dataclass(frozen=True)
 class ArtifactChecks:
-    """Limits that the lint holds for one kernel; None: no limit.
+    """Limits that the lint checks for one kernel; None for no limit.
 
     Attributes
     ----------
     given : frozenset of str
-        Names of the limits that the kernel itself gives; the others are defaults, which
+        Names of the limits that the kernel's table sets; the others are defaults, which
         ``[policies]`` overrides.
     """
 
@@ -35,7 +35,7 @@ class ArtifactChecks:
 
 @dataclass(frozen=True)
 class Build:
-    """Compilation of a kernel: architectures (``sm_80``), flags, or a command of the user's.
+    """Build of a kernel: architectures (``sm_80``) and compiler flags, or the user's command.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class TritonKernel:
 
 @dataclass(frozen=True)
 class Allow:
-    """A lint rule that a kernel may break, the reason, and the `line` that says so."""
+    """A lint rule that a kernel may break, the reason, and the `line` of this exception."""
 
     rule: str
     reason: str
@@ -78,14 +78,14 @@ class KernelConfig:
     Attributes
     ----------
     source, ptx, cubin : Path or None
-        Absolute; `ptx` and `cubin` need not exist yet when `build.command` makes them.
+        Absolute paths; `ptx` and `cubin` need not exist yet if `build.command` makes them.
     reference : str
-        The value as written, which has no effect.
+        The value in the configuration file; it has no effect.
     threads_per_block : int or None
     dynamic_shared_memory : int or None
         Bytes per block.
     skip_reason : str
-        Reason why there is nothing to lint; empty when there is.
+        Reason why the kernel cannot be linted; empty if it can.
     """
 
     name: str

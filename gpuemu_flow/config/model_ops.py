@@ -20,11 +20,11 @@ class ProgramRef:
     Attributes
     ----------
     kind : str
-        ``script``: a Python file of the JSON protocol. ``callable``: a function, in `path` or in
-        `module`. ``command``: an executable of the JSON protocol. ``torch``, ``jax`` and
-        ``numpy``: a callable that takes tensors of the framework. ``triton``: a function in `path`
-        that launches Triton kernels. ``ptx``: a file of PTX; `argv` holds how it is launched.
-        ``cuda``: the same for PTX that a build makes.
+        ``script``: a Python file of the JSON protocol. ``callable``: a function in `path` or in
+        `module`. ``command``: an executable of the JSON protocol. ``torch``, ``jax`` and ``numpy``:
+        a callable that takes tensors of the framework. ``triton``: a function in `path` that
+        launches Triton kernels. ``ptx``: a file of PTX; `argv` holds how it is launched. ``cuda``:
+        the same for PTX that a build makes.
     path : Path or None
         Absolute and resolved file of the program; None for a callable of an installed package
         and for a command found on ``PATH``.
@@ -34,30 +34,30 @@ class ProgramRef:
         Name of the function, or of the class for a module of PyTorch; empty for a script.
     argv : tuple of str
         Executable and arguments of a command. For a module of PyTorch, the second element describes
-        its construction; for a function of JAX, it says whether XLA compiles the function.
+        how to construct it; for a function of JAX, whether XLA compiles the function.
     portable_argv : tuple of str
         `argv` with paths of the workspace made relative: the form that belongs in action keys.
     text : str
-        As written.
+        The program as written in the file.
     relative : str
         `path` relative to the workspace: the form that belongs in action keys.
     files : tuple of Path
-        Files that the program is known to consist of: `path`, and of a command each argument
+        Files that are known to be part of the program: `path` and, for a command, each argument
         that names a file of the workspace.
     loads : Path or None
-        The file that `function` is given once, to return the function that runs.
+        The file with which `function` is called once, to return the function to run.
     loads_relative : str
         `loads` relative to the workspace: the form that belongs in action keys.
     skip : str
-        The reason why it is not run here; empty if it is.
+        The reason why the program cannot run here; empty if it can.
     file, line : str, int
-        The place where it is written.
+        Location in the configuration.
     kernel : str
-        For kind ``cuda``, the kernel whose build makes its PTX.
+        For kind ``cuda``: name of the kernel whose build makes the PTX.
     arch : str
-        For kind ``cuda`` and compiled Triton, the architecture as written, or empty.
+        For kind ``cuda`` and compiled Triton: the architecture as written; empty if not set.
     flags : tuple of str
-        For kind ``cuda``, the flags of nvcc.
+        For kind ``cuda``: the flags of nvcc.
     """
 
     kind: str
@@ -89,28 +89,30 @@ class OpConfig:
     schema : OpSchema
         Dims, inputs and outputs.
     file, line : str, int
-        The place where it is defined.
+        Location of the op's table.
     op : ProgramRef or None
-        None when there is no implementation that can be run here; then `skip_reason` says why.
+        None if no implementation can run here, for the reason in `skip_reason`.
     reference : ProgramRef
     input_names : tuple of str
-        The first is the primary input.
+        Names of the inputs; the first is the primary input.
     execution_mode : str
         ``client_side``, ``daemon_orchestrated`` or ``script_based``.
     kwargs : mapping
         Keyword arguments as TOML values.
     env : mapping of str to str
-        Variables that are set.
+        Environment variables to set, by name.
     env_names : tuple of str
-        Variables of the user's that are let through, by name or ``BEGINNING*``.
+        Further environment variables of the user that the op receives, as a name or ``BEGINNING*``.
     depends : tuple of str
-        Globs relative to the workspace root (absolute only when outside of it).
+        Globs of further files that the op reads; relative to the workspace root, or absolute if
+        outside of it.
     shared : tuple of str
-        Globs, relative like those of `depends`, of the reference's modules that the op may read.
+        Globs of modules of the reference that the op may read, too; written like those of
+        `depends`.
     timeout : float
         Seconds per case.
     timeout_grows : bool
-        True if nobody chose the timeout, which then grows with the size of tensors.
+        True if the timeout is the default, which grows with the size of the inputs.
     memory_limit : int or None
         Bytes.
     isolation : str
@@ -120,41 +122,47 @@ class OpConfig:
     require_kernel : bool
         True if the op's kernels have to store every element of its outputs.
     forbid : tuple of str
-        Functions of libraries that it must not call.
+        Functions of libraries that the op must not call.
     deterministic : bool
     dtypes, layouts, strategies : tuple of str
         Canonical names; groups of strategies are expanded.
     cases : int
         Cases per dtype.
     has_schema : bool
-        True if the op's table has `schema`; False if its shapes are those for all ops or defaults.
+        True if the op's table has `schema`. Otherwise shapes are taken from ``[validation]``, or
+        are the default ones.
     says_dtypes : bool
-        True if the op's table has `dtypes`; False if they come from ``[validation]`` or defaults.
+        True if the op's table has `dtypes`. Otherwise dtypes are taken from ``[validation]``, or
+        are the default ones.
     fuzz_iterations : int
     tolerance : str
-        For dtypes that `tolerances` does not name: ``auto``, or ``table`` for the documented
-        defaults. ``explicit`` means ``table``, chosen because the file gives tolerances.
+        Mode for dtypes that `tolerances` does not contain: ``auto``, or ``table`` for the
+        documented defaults. ``explicit`` also means these defaults, in an op for which the file
+        sets some tolerances.
     tolerances : mapping of str to Tolerance
-        Only those that the file gives, by dtype, the op's over those of ``[validation]``.
+        Explicit tolerances by dtype; those of the op take precedence over those of
+        ``[validation]``.
     precision : str
-        Rounding that a correct op may do as it computes: ``tensor-core``, ``float32`` or ``input``.
+        Precision to which a correct op may round intermediate values: ``tensor-core``, ``float32``
+        or ``input``.
     nan_policy, inf_policy : str
         ``match``, ``strict`` or ``ignore``.
     invariants : tuple of str
     shape_preserved_input : str or None
-        Input whose shape the output must have, when the invariant was asked for in its table form.
+        The first input, whose shape the output must have, if ``shape_preserved`` is set in a table;
+        else None.
     reference_dtype : str or None
-        Wider dtype that the reference answers in.
+        Dtype of the reference's outputs if it is wider than the case's; else None.
     outputs : tuple of OutputContract
-        The contracts that the schema declares of outputs.
+        The contracts that the schema declares for outputs.
     compares : tuple of ProgramRef
-        The functions that ``compare`` of an output names.
+        The user's functions that compare outputs.
     needs : tuple of str
-        Rules whose outputs it uses.
+        Rules whose outputs the op uses.
     generators : mapping of str to ProgramRef
-        The functions that return values of inputs, by the text that stands in the schema.
+        The functions that return values of inputs, by the text that names them in the schema.
     groups : mapping of str to ArgumentGroup
-        Arguments that are made of several inputs.
+        Arguments that consist of several inputs.
     gradients : tuple of str
         Inputs with respect to which gradients are compared.
     skip_reason : str

@@ -20,11 +20,11 @@ class RuleConfig:
     outputs : tuple of str
         Files, relative to the workspace root.
     needs : tuple of str
-        Rules that go before it: those that it names, and those that make one of its inputs.
+        Rules that must run before this one: rules that it names, and rules that make its inputs.
     timeout : float
-        Seconds that the command may take.
+        Time limit of the command in seconds.
     only_inputs : bool
-        It can read no other files of the workspace.
+        True if the command can read no files of the workspace except its inputs.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Names of ops, kernels, targets and tasks; splits a task's name into its parts."""
+"""Check names of ops, kernels and targets, and split the names of tasks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def name_fault(name: str) -> str:
     """Return the reason why an op, kernel or target cannot have this name; empty if it can.
 
     A task is called ``STAGE:SUBJECT`` or ``STAGE:SUBJECT:DTYPE`` (``:ARCH`` for kernels). A subject
-    may itself hold colons (``aten::softmax``), as long as the parts can be told apart: it must not
-    begin with a stage, nor end with a dtype.
+    may itself contain colons (``aten::softmax``). But a subject must not begin with a stage or end
+    with a dtype, so that the parts can be recognised.
     """
     first, _, last = name.split(":", 1)[0], "", name.rsplit(":", 1)[-1]
     if name in STAGES or name in GROUPS:
@@ -35,8 +35,8 @@ def name_fault(name: str) -> str:
 def split_task(name: str) -> tuple[str, str, str] | None:
     """Split a task's name into stage, subject and last part.
 
-    The last part is empty for ``STAGE:SUBJECT``; None when `name` does not begin with a stage.
-    Only the known names tell whether a last part that is no dtype belongs to the subject.
+    The last part is empty for ``STAGE:SUBJECT``. If it is no dtype, it may belong to the subject;
+    only the known names can decide that. Return None if `name` does not begin with a stage.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Ops of kind ``cuda`` and the kernels whose builds make their PTX."""
+"""Connect ops of kind ``cuda`` with the kernels whose builds make their PTX."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def join_kernels(
 ) -> tuple[list[OpConfig], list[KernelConfig]]:
     """Assign each op of kind ``cuda`` the kernel whose build makes its PTX.
 
-    For an op that names its ``.cu`` file itself, a kernel with the op's name is added, which is
-    built and linted like those of ``[[kernels]]``.
+    If an op names its ``.cu`` file itself, a kernel with the op's name is added. It is built and
+    linted like the kernels of ``[[kernels]]``.
 
     Parameters
     ----------
     ops, kernels : sequences
     reporters : mapping of str to Reporter
-        The reporter of each file with ops, which gets problems of ops whose kernel does not exist.
+        The reporter of each file with ops; it gets the problems of ops whose kernel does not exist.
     out : Reporter
-        Gets all other problems.
+        The reporter for all other problems.
 
     Returns
     -------
@@ -85,7 +85,7 @@ class _Joiner:
 
 
 def _alike(kernel: KernelConfig, program: ProgramRef) -> bool:
-    """Tell whether a kernel's build has the settings that the op requires."""
+    """Tell whether a kernel's build makes the PTX that the op describes."""
     return (
         kernel.source == program.path
         and kernel.build.flags == program.flags

@@ -21,7 +21,7 @@ from gpuemu_flow.types import DTYPES, Json
 from gpuemu_flow.value_rules import SCALAR
 
 KINDS = ("torch", "jax")
-"""Kinds of programs that a framework differentiates."""
+"""Kinds of programs whose framework can differentiate them."""
 OP_KINDS = (*KINDS, "triton")
 _HINT = (
     '{ kind = "torch", file = "x.py", function = "f" }, or "jax"; `framework = "pytorch"` of the '
@@ -103,7 +103,7 @@ class GradientsParser:
             self._impossible(text, "remove `gradients`")
 
     def _differentiable(self) -> dict[str, tuple[str, ...]]:
-        """Return the inputs of floats: by the op's names, and by the names that the runner uses."""
+        """Map each float argument to the runner's names for it: for a list, one per member."""
         tensors = {tensor.name: tensor for tensor in self.schema.inputs}
         found: dict[str, tuple[str, ...]] = {}
         inside = {member for group in self.groups.values() for member in group.members}

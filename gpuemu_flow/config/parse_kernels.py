@@ -1,4 +1,4 @@
-"""Parse ``[[kernels]]``: from checked keys to the model."""
+"""Convert the checked keys of ``[[kernels]]`` to the model."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class KernelParser:
             return None
         here = (*where, "source")
         path = self.workspace.existing_file(table["source"], here, self.out)
-        # What makes its output with a command of its own may start from any kind of file.
+        # The user's own build command may compile any type of file.
         free = "command" in table.get("build", {}) or "triton" in table
         if path is not None and path.suffix not in SOURCES and not free:
             text = f"{dotted(here)} = {shown(table['source'])} is no .cu, .ptx or .cubin file"
@@ -157,7 +157,7 @@ class KernelParser:
         )
 
     def allow(self, given: Json, where: KeyPath) -> tuple[Allow, ...]:
-        """Parse ``allow`` in both forms: ``rule = "reason"`` and a list of ``{ rule, reason }``."""
+        """Parse ``allow``, written as ``rule = "reason"`` or as a list of ``{ rule, reason }``."""
         if isinstance(given, dict):
             lines = (self.out.line((*where, "allow", rule)) for rule in given)
             return tuple(
@@ -171,7 +171,7 @@ class KernelParser:
 
 
 def _architecture(name: str) -> str:
-    """Return ``80``, ``compute_80`` and ``sm_80`` as ``sm_80``."""
+    """Convert an architecture written as ``80``, ``compute_80`` or ``sm_80`` to ``sm_80``."""
     return "sm_" + name.rpartition("_")[2]
 
 

@@ -18,13 +18,13 @@ MAX_SOURCE = 4 << 20
 
 @dataclass
 class Modules:
-    """Finds the callables that documented ``module`` keys mean.
+    """Finds the callables that values of ``module`` keys name.
 
     Attributes
     ----------
     programs : Programs
     consulted : set of Path
-        Source files that were read to find a function; the configuration depends on them.
+        Source files that were read to find a function. The configuration depends on these files.
     """
 
     programs: Programs
@@ -33,9 +33,9 @@ class Modules:
     def callable_of(self, text: str, op_name: str, where: KeyPath) -> tuple[ProgramRef | None, str]:
         """Return the callable, or None with the reason why it cannot be run.
 
-        ``pkg.mod:function`` names the function itself. A dotted path alone is looked up in this
-        order: in that module, a function with the op's name, then one with the module's last name;
-        at last an attribute of the module before the last dot.
+        ``pkg.mod:function`` names the function itself. A dotted path without a function, such as
+        ``pkg.mod``, is looked up in this order: the function in ``pkg.mod`` with the op's name, the
+        function ``mod`` in ``pkg.mod``, and the attribute ``mod`` of ``pkg``.
         """
         if ":" in text or text.endswith(".py"):
             return self._written_out(text, where)

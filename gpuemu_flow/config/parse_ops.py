@@ -1,4 +1,4 @@
-"""Parse ``[[ops]]``: from checked keys to the model, with defaults from ``[validation]``."""
+"""Convert the checked keys of ``[[ops]]`` to the model, with defaults from ``[validation]``."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ Table = Mapping[str, Json]
 def unique_names(
     items: list[Json], key: str, out: Reporter, elsewhere: dict[str, str] | None = None
 ) -> None:
-    """Report names that look like tasks, and names given twice.
+    """Report names of ops that look like tasks, and names that are used twice.
 
     Parameters
     ----------
     elsewhere : dict of str to str, optional
-        Names in the files read before, and their places; the names of this file are added.
+        Maps each name in the files read before to its location; the names of this file are added.
     """
     first: dict[str, int] = {}
     known = {} if elsewhere is None else elsewhere
@@ -80,17 +80,17 @@ class OpParser:
     workspace : WorkspacePaths
     out : Reporter
     validation, execution
-        Sources of the defaults.
+        The tables that contain the defaults.
     shared_table : mapping
-        ``[validation]`` as it is written, which tells a default from a written value.
+        ``[validation]`` as written in the file, to distinguish defaults from written values.
     rules : RuleParser
         Parser of the rules that ops may need.
     presence : ExpectedFiles
         Lookup of the files that globs match.
     names : dict of str to str
-        Names of the ops of other files, and their places.
+        Names of the ops of other files, and their locations.
     framework : str
-        ``project.framework``; empty where the file does not say it.
+        ``project.framework``; empty if it is not set.
     """
 
     workspace: WorkspacePaths
@@ -124,7 +124,7 @@ class OpParser:
         return parsed
 
     def parse(self, table: Table, where: KeyPath) -> OpConfig | None:
-        """Report an op's problems; return the op, or None if they leave nothing to build."""
+        """Parse one op and report its problems; return None if it cannot be built."""
         reference = None
         if "reference" in table:
             reference = self.programs.parse(table["reference"], (*where, "reference"))
@@ -185,7 +185,7 @@ class OpParser:
                 for name in values["mutates"]
                 for member in (groups[name].members if name in groups else (name,))
             ),
-            # Equal calls of an op that draws random numbers are to differ.
+            # Identical calls of an op that draws random numbers may differ.
             deterministic=values["deterministic"] and not any(c.statistics for c in outputs),
             require_kernel=values["require_kernel"],
             forbid=tuple(values["forbid"]),
@@ -221,7 +221,7 @@ class OpParser:
     def framed(
         self, table: Table, where: KeyPath, op: ProgramRef | None, reference: ProgramRef
     ) -> tuple[ProgramRef | None, ProgramRef]:
-        """Return op and reference in the frameworks that the configuration names."""
+        """Return op and reference; their kinds are the frameworks that the file names."""
         kinds = self.frameworks
         written = next((table[key] for key in ("op", "op_script", "module") if key in table), None)
         op = kinds.apply(table, op, written)
@@ -236,7 +236,7 @@ class OpParser:
         return tuple(dict.fromkeys((*own, *named)))
 
     def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
-        """Return the execution mode, the tested program, and the reason why none can run here."""
+        """Return the execution mode and the op's program; if it is None, also the reason."""
         if "op" in table and "op_script" in table:
             text = "both op and op_script are given"
             self.out.add("config-conflict", (*where, "op_script"), text, "keep op")
@@ -263,9 +263,9 @@ class OpParser:
     def inputs(
         self, table: Table, where: KeyPath
     ) -> tuple[tuple[str, ...], OpSchema | None, dict[str, ArgumentGroup]]:
-        """Return the input names, the schema, and the arguments that are made of several inputs.
+        """Return the input names, the schema, and the arguments that consist of several inputs.
 
-        If only one of names and schema is given, the other is derived from it.
+        If only the names or only the schema is given, the other is derived from it.
         """
         names = tuple(table.get("input_names", ()))
         repeated = {n for n in names if names.count(n) > 1}
@@ -284,7 +284,7 @@ class OpParser:
             spread_schema, names, groups = spread(table["schema"], names, report)
             schema = parse_schema(spread_schema, names, report)
             if schema is not None:
-                # Those of `input_names` in their order, and the schema's scalars after them.
+                # First the inputs in `input_names`, in this order, then the schema's scalars.
                 names = tuple(tensor.name for tensor in schema.inputs)
             return names or ("input",), schema, groups
         names = names or ("input",)
@@ -371,7 +371,7 @@ class OpParser:
                 self.out.add("config-no-kernel", (*where, key), text, hint)
 
     def tolerances(self, table: Table) -> tuple[str, dict[str, Tolerance]]:
-        """Return the mode for dtypes without a tolerance, and the explicit ones.
+        """Return the mode for dtypes without an explicit tolerance, and the explicit tolerances.
 
         An op that sets ``tolerance`` itself does not inherit explicit tolerances.
         """
@@ -386,7 +386,7 @@ class OpParser:
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """Read the invariants in the vocabulary's order; one may be a table that names an input."""
+    """Return the invariants, and the first input's name if a table sets ``shape_preserved``."""
     if isinstance(given, dict):
         requested = {name for name, wanted in given.items() if wanted}
         shape_input = names[0] if "shape_preserved" in requested else None

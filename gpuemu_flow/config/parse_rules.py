@@ -26,7 +26,7 @@ Table = Mapping[str, Json]
 
 @dataclass
 class _Parsed:
-    """A rule and the places that its problems are reported at."""
+    """A rule, and where to report its problems."""
 
     rule: RuleConfig
     where: KeyPath
@@ -44,7 +44,7 @@ class RuleParser:
     config_files : collection of Path
         Files that no rule may make.
     rules : dict of str to rule
-        All that could be parsed.
+        All rules that could be parsed.
     producers : dict of str to str
         Maps an output to the name of its rule.
     places, above : dict of str to str
@@ -61,14 +61,14 @@ class RuleParser:
 
     @property
     def made(self) -> frozenset[Path]:
-        """Return the files that rules make, absolute."""
+        """Return the absolute paths of the files that rules make."""
         return frozenset(self.workspace.root / name for name in self.producers)
 
     def add(self, name: str, table: Table, where: KeyPath, out: Reporter) -> None:
         """Parse one rule; report its own problems."""
         values = rule_values(table)
         if name in self.rules:
-            if where[0] != "rules":  # those of [[rules]] are told of with all names
+            if where[0] != "rules":  # names in [[rules]] are checked with all others
                 first = self.rules[name].rule
                 text = f"there is a rule named {shown(name)} already, in {_at(first)}"
                 out.add("config-duplicate-name", where, text, "rename one of them")
@@ -102,7 +102,7 @@ class RuleParser:
         return tuple(self.rules[name].rule for name in self._ordered())
 
     def refuse_names(self, kernels: Collection[str]) -> None:
-        """Report rules that are named as a kernel is: both would be built by one task."""
+        """Report rules that have the name of a kernel, since both would be built by one task."""
         for name, parsed in self.rules.items():
             if name in kernels:
                 text = f"a kernel is named {shown(name)}, too, and build:{name} makes it"
@@ -185,7 +185,7 @@ class RuleParser:
         return False
 
     def _inside(self, written: str, here: KeyPath, out: Reporter) -> str | None:
-        """Return an output relative to the workspace; None once a problem is reported."""
+        """Return an output relative to the workspace; None if a problem was reported."""
         root, fault = self.workspace.root, ""
         path = Path(os.path.normpath(root / written))
         if not path.is_relative_to(root) or path == root:
@@ -241,7 +241,7 @@ class RuleParser:
                 parsed.out.add("config-rule-input", here, text, hint)
 
     def _implied(self, rule: RuleConfig) -> list[str]:
-        """Return the rules that make an input of this one, or a file that its command names."""
+        """Return the rules that make an input of this rule, or a file in the rule's command."""
         words = () if rule.shell else rule.command
         named = {os.path.normpath(word) for word in words if word}
         return [
@@ -252,7 +252,7 @@ class RuleParser:
         ]
 
     def _ordered(self) -> list[str]:
-        """Return the names of all rules, each after those that it needs; report circles."""
+        """Return the names of all rules, each after the rules that it needs; report cycles."""
         order: dict[str, None] = {}
         for start in self.rules:
             path: dict[str, None] = {} if start in order else {start: None}
@@ -281,12 +281,12 @@ class RuleParser:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Tell whether a glob of ``inputs`` matches a file that need not exist yet."""
+    """Tell whether a glob of ``inputs`` matches a path; the file need not exist yet."""
     return _match(PurePosixPath(pattern).parts, PurePosixPath(name).parts)
 
 
 def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Match part by part; each ``**`` stands for any number of folders, also none."""
+    """Match part by part; each ``**`` matches any number of folders, including none."""
     reachable = {0}
     for number, part in enumerate(pattern):
         if part == "**":
@@ -314,7 +314,7 @@ def _any_file(root: Path, pattern: str, own: Collection[str]) -> bool:
             and path.relative_to(root).as_posix() not in own
             for path in root.glob(pattern)
         )
-    except (OSError, ValueError, NotImplementedError):  # what pathlib makes of an odd pattern
+    except (OSError, ValueError, NotImplementedError):  # errors of pathlib for an unusual pattern
         return False
 
 

@@ -1,4 +1,4 @@
-"""Parse the plain tables of the file: from checked keys to the model."""
+"""Convert the checked keys of plain tables, such as ``[project]``, to the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
 
 
 def policy_of(table: Table, kind: str) -> str | None:
-    """Return the ``nan`` or ``inf`` policy that a table gives, under either key, or None."""
+    """Return the ``nan`` or ``inf`` policy of a table, from either key for it; None if not set."""
     policy: str | None = table.get(f"{kind}_policy")
     check = table.get(f"check_{kind}")
     if policy is None and check is not None:
@@ -37,7 +37,7 @@ def policy_of(table: Table, kind: str) -> str | None:
 
 
 def report_policy_conflict(table: Table, kind: str, where: KeyPath, out: Reporter) -> None:
-    """Warn of ``check_nan = true`` if a policy contradicts it."""
+    """Warn of ``check_nan`` or ``check_inf`` if it contradicts the table's policy."""
     policy, check = table.get(f"{kind}_policy"), table.get(f"check_{kind}")
     if policy is None or check is None or policy == ("strict" if check else "match"):
         return
@@ -54,7 +54,7 @@ def project(table: Table, out: Reporter) -> model.Project:
 
 
 def shapes(table: Table | None, out: Reporter) -> model.PlainShapes | None:
-    """Return the plain shapes; None when the file gives no size at all."""
+    """Return the plain shapes; None if the file sets no sizes."""
     where = ("validation", "shapes")
     if not table:
         return None
@@ -71,7 +71,7 @@ def shapes(table: Table | None, out: Reporter) -> model.PlainShapes | None:
 
 
 def too_large(shape: Shape, where: KeyPath, out: Reporter) -> None:
-    """Report a shape of more elements than any machine should try."""
+    """Report a shape that has too many elements to be run."""
     count = 1
     for size in shape:
         count *= size
@@ -105,7 +105,7 @@ def validation(table: Table, out: Reporter) -> model.Validation:
 
 
 def policies(table: Table, ci_table: Table, out: Reporter) -> model.Policies:
-    """Parse ``[policies]``; tell the two documented meanings of `warn_threshold` apart by size."""
+    """Parse ``[policies]``; `warn_threshold` has two meanings, which its value distinguishes."""
     values = tables.POLICIES.values(table)
     warn, regression = values["warn_threshold"], values["regression_threshold"]
     if regression is None:
@@ -161,7 +161,7 @@ def execution(table: Table, base: Path, home: Path) -> model.ExecutionConfig:
 
 
 def program(written: str, base: Path, home: Path) -> str:
-    """Return a program as it can be called: a path, or a name on ``PATH``."""
+    """Return a program in the form in which it can be called: a path, or a name on ``PATH``."""
     if written.startswith("~/"):
         return str(home / written[2:])
     # Not resolved: a virtual environment's interpreter is a link that must be called as such.
@@ -175,10 +175,10 @@ def sandbox(
     presence: ExpectedFiles,
     project: Reporter,
 ) -> model.SandboxConfig:
-    """Parse ``[sandbox]``, whose keys have the reporters `outs`.
+    """Parse ``[sandbox]``; `outs` has the reporter of each key's file.
 
-    A missing path is an error only if the project's file names it: the user's own file, which
-    holds for all workspaces, causes a warning.
+    A missing path is an error only if the project's file names it. In the user's own file, which
+    applies to all workspaces, it is a warning.
     """
     values = SANDBOX.values(table)
     where = ("sandbox", "writable")

@@ -24,7 +24,7 @@ from gpuemu_flow.types import Json
 
 MAX_SHOWN = 8
 MAX_CIRCLES = 20
-MAX_MEMBERS = 500_000  # over all targets, once expanded
+MAX_MEMBERS = 500_000  # total of all expanded targets
 
 
 @dataclass
@@ -34,7 +34,7 @@ class TargetParser:
     Attributes
     ----------
     ops, kernels
-        The ops and kernels that could be built.
+        The ops and kernels without errors.
     names : frozenset of str
         Names of all ops, kernels and rules of the files, including those that have errors: a target
         that names them causes no further error.
@@ -56,7 +56,7 @@ class TargetParser:
         self.kernel_of = {kernel.name: kernel for kernel in self.kernels}
 
     def parse(self, tables: Mapping[str, Json]) -> dict[str, tuple[str, ...]]:
-        """Map each target to the ops, tasks and groups that it contains, each of them once."""
+        """Map each target to the ops, tasks and groups that it contains, without duplicates."""
         given = {name: members_of(value) for name, value in tables.items()}
         for name, members in given.items():
             where = ("targets", name)
@@ -112,17 +112,17 @@ class TargetParser:
         elif op is not None or kernel is not None:
             fault = f"{subject} has no stage {stage}"
             hint = f"its stages: {', '.join(OP_STAGES if op is not None else KERNEL_STAGES)}"
-        elif subject not in self.names:  # else it has errors of its own
+        elif subject not in self.names:  # otherwise its own errors are reported
             fault = f"{shown(subject)} is no op, kernel or rule"
             hint = out.nearest(subject, self.names)
         return fault, hint
 
     def any_circle(self, given: Mapping[str, list[str]]) -> bool:
-        """Report targets that contain themselves, and tell whether there are any."""
+        """Report targets that contain themselves; return True if there are any."""
         finished: set[str] = set()
         found = 0
         for start in given:
-            # A stack of its own instead of recursion: a chain may be longer than Python allows.
+            # An explicit stack instead of recursion, since a chain may exceed Python's limit.
             path = {start: None} if start not in finished else {}
             stack = [iter(given[name]) for name in path]
             while stack:
@@ -150,7 +150,7 @@ class TargetParser:
         self.out_of(where).add("config-target-cycle", where, text, "take one of them out")
 
     def expand(self, start: str, given: Mapping[str, list[str]]) -> None:
-        """Fill ``self.expanded`` for `start` and the targets that it contains, iteratively."""
+        """Fill ``self.expanded`` for `start` and the targets inside it, without recursion."""
         stack = [start]
         while stack and self.total <= MAX_MEMBERS:
             name = stack[-1]

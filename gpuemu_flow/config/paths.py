@@ -1,4 +1,4 @@
-"""Paths of a configuration file: resolved against its folder, and kept inside the workspace."""
+"""Resolve the paths in a configuration file, and keep them inside the workspace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_NAME, MAX_PATH = 255, 4095  # bytes: the limits of Linux, for names and path
 
 @dataclass
 class WorkspacePaths:
-    """The folders and limits that paths are checked against while one file is read.
+    """Resolves the paths in one file, and checks that they are allowed.
 
     Attributes
     ----------
@@ -30,11 +30,11 @@ class WorkspacePaths:
     home : Path
         The folder that ``~`` stands for.
     allow_outside : bool
-        True if the file has said ``allow_outside = true`` and the user has granted it.
+        True if the file sets ``allow_outside = true`` and the user has granted it.
     not_granted : bool
-        True if the file has said so and the user has not granted it.
+        True if the file sets ``allow_outside = true`` and the user has not granted it.
     probed : set of Path
-        Files that were looked for in vain and whose appearance would change the configuration.
+        Files that do not exist, and whose creation would change the configuration.
     made : frozenset of Path
         Files that rules make, which need not exist yet.
     """
@@ -48,10 +48,10 @@ class WorkspacePaths:
     made: frozenset[Path] = frozenset()
 
     def inside(self, path: Path) -> bool:
-        """Tell whether a resolved path lies in the workspace or beside the file that names it.
+        """Tell whether a resolved path is in the workspace or in the folder of the present file.
 
-        A user's own defaults file may name files of its own folder; the check is there so that
-        a project that was downloaded cannot reach out of its folder.
+        A user's defaults file may name files in its own folder. The check prevents a downloaded
+        project from using files outside of its folder.
         """
         return any(path.is_relative_to(home) for home in (self.root, self.base.resolve()))
 
@@ -64,7 +64,7 @@ class WorkspacePaths:
     def resolve(
         self, text: str, where: KeyPath, out: Reporter, *, anywhere: bool = False
     ) -> Path | None:
-        """Return the absolute path that `text` names, or report a problem and return None.
+        """Return the absolute path that `text` names; None if a problem was reported.
 
         Symbolic links in the path are not resolved, so that later changes of them are noticed. The
         path and the present targets of its links must lie inside the workspace.
@@ -72,7 +72,7 @@ class WorkspacePaths:
         Parameters
         ----------
         anywhere : bool
-            True if any place is allowed, and ``~`` is the home folder (sockets, databases).
+            True for sockets and databases: the path may be anywhere, and ``~`` is the home folder.
         """
         written = Path(text)
         if anywhere and written.parts[:1] == ("~",):
@@ -107,9 +107,9 @@ class WorkspacePaths:
         return None
 
     def globs(self, patterns: Iterable[str], where: KeyPath, out: Reporter) -> dict[str, KeyPath]:
-        """Return globs relative to the workspace root, each with its place.
+        """Map globs, relative to the workspace root, to the key paths at which they are written.
 
-        Those outside of it are reported and left out.
+        Globs outside of the workspace are reported and left out.
         """
         globs: dict[str, KeyPath] = {}
         for place, pattern in enumerate(patterns):
@@ -134,7 +134,7 @@ class WorkspacePaths:
             if ".." in free:
                 out.add("config-value", here, f"{shown(pattern)}: '..' after a wildcard")
                 continue
-            # A glob may be a plain file name; then its folder is what must lie inside.
+            # A glob may be a plain file name; then its folder has to be inside.
             if self.resolve("/".join(fixed) or ".", here, out) is None:
                 continue
             absolute = os.path.normpath(self.base.joinpath(pattern))
@@ -148,7 +148,7 @@ class WorkspacePaths:
         return globs
 
     def named(self, written: Path) -> Path:
-        """Return a written path as an absolute one below the resolved root; keep its links.
+        """Return a written path as an absolute path below the resolved root; keep links in it.
 
         Everything before a ``..`` is resolved, since ``..`` leads to the parent of a link's target.
         """
@@ -177,7 +177,7 @@ class WorkspacePaths:
 
     @staticmethod
     def file_fault(path: Path) -> str:
-        """Return the reason why `path` cannot be read as a file; empty when it can."""
+        """Return the reason why `path` cannot be read as a file; empty if it can."""
         try:
             if path.is_dir():
                 return "is a folder"
@@ -190,7 +190,7 @@ class WorkspacePaths:
             return f"cannot be looked at: {error.strerror}"
 
     def beside(self, path: Path) -> str:
-        """Return a hint that names the file most like the missing one in its folder."""
+        """Return a hint with the file in the same folder whose name is most similar to `path`'s."""
         try:
             with os.scandir(path.parent) as entries:
                 names = tuple(e.name for e in islice(entries, MAX_SIBLINGS))

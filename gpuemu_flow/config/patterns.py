@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 
 def plain_glob(written: str) -> tuple[PurePosixPath, str]:
-    """Return a glob without ``.`` and ``..``, and its fault, if any.
+    """Return a glob without ``.`` and ``..``, and the reason if it is not allowed.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ def plain_glob(written: str) -> tuple[PurePosixPath, str]:
     path : PurePosixPath
         The glob, one part per folder.
     fault : str
-        The end of a sentence about the glob; empty where nothing is wrong.
+        The end of a sentence about the glob; empty if it is allowed.
     """
     path = PurePosixPath(os.path.normpath(written))
     if not written.isprintable():

@@ -1,4 +1,4 @@
-"""The TOML scanner that finds positions: lines of keys, and spans of whole statements."""
+"""Find positions in TOML: the lines of keys, and the beginnings and ends of whole statements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BASIC = re.compile(r'"(?:[^"\\\n]+|\\.)*"?')
 _LITERAL = re.compile(r"'[^'\n]*'?")
 _LONG_BASIC = re.compile(r'"""(?:[^"\\]+|\\[\s\S]|"{1,2}(?!"))*(?:"{3,5})?')
 _LONG_LITERAL = re.compile(r"'''(?:[^']+|'{1,2}(?!'))*(?:'{3,5})?")
-# A date may hold a space, so that a plain value ends at punctuation and not at white space.
+# A date may contain a space, so a plain value ends at punctuation and not at white space.
 _PLAIN = re.compile(r"[^,\[\]{}\"'#\n]+")
 
 
@@ -38,8 +38,8 @@ class Statement:
     start, stop : int
         Lines of the statement, 0-based; `stop` is the first line after it.
     value : tuple of (int, int) or None
-        Offsets of the value's beginning and end from the beginning of line `start`; None for a
-        header.
+        Offsets in characters of the value's beginning and end, counted from the beginning of line
+        `start`; None for a header.
     """
 
     path: tuple[str, ...]
@@ -60,16 +60,17 @@ class Positions:
     Attributes
     ----------
     lines : dict
-        Maps a key path (``("ops", 0, "name")``) to its 1-based line. Array elements have paths too,
-        up to `MAX_ELEMENTS` in the whole text.
+        Maps a key path (``("ops", 0, "name")``) to its 1-based line. It also contains the paths of
+        array elements, up to `MAX_ELEMENTS` in the whole text.
     too_deep : int
-        Line on which nesting passes `MAX_DEPTH`; 0 when nowhere.
+        Line on which nesting exceeds `MAX_DEPTH`; 0 if there is none.
     too_long : int
-        Line of a key, number or date of more than `MAX_TOKEN` characters; 0 when none.
+        Line of a key, number or date of more than `MAX_TOKEN` characters; 0 if there is none.
     unclosed : int
-        Line of the bracket, brace or quote that is still open at the end of the text; 0 when none.
+        Line of the bracket, brace or quote that is still open at the end of the text; 0 if there is
+        none.
     statements : list of Statement
-        In the order of the text; keys within a value are not listed.
+        The statements in the order of the text, without keys inside a value.
     """
 
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Positions:
     statements: list[Statement] = field(default_factory=list)
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of `path`, or of its nearest known ancestor; 0 when there is none."""
+        """Return the line of `path`, or of its nearest known ancestor; 0 if no line is known."""
         for end in range(len(path), 0, -1):
             found = self.lines.get(path[:end])
             if found is not None:
@@ -103,7 +104,7 @@ class _TooDeepError(Exception):
 
 
 class _Scanner:
-    """Scanner of a text in one pass, which skips invalid lines."""
+    """Scans a text in one pass, skipping invalid lines."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -210,7 +211,7 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def key_and_equals(self, parent: KeyPath, *, recorded: bool) -> bool:
-        """Scan ``a.b =`` and store its path in `key_path`; return False if there is none."""
+        """Scan ``a.b =`` and store the path in `key_path`; False if there is no such text."""
         line = self.line_at(self.pos)
         parts = self.dotted_key()
         path = parent
@@ -226,7 +227,7 @@ class _Scanner:
         return True
 
     def value(self, path: KeyPath) -> None:
-        """Scan a value with everything nested in it, by a stack instead of recursion."""
+        """Scan a value with everything nested in it, using a stack instead of recursion."""
         stack: list[_Frame] = []
         self.open_or_skip(path, stack, recorded=True)
         while stack:
@@ -305,16 +306,16 @@ def _unescape(token: str) -> str:
 
 
 def scan(text: str) -> Positions:
-    """Return the positions in a text, valid or not, in a time linear in its length.
+    """Return the positions in a text, which may be invalid, in linear time.
 
     Parameters
     ----------
     text : str
-        With ``\\n`` or ``\\r\\n`` line ends, as TOML has them.
+        Text with ``\\n`` or ``\\r\\n`` line ends, as in TOML.
     """
     return _Scanner(text).run()
 
 
 def positions(text: str) -> Mapping[KeyPath, int]:
-    """Map each key path of a TOML text to its line; see `Positions.line` for nearest ancestors."""
+    """Map each key path of a TOML text to its line; see `Positions.lines`."""
     return scan(text).lines

@@ -1,4 +1,4 @@
-"""Report globs and paths that match nothing: a misspelt one would silently weaken a sandbox."""
+"""Report globs and paths that match nothing, since a misspelt one would weaken the sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field
 from itertools import takewhile
 
-# ruff: noqa: PTH110, PTH112, PTH113 - those of pathlib raise OSError for names that are too long
+# ruff: noqa: PTH110, PTH112, PTH113 - pathlib's functions raise OSError for long names
 from os.path import exists, isdir, isfile
 from pathlib import Path, PurePosixPath
 
@@ -23,25 +23,25 @@ _WILDCARDS = frozenset("*?[")
 
 @dataclass
 class ExpectedFiles:
-    """Lookup of the files that a configuration expects; keeps the places that were looked at.
+    """Looks up the files that a configuration expects, and records where it looked.
 
     Attributes
     ----------
     root : Path
         The workspace.
     mild : bool
-        True if the files are a copy of the workspace's, which may lack some: all problems are then
-        warnings.
+        True if this is a copy of the workspace that may lack files. All problems are then warnings.
     listings : tuple of str
-        Patterns of files that templates stand for: their folders may be made later.
+        Patterns of the files from which templates take their values. Their folders may be created
+        later.
     made : frozenset of Path
-        Files that rules and builds make later.
+        Files that rules and builds will make.
     programs : set of Path
         Files of the ops' programs.
     looked_at : set of Path
         Paths whose appearance or disappearance may change the problems.
     awaited : set of str
-        Patterns, each with a slash at its end, whose first match resolves a warning.
+        Patterns, each ending with a slash. As soon as a pattern matches, a warning is obsolete.
     """
 
     root: Path
@@ -88,8 +88,8 @@ class ExpectedFiles:
     ) -> None:
         """Report a glob of ``apart`` that matches nothing, which is hardly intended.
 
-        Such a glob is not reported if its folder is empty, or if it matches files that are made
-        later or that a template looks for.
+        A glob is not reported if its folder is empty, or if it matches files that will be made or
+        that a template looks for.
         """
         first = next(self._matched(pattern), None)
         if first is not None:
@@ -98,7 +98,7 @@ class ExpectedFiles:
         if self._comes(pattern):
             return
         parts = PurePosixPath(pattern).parts
-        # One is a part whose folders are there, and which none of them holds.
+        # A part is missing if its parent folders exist but do not contain it.
         number = next(n for n in range(1, len(parts) + 1) if not self._folders(parts[:n]))
         folders = self._folders(parts[: number - 1])
         missing = parts[number - 1]
@@ -107,7 +107,7 @@ class ExpectedFiles:
             hint = self._nearest_in(folders, missing) or "correct it, or make the folder"
             out.add(SLUG, where, text, hint, warning=mild or self.mild)
         elif any(not name.startswith(".") for folder in folders for name in _names(folder)):
-            # The folder of candidates holds something else: notes, or candidates of another kind.
+            # The folder of candidates may contain other files, such as notes.
             self.awaited.add(f"{pattern}/")
             found = any(path.is_relative_to(folder) for folder in folders for path in self.programs)
             lost = found and not (mild or self.mild)
@@ -126,8 +126,8 @@ class ExpectedFiles:
     ) -> None:
         """Report paths of ``hidden`` that do not exist.
 
-        A path outside of the workspace whose folder is missing as well is only a warning, given
-        once: the workspace may have been imported from there and taken to another machine.
+        A path outside of the workspace whose folder is missing, too, causes only a warning, and
+        only one: the workspace may have been imported from there, and copied to another machine.
         """
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)
@@ -169,7 +169,7 @@ class ExpectedFiles:
             return
         try:
             yield from self._base(pattern).glob(pattern.strip("/"))
-        except (OSError, ValueError, NotImplementedError):  # what pathlib makes of an odd pattern
+        except (OSError, ValueError, NotImplementedError):  # errors of pathlib for odd patterns
             return
 
     def _folders(self, parts: tuple[str, ...]) -> list[Path]:
@@ -186,7 +186,7 @@ class ExpectedFiles:
         )
 
     def _nearest(self, pattern: str) -> str:
-        """Return a hint with the existing name most like the first missing part of a glob."""
+        """Return a hint with the existing name most similar to the first missing part of a glob."""
         path = self._base(pattern)
         for part in PurePosixPath(pattern.strip("/")).parts:
             if _WILDCARDS & {*part}:

@@ -43,7 +43,7 @@ class Programs:
     looked_into: dict[Path, str] = field(default_factory=dict)
 
     def parse(self, value: Json, where: KeyPath) -> ProgramRef | None:
-        """Return a program from its value in the file, or report a problem and return None."""
+        """Parse a program from its value in the file; return None if a problem was reported."""
         if isinstance(value, dict):
             return self.of_kind(value, where) if "kind" in value else None
         if isinstance(value, list):
@@ -61,7 +61,7 @@ class Programs:
         return self.executable(stripped, where, text, python=stripped != text)
 
     def of_kind(self, table: Mapping[str, Json], where: KeyPath) -> ProgramRef | None:
-        """Return the program of a table; report keys that its kind does not read."""
+        """Parse a table with a ``kind``; report keys that this kind does not use."""
         kind = table["kind"]
         compiled = kind == "triton" and table.get("mode") == "compiled"
         read = {"kind", *KEYS[kind], *(("arch", "checks") if compiled else ())}
@@ -104,7 +104,7 @@ class Programs:
         )
 
     def portable(self, argument: str) -> str:
-        """Return an argument without the path of the workspace."""
+        """Return an argument with paths of the workspace made relative."""
         path = Path(argument)
         return self.workspace.relative(path) if path.is_absolute() else argument
 
@@ -152,7 +152,7 @@ class Programs:
         return None
 
     def is_workspace_package(self, module: str) -> bool:
-        """Tell whether the top of a dotted module path is a package or module of the workspace."""
+        """Tell whether the first part of a dotted path is a package or module of the workspace."""
         top = self.workspace.root / module.split(".", maxsplit=1)[0]
         return any(map(is_file, (top.with_suffix(".py"), top / "__init__.py")))
 
@@ -196,7 +196,7 @@ class Programs:
         return self.ref("command", where, text, path, argv=argv, files=(path,))
 
     def command(self, argv: list[str], where: KeyPath) -> ProgramRef | None:
-        """Parse a list of an executable and its arguments, which runs without a shell."""
+        """Parse a command: a list of an executable and its arguments, run without a shell."""
         text = shlex.join(argv)
         if not argv[0].strip():
             self.out.add("config-value", where, f"{dotted(where)} names an empty executable")
@@ -216,7 +216,7 @@ class Programs:
         )
 
     def file_argument(self, argument: str) -> Path | None:
-        """Return the workspace's file that an argument names, which is part of the program."""
+        """Return the workspace's file that a command's argument names; None if there is none."""
         if not argument or argument.startswith("-"):
             return None
         try:
@@ -273,7 +273,8 @@ def _triton_kind(
     if table.get("mode", "interpreted") != "compiled":
         return programs.with_loaded(replace(ref, kind="triton"), table, where)
     arch = "sm_" + str(table.get("arch", "sm_80")).rpartition("_")[2]
-    # The mode travels and is keyed as arguments; the first place is a command's own.
+    # The mode is passed, and enters keys, as an argument. The first argument is reserved for
+    # commands.
     argv = ("", "compiled", arch, ",".join(_checks(programs, table, where)))
     return replace(ref, kind="triton", argv=argv, portable_argv=argv, arch=arch)
 
@@ -294,7 +295,7 @@ def _framework_kind(
 
 
 def _class_key(table: Mapping[str, Json], source: str) -> str:
-    """Return the key that names what is called: a function, or a class of modules."""
+    """Return the key that names the callable: ``function``, or the key for a module's class."""
     if table["kind"] == "torch" and "function" not in table:
         if "module_class" in table:
             return "module_class"
@@ -318,7 +319,7 @@ def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) 
 def with_shared_weights(
     op: ProgramRef, reference: ProgramRef, where: KeyPath, out: Reporter
 ) -> tuple[ProgramRef, ProgramRef]:
-    """Return two modules that draw the same weights, from the seed of one of them, else from 0."""
+    """Make two modules draw the same weights, from the seed of either module, or else from 0."""
     made = [json.loads(ref.argv[1]) for ref in (op, reference)]
     seeds = sorted({told["seed"] for told in made} - {None})
     if len(seeds) > 1:
@@ -334,12 +335,12 @@ def with_shared_weights(
 
 
 def is_module(ref: ProgramRef | None) -> bool:
-    """Tell whether a program is a module of PyTorch with weights of its own."""
+    """Tell whether a program is a PyTorch module, which has weights."""
     return ref is not None and ref.kind == "torch" and bool(ref.argv)
 
 
 def _is_plain(value: Json) -> bool:
-    """Tell whether JSON can hold a value of the file."""
+    """Tell whether JSON can represent a value of the configuration file."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list):
@@ -400,8 +401,8 @@ def _cuda_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) ->
 def _launched(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
 ) -> ProgramRef | None:
-    """Return a kernel whose launches the table describes."""
-    # Only a workspace with such an op has a use for the emulator's modules.
+    """Parse a compiled kernel and its launches from a table."""
+    # The emulator's modules are imported only for a workspace with such an op.
     from gpuemu_flow.emulator.described import canonical_text, read_described  # noqa: PLC0415
 
     def fault(below: tuple[str, ...], text: str, hint: str) -> None:
@@ -412,7 +413,8 @@ def _launched(
     if described is None or (path is None and "kernel" not in table):
         return None
     entry = table.get("entry", "")
-    # The launches travel and are keyed as an argument; the first place is a command's own.
+    # The launches are passed, and enter keys, as an argument. The first argument is reserved for
+    # commands.
     argv = ("", canonical_text(table))
     text = f"{source}:{entry}" if entry else source
     return replace(
@@ -446,7 +448,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "ptx": _LAUNCHED,
     "cuda": (*_LAUNCHED, "kernel", "arch", "flags"),
 }
-"""Keys that each kind reads, besides ``kind``."""
+"""Keys that each kind of program uses, besides ``kind``."""
 
 # A new kind of program is a name in `vocabulary.PROGRAM_KINDS` and a function here.
 KINDS: dict[str, Callable[[Programs, Mapping[str, Json], KeyPath], ProgramRef | None]] = {

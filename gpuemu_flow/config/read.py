@@ -35,11 +35,11 @@ class ConfigSource:
     digest : str
         SHA-256 in hex of the bytes that were read; empty when the file does not exist.
     tree : dict
-        Checked keys under their proper names; only those that the file gives.
+        Checked keys that the file contains, under their main names.
     out : Reporter
         Problems found so far.
     listings : tuple of str
-        Patterns whose matches decided which ops its templates stand for.
+        Patterns whose matches decided which ops its templates make.
     """
 
     path: Path
@@ -70,11 +70,11 @@ def read_source(
     path : Path
     shown_as : str
     edited : str, optional
-        A text that an editor holds: the file itself is not looked at.
+        The text in an editor; the file itself is then not read.
     check : callable
         Function that checks the file's tables.
     root : Path, optional
-        The workspace, whose files templates may name; without one, templates of files give no ops.
+        The workspace, whose files templates may name. Without it, templates of files make no ops.
     """
     source = ConfigSource(path, Reporter(shown_as, elsewhere=ELSEWHERE))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
@@ -170,7 +170,7 @@ def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
 
 
 def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
-    """Report the place where tomli stopped, or the bracket or quote that is never closed."""
+    """Report the line at which tomli stopped, or a bracket or quote that is never closed."""
     line, hint = error.lineno, f"column {error.colno}"
     if error.pos >= len(text):
         line, hint = text.rstrip().count("\n") + 1, ""

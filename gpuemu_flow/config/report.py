@@ -12,8 +12,8 @@ from gpuemu_flow.types import Json
 
 MAX_PROBLEMS = 200
 MAX_SHOWN = 80
-MAX_COMPARED = 50_000  # names, over all hints of a file
-MAX_WARNINGS = 2_000  # a file with more is not taken for a configuration
+MAX_COMPARED = 50_000  # comparisons of names for all hints of a file
+MAX_WARNINGS = 2_000  # a file with more is hardly a configuration
 
 
 def dotted(path: KeyPath) -> str:
@@ -28,7 +28,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return `text` without control characters and cut to a length that fits a message."""
+    """Return `text` without control characters, shortened for a message."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[: MAX_SHOWN * 2])
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
@@ -54,7 +54,7 @@ class OwningTable:
     Attributes
     ----------
     table : str
-        Name of the table as its heading has it.
+        Name of the table, as in its heading.
     is_meant : callable
         Takes a value and the path of its table; returns True if the value seems meant for the key.
     """
@@ -74,14 +74,14 @@ class Reporter:
     positions : Positions
         Lines of the file's keys.
     problems : list of Problem
-        In the order found, at most `MAX_PROBLEMS` errors and as many warnings.
+        Problems in the order found: at most `MAX_PROBLEMS` errors, and as many warnings.
     aliases : dict
-        Maps the path of a key's proper name to the path in the file.
+        Maps the path of a key under its main name to its path in the file.
     origins : dict
-        Maps the path of an op to the path of its template and the values used; empty without
-        templates. See `foreach`.
+        Maps the path of an op to the path of its template and the template's values for this op.
+        Empty if there are no templates. See `foreach`.
     elsewhere : mapping
-        The places of keys that decide about verdicts, by their names.
+        Maps the name of each key that decides verdicts to the tables that it belongs to.
     """
 
     file: str
@@ -125,14 +125,14 @@ class Reporter:
 
     @property
     def hopeless(self) -> bool:
-        """Tell whether so many problems are known that further checks would add nothing."""
+        """Tell whether the limit of problems is reached; further checks would add nothing."""
         return self.untold_errors > 0 or self.untold_warnings > MAX_WARNINGS
 
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:
-        """Return a hint that names the known name most like `name`; `or_all` lists all if none is.
+        """Return a hint with the known name most similar to `name`.
 
-        Comparing many names takes long, so that after `MAX_COMPARED` comparisons no more hints are
-        given.
+        If no name is similar, the hint lists all names with `or_all`, and is empty without. It is
+        also empty after `MAX_COMPARED` comparisons, since comparing many names takes long.
         """
         self.compared += len(known)
         if self.compared > MAX_COMPARED:
@@ -154,7 +154,7 @@ class Reporter:
         self.problems.append(Problem(slug, message, hint, self.file, line, warning))
 
     def collected(self, *, strict: bool = False) -> list[Problem]:
-        """Return all problems by line; under `strict` every warning is an error."""
+        """Return all problems, sorted by line; if `strict`, every warning is an error."""
         out = sorted(self.problems, key=lambda problem: problem.line)
         if self.untold_errors:
             text = f"{self.untold_errors} more errors in this file are not shown"

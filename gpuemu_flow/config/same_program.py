@@ -1,4 +1,4 @@
-"""Detect ops that are their own reference: they would pass whatever they compute."""
+"""Detect ops that are their own reference, since they would pass whatever they compute."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ _LARGEST_FILE = 1 << 20
 
 
 def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
-    """Tell whether an op and its reference are one program.
+    """Tell whether an op and its reference are the same program.
 
-    Links are followed, and within one file names that stand for another function: ``fast = slow``
-    and ``fast = partial(slow)``. A partial with arguments is another function: a flag may choose
-    another way to compute. If a function makes the program from a file (``loads``), the files are
-    compared instead: it is not known which of the file's functions runs, so that an op which loads
-    the reference's file is taken for the reference.
+    Links are followed. Within one file, aliases of a function are followed, too: ``fast = slow``
+    and ``fast = partial(slow)``. A partial with arguments counts as another function, since a flag
+    may select another algorithm.
+
+    If a function makes the program from a file (``loads``), the files are compared instead. It is
+    not known which function of a file runs, so an op that loads the reference's file counts as the
+    same.
     """
     if op.loads is not None or reference.loads is not None:
         return _made_of(op) == _made_of(reference)
@@ -30,20 +32,20 @@ def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
     if not op.function or not reference.function:
         return _identity(op) == _identity(reference)
     if op.function == reference.function:
-        # A module may be made with a flag that chooses another way to compute.
+        # A flag in the arguments of a module may choose another computation.
         return op.kind != "torch" or op.argv == reference.argv
     names = _other_names(os.path.realpath(op.path))
     return _last(op.function, names) == _last(reference.function, names)
 
 
 def _made_of(program: ProgramRef) -> str:
-    """Return the file that holds the function that runs, or its module where that is installed."""
+    """Return the real path of the program's file; the module's name if it is installed."""
     path = program.loads or program.path
     return os.path.realpath(path) if path is not None else program.module
 
 
 def _identity(program: ProgramRef) -> tuple[str, str, str, tuple[str, ...]]:
-    """Return a program's properties except the path, in which a link differs from its target."""
+    """Return the properties, besides its path, that identify a program."""
     return program.kind, program.module, program.function, program.argv[1:]
 
 
@@ -54,7 +56,7 @@ def _last(name: str, names: dict[str, str]) -> str:
 
 
 def _other_names(path: str) -> dict[str, str]:
-    """Map top-level names of a file that are aliases of functions to these functions."""
+    """Map each top-level alias of a function in a file to the function's name."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - a resolved path
             tree = parse_python(file.read(_LARGEST_FILE), path)

@@ -1,4 +1,4 @@
-"""Each op's share of the configuration, in the canonical form that action keys are made of."""
+"""Extract each op's part of the configuration, in the canonical form for action keys."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpuemu_flow.types import Json
 
 
 def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
-    """Take the part of an op's configuration that decides its results, split by stage.
+    """Return the part of an op's configuration that decides its results, split by stage.
 
-    The op's name, lines, files of the configuration and absolute paths are left out: none of them
-    changes a result. The content of the programs is left out as well; only their paths are here.
+    The op's name, lines, files of the configuration and absolute paths are left out, since none of
+    them changes a result. Programs are included by their path, not by their content.
 
     Parameters
     ----------
     op : OpConfig
     dtype : str, optional
-        Of explicit tolerances, keep only this dtype's.
+        Keep only this dtype's explicit tolerance; None keeps all.
 
     Returns
     -------
@@ -82,27 +82,27 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
 
 
 def gradients_of(op: OpConfig) -> dict[str, Json]:
-    """Describe the gradients of an op to its programs."""
+    """Return the settings of an op's gradients, in the form that its programs receive."""
     apart = [contract.name for contract in op.outputs if not contract.in_place]
     return {"inputs": list(op.gradients), "apart": apart, "masks": masks_of(op)}
 
 
 def masks_of(op: OpConfig) -> dict[str, Json]:
-    """Return the tests of outputs of which only some elements count."""
+    """Return the masks of outputs of which only some elements are compared."""
     said = {contract.name: contract.to_json() for contract in op.outputs}
     return {name: contract["only"] for name, contract in said.items() if "only" in contract}
 
 
 def groups_of(op: OpConfig) -> dict[str, Json]:
-    """Return the arguments that are made of several inputs."""
+    """Return the arguments that consist of several inputs."""
     return {name: group.to_json() for name, group in op.groups.items()}
 
 
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
-    """Return the dtype requested of the reference; None means float64 if possible.
+    """Return the dtype to request from the reference; None means float64, if supported.
 
-    The documented table allows for the rounding of a reference that computes in the op's own dtype.
-    Compared with an unrounded reference, right outputs would fail.
+    The tolerances of the documented table suppose a reference that computes in the op's own dtype.
+    If outputs were compared with a more precise reference, correct ones would fail.
     """
     by_table = op.tolerance == "table" and dtype is not None and dtype not in op.tolerances
     return dtype if by_table and op.reference_dtype is None else op.reference_dtype

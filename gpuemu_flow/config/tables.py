@@ -1,4 +1,4 @@
-"""The whole configuration file as data: validation, JSON Schema and reference page come from it."""
+"""All tables of the configuration file as data, for validation, JSON Schema and reference page."""
 
 from __future__ import annotations
 

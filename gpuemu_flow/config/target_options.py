@@ -1,4 +1,4 @@
-"""Options of targets: they apply to a command that names the target and does not set them."""
+"""Apply a target's options to commands that name the target and do not set the options."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Option:
     ----------
     target : str
     value : Json
-        Checked.
+        The checked value.
     place : str
-        ``FILE:LINE`` of its key.
+        ``FILE:LINE`` of the option's key.
     """
 
     target: str
@@ -42,9 +42,9 @@ class Target:
     Attributes
     ----------
     inner : tuple of str
-        The targets among its members.
+        The members that are targets.
     options : mapping of str to Option
-        Options by key; those of ``config`` by ``config.TABLE.KEY``.
+        Options by key; the key of an option in ``config`` is ``config.TABLE.KEY``.
     """
 
     inner: tuple[str, ...]
@@ -64,7 +64,7 @@ class Target:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """Options that a command gets from the targets that it names; None or empty means not given.
+    """Options that a command gets from its targets; None or empty if they are not set.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class TargetOptions:
     until, forcerun, dtypes : tuple of str
     profile : str
     config : mapping of table to mapping of key to value
-        Overrides the configuration.
+        Values that override the configuration.
     """
 
     jobs: int | None = None
@@ -94,7 +94,7 @@ def members_of(value: Json) -> list[str]:
 
 
 def members_path(name: str, value: Json) -> KeyPath:
-    """Return the path of the list of a target's members."""
+    """Return the key path of the list that contains a target's members."""
     return ("targets", name, TASKS) if isinstance(value, dict) else ("targets", name)
 
 
@@ -136,9 +136,9 @@ def _settings(table: Mapping[str, Json]) -> Iterator[tuple[str, KeyPath, Json]]:
 def chosen_options(
     targets: Mapping[str, Target], words: Iterable[str], given: Collection[str] = ()
 ) -> dict[str, Option]:
-    """Return the options that hold for a command.
+    """Return the options that apply to a command.
 
-    A target also brings the options of the targets within it; its own take precedence.
+    A target also has the options of the targets inside it, but its own options take precedence.
 
     Parameters
     ----------
@@ -147,12 +147,12 @@ def chosen_options(
     words : iterable of str
         The words of the command line.
     given : collection of str
-        Keys that the command line sets itself, and for which targets are not asked.
+        Keys that the command line sets itself; options of targets with these keys are ignored.
 
     Raises
     ------
     UsageError
-        ``target-options-differ`` where two targets give different values to a key.
+        ``target-options-differ`` if two targets set a key to different values.
     """
     named = [word for word in words if word in targets]
     if not named:
@@ -172,7 +172,7 @@ def chosen_options(
 
 
 def _given_by(targets: Mapping[str, Target], named: list[str], key: str) -> Iterator[Option]:
-    """Yield the values that targets give to a key; a target's own value hides those within it."""
+    """Yield the options for a key; a target's own option overrides those of targets inside it."""
     waiting, seen = list(reversed(named)), set(named)
     while waiting:
         target = targets[waiting.pop()]
@@ -194,7 +194,7 @@ def _contradiction(key: str, first: Option, second: Option) -> Problem:
 
 
 def as_options(found: Mapping[str, Option]) -> TargetOptions:
-    """Return options found by `chosen_options` as the fields of a command."""
+    """Convert the result of `chosen_options` to `TargetOptions`."""
     plain: dict[str, Json] = {}
     config: dict[str, dict[str, Json]] = {}
     for key, option in found.items():

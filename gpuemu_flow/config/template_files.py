@@ -1,4 +1,4 @@
-"""Files of a folder as the values of a template: the part of each name that ``*`` stands for."""
+"""Take a template's values from file names: each value is the part of a name that ``*`` matches."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpuemu_flow.types import Json
 
 MOST_FILES = 10_000
 MOST_LISTED = 100_000
-"""Names of any kind that a folder may hold."""
+"""Maximum number of entries in a folder."""
 KEY = "files"
 _VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _WILDCARDS = frozenset("*?[")
 
 
 class FilesError(Exception):
-    """Raised if files cannot be values; it has a message and a hint."""
+    """Raised if file names cannot be values of a template; it has a message and a hint."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -29,12 +29,12 @@ class FilesError(Exception):
 
 
 def is_pattern(value: Json) -> bool:
-    """Tell whether a value of ``foreach`` asks for files: a table of only ``files``."""
+    """Tell whether a value of ``foreach`` is a table with only the key ``files``."""
     return isinstance(value, dict) and set(value) == {KEY} and isinstance(value[KEY], str)
 
 
 def listing(written: str) -> str:
-    """Return the pattern whose entries, of whatever kind, decide the values; see `glob_files`.
+    """Return the pattern whose matches, also folders, decide the values; see `glob_files`.
 
     Raises
     ------
@@ -45,15 +45,16 @@ def listing(written: str) -> str:
 
 
 def values_of(root: Path, written: str) -> list[str]:
-    """Return the part that ``*`` stands for in the name of each file, sorted.
+    """Return the part of each file's name that ``*`` matches, sorted.
 
-    Names that begin with a dot are left out: editors and systems name their own files so.
+    Names that begin with a dot are left out, since editors and systems use them for their own
+    files.
 
     Raises
     ------
     FilesError
-        A bad pattern, too many files, or an entry that matches and is no file of the workspace
-        with a usable name: to ignore it silently would leave a candidate unjudged.
+        A bad pattern, too many files, or a match that is no file of the workspace or has an
+        unusable name. If such a match were ignored, a candidate would remain unjudged.
     """
     pattern = _checked(written)
     folder = root.joinpath(*pattern.parts[:-1])

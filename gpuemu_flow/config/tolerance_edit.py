@@ -20,9 +20,9 @@ def write_tolerances(
 ) -> str:
     """Return the text with the tolerances of some dtypes set for one op.
 
-    Values that the op has for these dtypes, under any of their names and in any of TOML's
-    spellings, are replaced where they stand; others are put into its ``[ops.tolerances]``, which is
-    added at the end of the op when there is none. Comments, order, blank lines and line ends stay.
+    Values that the op already has for these dtypes are replaced in place, in every allowed
+    spelling. Other values are added to the op's ``[ops.tolerances]``, or to a new table at the end
+    of the op. Comments, order, blank lines and line ends are kept.
 
     Parameters
     ----------
@@ -31,21 +31,21 @@ def write_tolerances(
     op : str
         Name of an op in ``[[ops]]``.
     tolerances : mapping of str to Tolerance
-        By canonical dtype name. One with an rtol of 0 is written as a bare number.
+        Tolerances by canonical dtype name. A tolerance with an rtol of 0 is written as a bare
+        number.
     file : str
-        Named in errors.
+        Name of the file for error messages.
 
     Returns
     -------
     str
-        The new text, which was checked to differ from `text` in nothing but these tolerances when
-        both are parsed.
+        The new text. It was parsed, to check that it differs from `text` only in these tolerances.
 
     Raises
     ------
     ConfigError
-        ``config-syntax``, ``unknown-op``, or ``config-not-editable`` where the file is written in
-        a way that this function does not know (``ops = [{ ... }]``); the hint is what to add.
+        ``config-syntax``, ``unknown-op``, or ``config-not-editable`` for a form that is not
+        supported, such as ``ops = [{ ... }]``. The hint then shows the text to add.
     """
     before = _parse(text, file)
     index = _op_index(before, op, file)
@@ -97,11 +97,11 @@ def _op_index(config: Mapping[str, Any], op: str, file: str) -> int:
 def _only_changed(
     before: Mapping[str, Any], after: dict[str, Any], index: int, wanted: Mapping[str, Tolerance]
 ) -> bool:
-    """Tell whether two configurations are the same but for the wanted tolerances of one op."""
+    """Tell whether two configurations differ only in the wanted tolerances of one op."""
     old, new = before["ops"][index], after["ops"][index]
     found = {canonical_dtype(name): value for name, value in new.get("tolerances", {}).items()}
     if len(found) != len(new.get("tolerances", {})):
-        return False  # a dtype twice, under two names
+        return False  # a dtype appears under two names
     for dtype, tolerance in wanted.items():
         value = found.pop(dtype, None)
         whole = {"atol": tolerance.atol, "rtol": tolerance.rtol}
@@ -152,7 +152,7 @@ class _Editor:
         return self._lines
 
     def _in_inline_table(self, statement: Statement, dtype: str, value: str) -> None:
-        """Rewrite an entry of ``tolerances = { ... }``, and leave the others unchanged."""
+        """Rewrite an entry of ``tolerances = { ... }``, and keep the other entries unchanged."""
         _, text, _ = self._parts(statement)
         table = tomli.loads(f"value = {text}")["value"]
         if not isinstance(table, dict):
@@ -187,7 +187,7 @@ class _Editor:
             self._lines.insert(place, line)
 
     def _insert(self, mine: Sequence[Statement], entry: str, newline: str) -> None:
-        """Add an entry to the op's tolerances, and the table itself where there is none."""
+        """Add an entry to the op's tolerances, and add the table if there is none."""
         header = next((s for s in mine if s.header and s.path == _TOLERANCES), None)
         if header is not None:
             inside = [header]
@@ -207,7 +207,7 @@ class _Editor:
         self._lines[self._own[-1].stop : self._own[-1].stop] = table
 
     def _below_header(self, statement: Statement) -> bool:
-        """Tell whether a key stands under a header of its own rather than under ``[[ops]]``."""
+        """Tell whether a key is under a separate header and not directly under ``[[ops]]``."""
         place = self._own.index(statement)
         return any(other.header for other in self._own[1:place])
 
@@ -216,7 +216,7 @@ class _Editor:
         return line[: len(line) - len(line.lstrip())]
 
     def _rewrite(self, statement: Statement, value: str) -> None:
-        """Set a key to another value; keep the key's spelling and a comment behind it."""
+        """Set a key to another value; keep the key's spelling and a comment at the line's end."""
         before, _, after = self._parts(statement)
         self._lines[statement.start : statement.stop] = [f"{before}{value}{after}"]
 

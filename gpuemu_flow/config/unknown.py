@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 MOST_EDITS = 2
 SHORT = 5
-"""Words of at most this length are misspelt by one edit only: of two, ``jobs`` is near ``ops``.
+"""Words of at most this length count as misspelt only if they differ by one edit.
 
-A longer one may lack two letters.
+With two edits, ``jobs`` would be near ``ops``. Longer words may differ by two.
 """
 SHORTEST = 3
 
@@ -18,9 +18,9 @@ ENDING = 3
 
 
 def is_misspelt(written: str, known: Iterable[str]) -> bool:
-    """Tell whether a name is one or two typing errors away from a known one, or a form of it.
+    """Tell whether a name is a variant of a known name, or one or two typing errors away from it.
 
-    Forms are the name cut short (``grad`` for ``gradients``) and the name with an ending
+    Variants are the name cut short (``grad`` for ``gradients``) and the name with an ending
     (``depends_on``, ``forbidden``).
     """
     return any(_near(written, name) or _is_form(written.lower(), name) for name in known)
@@ -49,8 +49,9 @@ def _omits_letters(written: str, name: str) -> bool:
 def edits(first: str, second: str) -> int:
     """Return the number of typing errors between two words.
 
-    One error is an additional, missing or wrong character, or an exchange of two neighbours
-    (Damerau and Levenshtein's distance, in which each place changes at most once).
+    One error is an additional, missing or wrong character, or an exchange of two neighbours (the
+    Damerau-Levenshtein distance in its restricted form, in which each character changes at most
+    once).
     """
     above: list[int] = []
     row = list(range(len(second) + 1))

@@ -1,4 +1,4 @@
-"""The types that a key's value can have: each checks a value, and describes itself for the docs."""
+"""Types of values: each checks a value of the configuration, and describes itself for the docs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ValueType(abc.ABC):
 
     @abc.abstractmethod
     def accepts(self, value: Json) -> bool:
-        """Tell whether a value has the right TOML type; its content is not checked."""
+        """Tell whether a value has an allowed TOML type; the content is not checked."""
 
     @abc.abstractmethod
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
@@ -110,7 +110,7 @@ class Integer(ValueType):
 
 @dataclass(frozen=True)
 class Number(ValueType):
-    """A finite integer or float from `low` to `high`; if `above`, greater than `low`."""
+    """A finite integer or float from `low` to `high`; with `above`, `low` itself is excluded."""
 
     low: float = 0.0
     high: float = math.inf
@@ -176,7 +176,7 @@ class Text(ValueType):
         return INVALID
 
     def hint(self, path: KeyPath, out: Reporter) -> str:
-        """Return a hint for a string that is not accepted; empty where the message suffices."""
+        """Return a hint for a string that is not accepted; empty if the message is enough."""
         return ""
 
     def schema(self) -> dict[str, Json]:
@@ -193,9 +193,9 @@ class Text(ValueType):
 
 @dataclass(frozen=True)
 class Choice(ValueType):
-    """One of some words, in upper or lower case; `aliases` maps other spellings to them.
+    """One word of a list, in upper or lower case; `aliases` maps other spellings to these words.
 
-    With `soft`, an unknown word is kept and only warned of.
+    With `soft`, an unknown word is kept, and causes only a warning.
     """
 
     words: tuple[str, ...]
@@ -223,7 +223,7 @@ class Choice(ValueType):
         if self.soft:
             return {"type": "string", "examples": list(self.words)}
         any_case = any_case_pattern((*self.words, *(self.aliases or {})))
-        # Editors offer the words of the first and could offer nothing of the second.
+        # Editors suggest the words of the first schema; the second is a pattern.
         return {"type": "string", "anyOf": [{"enum": list(self.words)}, {"pattern": any_case}]}
 
     def describe(self) -> str:
@@ -268,7 +268,7 @@ class ListOf(ValueType):
                 continue
             if not (self.distinct and checked in items[:256]):
                 items.append(checked)
-        # Where places count, a list with a gap would mean something else.
+        # If positions matter, a list with a gap would mean something else.
         dropped = not self.distinct and len(items) < len(value)
         return INVALID if dropped or len(items) < self.at_least else items
 
@@ -323,7 +323,7 @@ class TableOf(ValueType):
 
 @dataclass(frozen=True)
 class Either(ValueType):
-    """One of several types, told apart by the TOML type of the value."""
+    """One of several types, which are distinguished by the TOML type of the value."""
 
     options: tuple[ValueType, ...]
 

@@ -61,7 +61,8 @@ LINT_RULES = (
     "shared-memory-limit",
     "instruction-limit",
 )
-"""Names of the rules in ``artifacts.rules``, which a configuration is read without."""
+"""Names of the rules in ``artifacts.rules``, a package that need not be imported to read a
+configuration."""
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 TRITON_MODES = ("interpreted", "compiled")
 PROGRAM_KINDS = ("script", "callable", "command", *FRAMEWORK_KINDS, "triton", "ptx", "cuda")
@@ -124,7 +125,7 @@ DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 
 
 def _layouts_of_table(table: dict[str, bool]) -> list[str]:
-    """Return the layouts of the documented table, each of which is on unless turned off."""
+    """Return the layouts of a table: true ones, and documented ones that are not false."""
     return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
 
 
@@ -160,7 +161,7 @@ TOLERANCE = Section(
 
 
 def _absolute_only(number: float) -> Json:
-    """Read a bare number as an absolute tolerance: the documented meaning."""
+    """Convert a bare number to an absolute tolerance, which is its documented meaning."""
     return {"atol": number, "rtol": 0.0}
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.fuzz_config import SequenceConfig
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.errors import UsageError, did_you_mean
+from gpuemu_flow.store.cache import to_text
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.code_files import MAX_FILES, MAX_PATH, is_plain
 from gpuemu_flow.wire.envelope import ParsedMessage, WireError
@@ -224,20 +225,21 @@ class Clients:
     """Descriptions that clients gave of themselves, each read once. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Json, dict[str, Json], dict[str, str]]] = {}
+        self._known: dict[str, tuple[Json, dict[str, Json], str, dict[str, str]]] = {}
 
-    def read(self, fields: Fields) -> tuple[dict[str, Json], dict[str, str]]:
-        """Return `Fields.client` and `Fields.client_files` of a request."""
+    def read(self, fields: Fields) -> tuple[dict[str, Json], str, dict[str, str]]:
+        """Return `Fields.client` of a request, its JSON, and `Fields.client_files`."""
         if not fields.has("client"):
-            return {}, {}
+            return {}, "{}", {}
         given = fields.object("client")
         known = self._known.get(str(given.get("id")))
         if known is None or known[0] != given:
-            known = given, fields.client(), fields.client_files()
+            client = fields.client()
+            known = given, client, to_text(client), fields.client_files()
             if len(self._known) >= MAX_CLIENTS:
                 self._known.clear()
             self._known[str(given.get("id"))] = known
-        return known[1], known[2]
+        return known[1:]
 
 
 def invalid(message: str) -> RequestError:

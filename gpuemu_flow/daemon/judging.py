@@ -190,6 +190,7 @@ class JudgedReplies:
                 new.judged = replace(new.judged, failure_id=failure_id)
                 _encode(new)
         self._service.results.add_many([new for _, _, _, new in self._judged])
+        self._service.prune_results()
         return {number: new.text for number, _, _, new in self._judged}
 
     def _record(self, one: Submission, result: CheckResult) -> str:

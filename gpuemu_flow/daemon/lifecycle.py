@@ -39,7 +39,7 @@ from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Reloading
 from gpuemu_flow.daemon.requests import group_of, handle, handle_group, pool_of, pool_sizes
 from gpuemu_flow.daemon.server import Server
-from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.service import CLOSE_SECONDS, Service
 from gpuemu_flow.engine.signals import handled
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.errors import FlowError, Problem, UsageError
@@ -53,7 +53,6 @@ from gpuemu_flow.wire.exchange import Exchange, exchange_folder
 log = logging.getLogger("gpuemu_flow.daemon")
 
 LOG_BYTES, LOG_FILES = 2 << 20, 3
-CLOSE_SECONDS = 2.0
 IDLE_CHECK_SECONDS = 5.0
 MOST_DESCRIPTORS = 65_536
 SWITCH_SECONDS = 0.001  # of the interpreter's lock: a ping must not wait long for busy threads

@@ -13,6 +13,22 @@ from pynng.exceptions import check_err
 
 from gpuemu_flow.daemon.jobs import Context
 
+_THREADS = {1: 2, 2: 1, 3: 1, 4: 1}
+"""Threads by the number that `nng_init_set_parameter` gives their kind: those that run callbacks
+(the least possible number), watch time limits, poll sockets, and resolve names."""
+
+
+def limit_threads() -> None:
+    """Let the transport start few threads; call this before the process opens its first socket.
+
+    By default it starts several for each core. Each message is passed from one to the next, and
+    more of them have to be woken the more there are.
+    """
+    set_parameter = getattr(lib, "nng_init_set_parameter", None)  # pynng 0.8 has none
+    if set_parameter is not None:
+        for kind, count in _THREADS.items():
+            set_parameter(kind, count)
+
 
 class Received:
     """A message that a client sent.

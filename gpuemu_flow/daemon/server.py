@@ -19,7 +19,7 @@ import pynng
 from gpuemu_flow.daemon.connections import ConnectionTable
 from gpuemu_flow.daemon.gathering import Gatherer
 from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, WorkerPool
-from gpuemu_flow.daemon.messages import Received, receive, send
+from gpuemu_flow.daemon.messages import Received, limit_threads, receive, send
 from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.types import Json
@@ -119,6 +119,7 @@ class Server:
         self._alone.set()
         self._delivered = -LINGER_SECONDS
         self._refused = 0.0
+        limit_threads()
         self._socket = pynng.Rep0(recv_max_size=MAX_MESSAGE_BYTES, send_timeout=SEND_MILLISECONDS)
         self._socket.add_pre_pipe_connect_cb(self._let_in)
         self._socket.add_post_pipe_connect_cb(lambda pipe: self._jobs.connected(pipe.id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.cases import IssuedCaseStore
 from gpuemu_flow.daemon.fields import Clients
 from gpuemu_flow.daemon.gathering import Pace
+from gpuemu_flow.daemon.jobs import WorkerPool
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Configured, Reloading
 from gpuemu_flow.daemon.replies import RequestError
@@ -27,6 +29,9 @@ from gpuemu_flow.types import Json
 from gpuemu_flow.wire import PROTOCOL_VERSION
 from gpuemu_flow.wire.exchange import Exchange
 
+log = logging.getLogger("gpuemu_flow.daemon")
+
+CLOSE_SECONDS = 2.0
 RECIPES_BYTES = 64 << 20
 """For what cases that were handed out were made from; those not asked for for longest go first."""
 
@@ -69,6 +74,7 @@ class Service:
         self.issued = IssuedCaseStore(self._recipes)
         self.planned = PlannedCases()
         self.fuzz_threads = max(1, min(config.execution.max_parallel_refs, os.cpu_count() or 1))
+        self._pruner = WorkerPool("prune", 1)
         self.pace = Pace()
         self.clients = Clients()
         self.stop = threading.Event()
@@ -97,6 +103,17 @@ class Service:
                 raise RequestError("ConfigError", f"{error}\n{wrong}") from None
             raise
 
+    def prune_results(self) -> None:
+        """Have results above the limit deleted; return at once, since no client waits for it."""
+        if self.results.is_due:
+            self._pruner.submit(self._prune)
+
+    def _prune(self) -> None:
+        try:
+            self.results.prune()
+        except FlowError as error:  # those that are left are deleted when a daemon starts
+            log.warning("old results cannot be deleted: %s", error)
+
     def pong(self, in_progress: int) -> dict[str, Json]:
         """Return the answer to a ping, without waiting for anything."""
         reply = {
@@ -118,6 +135,7 @@ class Service:
     def close(self) -> None:
         """Close all stores and end all programs."""
         self.references.close()
+        self._pruner.close(CLOSE_SECONDS)
         with suppress(FlowError):
             self.results.close()
             self.artifacts.close()

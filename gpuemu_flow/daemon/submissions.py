@@ -27,7 +27,6 @@ from gpuemu_flow.judging.judge_given import GivenCase
 from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.cache import to_text
 from gpuemu_flow.types import (
     DTYPES,
     Case,
@@ -89,7 +88,7 @@ class CommonFields:
             Result of `Service.op` for that name, obtained after the request had come.
         """
         configured, op = found
-        client, files = service.clients.read(fields)
+        client, text, files = service.clients.read(fields)
         try:
             tolerance, kwargs = tolerance_of(fields.kwargs(), op)
         except ValueError as error:
@@ -97,7 +96,6 @@ class CommonFields:
         precision, kwargs = precision_of(kwargs, op)
         known = _known_files(files, f"{configured.workspace.root}{os.sep}")
         asked = (tuple((key, repr(kwargs[key])) for key in sorted(kwargs)), tolerance, precision)
-        text = to_text(client)
         return cls(name, op, configured, kwargs, tolerance, precision, client, known, asked, text)
 
 

@@ -1,1 +1,1 @@
-"""``gpuemu-flow debug``: recorded failures looked at by commands, line by line."""
+"""``gpuemu-flow debug``: examine recorded failures with commands, line by line."""

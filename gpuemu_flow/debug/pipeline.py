@@ -18,7 +18,7 @@ STAGES = ("generate", "op", "reference", "compare")
 
 
 class Steps(Protocol):
-    """The data of a case from which its stages are shown."""
+    """The data of a case that is needed to show its stages."""
 
     @property
     def selected(self) -> FailureRecord | None: ...

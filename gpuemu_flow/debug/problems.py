@@ -1,4 +1,4 @@
-"""Problems for which a command of the debugger is refused."""
+"""Errors of the debugger's commands."""
 
 from __future__ import annotations
 

@@ -33,15 +33,15 @@ def run_repl(
     write: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> int:
-    """Answer commands until they end; return the exit code of the first that failed.
+    """Execute commands until the input ends; return the exit code of the first that failed.
 
     Parameters
     ----------
     session : DebugSession
     reader : CommandReader
-        An interactive one goes on after Ctrl-C.
+        Source of the commands; an interactive source continues after Ctrl-C.
     write, complain : callable
-        Take answers and problems, line by line.
+        Called with each line of answers, and of problems.
     """
     code = 0
     while True:
@@ -105,7 +105,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def line_editing(session: DebugSession) -> Iterator[None]:
-    """Switch on completion and a history file while inside; without readline, neither."""
+    """Enable completion and a history file in the context; do nothing without readline."""
     try:
         import readline  # noqa: PLC0415 - absent from some builds of Python
     except ImportError:
@@ -145,6 +145,6 @@ def line_editing(session: DebugSession) -> Iterator[None]:
 def history_path() -> Path:
     """Return the file of the command history, in the XDG state folder."""
     given = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG specification: a relative path is to be ignored.
+    # By the XDG specification, a relative path is ignored.
     state = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
     return state / "gpuemu-flow" / "debug-history"

@@ -56,7 +56,7 @@ class DebugSession:
     Attributes
     ----------
     op : str or None
-        If given, only failures of this op are listed and found.
+        List and find only failures of this op; None for all ops.
     style : Style
     selected : FailureRecord or None
         The failure that commands without a seed or id refer to.
@@ -101,7 +101,7 @@ class DebugSession:
         Raises
         ------
         FlowError
-            For a command that cannot be done; the session continues.
+            The command cannot be executed; the session continues.
         Quit
         """
         word, _, rest = line.strip().partition(" ")
@@ -152,7 +152,7 @@ class DebugSession:
         return self._inputs
 
     def reproduction(self) -> failures.Reproduction:
-        """Return the selected failure, run once and remembered until `reproduce` or `refresh`."""
+        """Run the selected failure once; return the result until `reproduce` or `refresh`."""
         record = self._select("")
         if self._found is None:
             with _cancellable() as cancel:

@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
-    """Parse names, each with the slice behind it; no slice is an empty tuple.
+    """Parse names, each with or without a slice; the tuple is empty if there is no slice.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def _integer(text: str, part: str) -> int:
 
 
 def check_slice(text: str, indices: tuple[Index, ...], shape: Shape) -> None:
-    """Refuse indices that a shape does not have.
+    """Refuse indices that are outside of a shape.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tensors as lines of text: descriptions, values, and a map of the differences of two."""
+"""Format tensors as text: descriptions, values, and maps of the differences between two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEGEND = (
     "'.' less, ' ' equal, '!' NaN or Inf in one of them only"
 )
 _DECADES = (1e-4, 1e-3, 1e-2, 1e-1)
-_SHARES = (0.05, 0.3, 0.9, 5.0, 100.0)  # one inside each of the levels that `heat_map` draws
+_SHARES = (0.05, 0.3, 0.9, 5.0, 100.0)  # one value for each level that `heat_map` draws
 _NEVER_EQUAL = np.inf
 
 
@@ -45,7 +45,7 @@ def describe(name: str, array: Array) -> str:
 
 
 def value_lines(array: Array) -> list[str]:
-    """Return all values of up to `SHOWN` elements, else the first and last ones of each dim."""
+    """Format all values of a tensor of up to `SHOWN` elements, else the ends along each dim."""
     shown = to_float64(array) if array.dtype.kind == "V" else array
     digits = 5 if array.itemsize <= 2 else 17 if array.itemsize == 8 else 9
     with np.printoptions(threshold=SHOWN, edgeitems=4, linewidth=100, precision=digits):
@@ -67,7 +67,7 @@ def difference_lines(names: tuple[str, str], first: Array, second: Array) -> lis
         return [f"{heading}: no elements"]
     a, b = to_float64(first), to_float64(second)
     with np.errstate(all="ignore"):
-        error = np.array(np.abs(a - b))  # a 0-d difference is no array otherwise
+        error = np.array(np.abs(a - b))  # otherwise a 0-d difference is no array
     error[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
     error[np.isnan(error)] = _NEVER_EQUAL
     differ = int((error > 0).sum())

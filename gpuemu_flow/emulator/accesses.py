@@ -1,4 +1,4 @@
-"""Loads and stores of local memory, and by generic addresses."""
+"""Loads and stores of local memory, and those through generic addresses."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Accesses(SharedMemory):
             self._mark(self.local_written, lanes, size, good, 1)
 
     def windows(self, address: Array, mask: Array | None) -> list[tuple[str, int, Array | None]]:
-        """List the state spaces of generic addresses.
+        """List the state spaces that lanes reach through generic addresses.
 
         Returns
         -------

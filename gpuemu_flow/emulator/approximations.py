@@ -1,7 +1,7 @@
 """Approximate instructions with errors that the ISA allows.
 
-Here they are computed correctly rounded; hardware gives something within a bound. The program is
-given steps that move each result by a part of the bound: all up, all down, or at random.
+The emulator rounds their results correctly; hardware may be off by up to a bound. To test a kernel
+against that, added steps move each result within the bound: all up, all down, or at random.
 """
 
 from __future__ import annotations

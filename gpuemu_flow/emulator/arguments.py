@@ -114,7 +114,7 @@ def _element_type(name: str, kind: str) -> np.dtype[Any]:
 
 
 _KINDS = "biufcV"
-"""Of dtypes that a buffer may have; ``V`` is what numpy makes of bfloat16 and float8."""
+"""numpy kinds of the dtypes that a buffer may have; ``V`` covers bfloat16 and float8."""
 _SAVED = "save an array of numbers with numpy.save"
 
 
@@ -125,7 +125,7 @@ def _read_file(name: str, path: str) -> Array:
         reason = error.strerror or str(error)
         raise bad_argument(f"{name}: {path} cannot be read: {reason}") from None
     except (ValueError, EOFError):
-        # Not in numpy's words: of an array of objects they advise to unpickle the file.
+        # numpy's own message would advise to unpickle a file that holds an array of objects.
         text = f"{name}: {path} is no .npy file of numbers, but damaged, pickled or another kind"
         raise bad_argument(text, _SAVED) from None
     if not isinstance(data, np.ndarray) or data.dtype.kind not in _KINDS or data.dtype.names:

@@ -52,7 +52,7 @@ class Asynchronous(Warps):
         Parameters
         ----------
         target, source : array
-            Shared offset and global address.
+            Offsets in shared memory, and addresses in global memory.
         size : int
         taken : array or None
             Number of bytes that are read, the rest being zeros; None for all.

@@ -1,4 +1,4 @@
-"""Atomic operations: lanes that access one place take turns, in the order of blocks and threads."""
+"""Atomic operations: lanes that share an address take turns, in the order of blocks and threads."""
 
 from __future__ import annotations
 
@@ -201,9 +201,9 @@ class Atomics(Accesses):
 
 
 def _take_turns(cells: Array, places: Array, operands: list[Array], combine: Combine) -> Array:
-    """Apply an atomic lane by lane at each place, for all places at once.
+    """Apply an atomic: lanes with the same address take turns, different addresses run together.
 
-    Lanes are sorted by place, stably; the n-th lanes of all places are one round.
+    Lanes are stably sorted by address. Round n handles the n-th lane of every address.
     """
     count = len(places)
     old = np.zeros(count, cells.dtype)

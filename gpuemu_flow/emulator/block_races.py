@@ -19,7 +19,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_PENDING = 1 << 20
-"""Cells whose last store is remembered only in the list of stores."""
+"""Largest number of cells whose last store is kept only in the list of pending stores."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class EveryLoadCountsError(Exception):
 
 
 class QuickGlobalRaces(GlobalRaces):
-    """Races between blocks over all batches of a launch."""
+    """Races between blocks; loads are recorded only from buffers that a block has written."""
 
     def __init__(self, launch: KernelLaunch) -> None:
         super().__init__(launch)
@@ -98,7 +98,7 @@ class QuickGlobalRaces(GlobalRaces):
         )  # fmt: skip
 
     def collide(self, state: State, lanes: ActiveLanes, lost: Array, step: int) -> None:
-        """Report blocks that wrote different values to one place in one instruction."""
+        """Report blocks that wrote different values to the same address in one instruction."""
         self._record_pending()
         super().collide(state, lanes, lost, step)
 
@@ -136,7 +136,7 @@ class QuickGlobalRaces(GlobalRaces):
         size: int,
         step: int,
     ) -> bool:
-        """Record a store, and return True, unless it may conflict with one of another block."""
+        """Record a store and return True, or return False if it may conflict with another block."""
         me = self._blocks(state, lanes.mask)
         me = me if good is None else me[good]
         first = offsets.astype(np.int64) >> self._shift

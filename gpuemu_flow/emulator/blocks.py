@@ -1,4 +1,4 @@
-"""Basic blocks of a program, and which registers are live where they end."""
+"""Basic blocks of a program, and the registers that are live at their ends."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class BulkCopy:
     step : int
         Number of the step that started the copy.
     row : int
-        Number in the batch of the block whose shared memory `near` lies in.
+        Row in the batch of the block in whose shared memory the bytes of `near` lie.
     tensor : TensorMap or None
         The map of a copy of a tensor's box.
     combine : AtomicForm or None
@@ -171,13 +171,13 @@ class Bulk(Mbarriers):
         self, shared: Array, into_shared: bool, barrier: Array | None, blocks: Array | None,
         mask: Array | None, step: int,
     ) -> Iterator[tuple[BulkCopy, int]]:  # fmt: skip
-        """Make an empty copy for each thread and target, and find the target's place.
+        """Yield an empty copy for each thread and each block that receives bytes.
 
         Yields
         ------
         tuple of BulkCopy and int
-            The copy, which belongs to the thread's group or to a barrier object, and an offset in
-            the target's shared memory.
+            The copy, assigned to the thread's group or to a barrier object, and its offset in the
+            shared memory of the block.
         """
         active = self.spread(self.live if mask is None else mask)
         places = self._split(shared)
@@ -195,7 +195,7 @@ class Bulk(Mbarriers):
                     yield replace(copy, barrier=end, row=target), offset
 
     def _split(self, address: Array) -> tuple[Array, Array]:
-        """Return offsets, limited to values that Python can slice with, and rows, each by lane."""
+        """Split addresses, by lane, into offsets small enough for Python slices, and block rows."""
         offsets, rows = self.shared_rows(address)
         kept = np.minimum(offsets, np.uint64(1 << 40)).astype(np.int64)
         return self.spread(kept).reshape(-1), self.spread(rows).reshape(-1)
@@ -336,7 +336,7 @@ class Bulk(Mbarriers):
         self.shared[rows] = tensor.as_loaded(self.shared[rows])
 
     def deliver_for(self, waited: Array) -> None:
-        """Deliver the copies whose arrival some barrier objects wait for."""
+        """Deliver the copies that signal the `waited` barrier objects."""
         super().deliver_for(waited)
         if not self._bulk:
             return
@@ -379,7 +379,7 @@ class Bulk(Mbarriers):
         self._bulk_group = self._bulk_group + self.spread(self.full if mask is None else mask)
 
     def wait_bulk(self, most: int, mask: Array | None) -> None:
-        """Deliver all but the latest groups of copies."""
+        """Deliver the copies of all groups but the `most` latest ones."""
         active = self.spread(self.live if mask is None else mask).reshape(-1)
         groups, most = self._bulk_group.reshape(-1), min(most, MANY)
         left = []

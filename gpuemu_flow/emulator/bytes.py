@@ -23,7 +23,7 @@ _G = np.uint64(GLOBAL_BASE)
 
 
 class Bytes(State):
-    """Memory of one batch, and how lanes reach its bytes."""
+    """Memory of one batch, and the accesses of lanes to its bytes."""
 
     def __init__(self, launch: KernelLaunch) -> None:
         super().__init__(launch)
@@ -155,7 +155,7 @@ class Bytes(State):
         return ActiveLanes(self.spread(offsets)[mask], mask, ())
 
     def _numbers(self, lanes: ActiveLanes, chosen: Array) -> Array:
-        """Return the flat lane numbers of some positions among the active lanes."""
+        """Return the flat lane numbers of the active lanes that `chosen` marks."""
         positions = np.flatnonzero(chosen)
         if lanes.mask is not None:
             return np.flatnonzero(lanes.mask)[positions]

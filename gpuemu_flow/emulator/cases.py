@@ -1,4 +1,4 @@
-"""Many input sets of one grid in one launch: each has memory and blocks of its own."""
+"""Run many input sets in one launch, each with its own buffers and its own copy of the grid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuemu_flow.emulator.types import WARP, Array
 from gpuemu_flow.errors import FlowError
 
 MAX_BYTES = 1 << 28
-"""Buffers of the cases of one launch."""
+"""Largest size in bytes of all buffers of one launch of several cases."""
 
 Outputs = tuple[Array | None, ...]
 
@@ -43,9 +43,9 @@ def launch_cases(
     Returns
     -------
     list of tuple or None
-        Contents of each list's buffers afterwards, bit by bit as after single launches. None if
-        the cases must be launched one by one: they are large, can influence each other, or have a
-        finding that must be reported for its own case.
+        Contents of each list's buffers afterwards, equal bit for bit to those of separate launches.
+        None if the cases must be launched one by one: they are large, can influence each other, or
+        have a finding that must be reported for its own case.
     """
     kernel = kernel.for_checks(frozenset(checks))
     per = _cases_at_a_time(kernel, grid, block, lists)

@@ -54,7 +54,7 @@ class ClusterBarriers:
         return WaitResult(passed, absent)
 
     def complete(self, live: Array) -> tuple[Array, Array]:
-        """End the phases at which no running thread is missing.
+        """End the phases at which all running threads have arrived.
 
         Returns
         -------

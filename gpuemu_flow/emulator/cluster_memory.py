@@ -15,10 +15,10 @@ _RANK_AT = np.uint64(RANK_AT)
 
 
 class ClusterMemory(GlobalMemory):
-    """Places in the shared memory of the blocks of one batch."""
+    """Translates addresses of shared memory within the clusters of one batch."""
 
     def begin(self, block_ids: Array) -> None:
-        """Note the place in the batch of each block of each cluster."""
+        """Find out which row of the batch each block of each cluster has."""
         super().begin(block_ids)
         size = self.cluster_size
         order = np.argsort(self.ranks.reshape(-1, size), axis=1)
@@ -42,7 +42,7 @@ class ClusterMemory(GlobalMemory):
         return np.where(named, address & _OFFSET, address), row
 
     def shared_places(self, address: Array) -> Array:
-        """Return the offsets in the batch's shared memory of addresses of shared memory."""
+        """Convert addresses of shared memory to offsets in the shared memory of the batch."""
         if self.cluster_size == 1:
             return address + self.shared_base
         offsets, rows = self.shared_rows(address)
@@ -111,7 +111,7 @@ class ClusterMemory(GlobalMemory):
     def map_shared(
         self, generic: bool, address: Array, rank: Array, mask: Array | None, step: int
     ) -> Array:
-        """Compute ``mapa``: the address of a place in another block's shared memory."""
+        """Compute ``mapa``: the address of the same offset in another block's shared memory."""
         active = self.spread(self.live if mask is None else mask)
         lost = active & (self.spread(rank) >= np.uint32(self.cluster_size))
         if lost.any():

@@ -1,4 +1,4 @@
-"""Order of accesses of global memory by the blocks of a cluster, from their barriers."""
+"""Order that the barriers of a cluster make between accesses of global memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.emulator.types import Array
 
 
 class ClusterOrder:
-    """Order of the blocks of clusters by their barriers, for accesses of global memory.
+    """Order that cluster barriers make between accesses of global memory by different blocks.
 
     Times are those of `GlobalRaces`; blocks are numbered from 1.
     """
@@ -41,6 +41,6 @@ class ClusterOrder:
         self._known[blocks] = np.maximum(self._known[blocks], self._published[members])
 
     def ordered(self, before: Array, when: Array, me: Array) -> Array:
-        """Mark earlier accesses by blocks `before` that are ordered before those of `me` now."""
+        """Mark accesses by blocks `before`, at times `when`, that precede present ones by `me`."""
         known = self._known[me, self._rank[before]]
         return np.asarray((self._cluster[before] == self._cluster[me]) & (when < known))

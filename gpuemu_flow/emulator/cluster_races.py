@@ -1,8 +1,8 @@
 """Races on the shared memory of a cluster's blocks.
 
-The warps of all blocks of a cluster have one vector clock each. A block's barrier joins those of
-its own warps, the cluster's barrier all of them. Memory of a block is gone when its last thread
-has left: each access of another block must lie before that.
+Each warp of each block of a cluster has a vector clock. A block's barrier joins the clocks of its
+own warps, and the cluster's barrier joins the clocks of all warps. The memory of a block is gone
+when its last thread has ended, so accesses of other blocks must be ordered before that.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ClusterRaces(LoggedRaces):
         return np.asarray(self._by_block(known).max(axis=1))
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the clocks of the warps of each block that a barrier of the block releases."""
+        """Join, for each block, the clocks of the warps that its barrier releases."""
         warps = self._by_block(self._count(chosen))
         clock = self._by_block(self._clock)
         joined = np.where(warps[:, :, None], clock, 0).max(axis=1, keepdims=True)
@@ -86,7 +86,7 @@ class ClusterRaces(LoggedRaces):
         self._collected[clusters] = 0
 
     def cluster_pass(self, chosen: Array) -> None:
-        """Join the clocks of threads that waited with those of their cluster at its arrivals."""
+        """Join the clocks of threads that waited with those that their cluster had on arrival."""
         warps = self._warps_of(chosen)[:, :, None]
         known = np.maximum(self._clock, self._published[:, None, :])
         self._clock = np.where(warps, known, self._clock)

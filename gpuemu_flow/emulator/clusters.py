@@ -1,7 +1,8 @@
 """Thread block clusters: which blocks run together, and addresses of each other's shared memory.
 
-An address of shared memory holds an offset in its low 24 bits. Above it stands 0 for the memory of
-the block that uses it, or the rank of a block of its cluster plus one.
+An address of shared memory holds an offset in its low 24 bits. The higher bits are 0 for the memory
+of the block that uses the address; otherwise they are one more than the rank of the addressed block
+in the cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Dimensions = tuple[int, int, int]
 
 ALONE: Dimensions = (1, 1, 1)
 MAX_CLUSTER = 16
-"""Blocks of a cluster: 8 by the programming guide, 16 where a kernel allows a larger one."""
+"""Largest number of blocks of a cluster; above 8, a kernel must allow it on a GPU."""
 
 RANK_AT = 24
 OFFSET = (1 << RANK_AT) - 1
@@ -54,7 +55,7 @@ def block_indices(blocks: Array, grid: Dimensions) -> tuple[Array, Array, Array]
 
 
 def ranks(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Array:
-    """Return the rank of blocks, by linear number, in their clusters."""
+    """Return the rank that each block, given by linear number, has in its cluster."""
     i, j, k = block_indices(blocks, grid)
     cx, cy, cz = cluster
     found: Array = i % cx + cx * (j % cy + cy * (k % cz))
@@ -62,7 +63,7 @@ def ranks(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Array:
 
 
 def cluster_numbers(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Array:
-    """Return the linear numbers of the clusters of blocks, given those of the blocks."""
+    """Return the linear number of the cluster of each block."""
     i, j, k = block_indices(blocks, grid)
     cx, cy, cz = cluster
     found: Array = i // cx + grid[0] // cx * (j // cy + grid[1] // cy * (k // cz))
@@ -70,9 +71,9 @@ def cluster_numbers(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Arr
 
 
 def together(ids: Array, grid: Dimensions, cluster: Dimensions) -> Array:
-    """Sort the numbers of blocks so that the blocks of each cluster stand together.
+    """Sort the numbers of blocks so that the blocks of each cluster are adjacent.
 
-    Clusters stay in the order of their first blocks, and the blocks of a cluster in theirs.
+    Clusters are ordered by their first blocks. Within a cluster, blocks keep their order.
     """
     if size_of(cluster) == 1:
         return ids

@@ -32,7 +32,7 @@ class Code:
         self._known: dict[tuple[object, ...], str] = {}
 
     def __call__(self, block: int, masked: bool) -> BlockFunction:
-        """Return the function of a block, which if `masked` changes no inactive lane."""
+        """Return the function of a block; if `masked`, it changes only active lanes."""
         key = (block, masked)
         found = self._functions.get(key)
         if found is None:

@@ -26,7 +26,7 @@ class Pair:
     multiply, add : int
         Numbers of the steps.
     position : int
-        Operand of the addition that is the product: 1 or 2.
+        Position of the product among the operands of the addition: 1 or 2.
     """
 
     multiply: int
@@ -35,7 +35,7 @@ class Pair:
 
 
 def find_pairs(program: KernelProgram) -> list[Pair]:
-    """Find pairs that may be fused: in one basic block, with factors that are still unchanged."""
+    """Find pairs that may be fused: in one basic block, with factors unchanged in between."""
     blocks = split_blocks(program)
     found = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):

@@ -13,7 +13,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class MissingOpcode:
-    """An opcode of a kernel that cannot be run, and the first place where it stands."""
+    """An opcode of a kernel that cannot be run, and its first occurrence."""
 
     opcode: str
     count: int

@@ -29,18 +29,18 @@ from gpuemu_flow.emulator.missing import fix_of
 from gpuemu_flow.emulator.operands import decode_operand
 
 MAX_STEPS = 200_000
-"""Steps of one kernel with its device functions inlined."""
+"""Largest number of steps of one kernel, with its device functions inlined."""
 
 SYSTEM_CALLS = frozenset({"vprintf", "__assertfail"})
-"""Functions that the driver provides and the emulator has of its own."""
+"""Functions that the driver provides on a GPU and that the emulator implements."""
 
 SHARED_GUARD = 64
-"""Bytes between shared variables, so that running over the end of one shows."""
+"""Bytes between shared variables, so that an access past the end of one is found."""
 
 MAX_CALL_DEPTH = 32
 
 STACK_BYTES = 8192
-"""Bytes of a thread's local memory that ``alloca`` may take at most."""
+"""Largest number of bytes of a thread's local memory that ``alloca`` may take."""
 
 
 def decode_program(function: Function) -> KernelProgram:

@@ -20,7 +20,7 @@ MAX_LAUNCHES = 64
 _NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 Fault = Callable[[tuple[str, ...], str, str], None]
-"""Takes where in the table a fault lies, what it is, and how to fix it."""
+"""Callable that takes a fault's position in the table, its description and a fix."""
 
 Expression = str | int
 
@@ -70,7 +70,7 @@ class DescribedLaunches:
 
 
 def canonical_text(table: Mapping[str, Json]) -> str:
-    """Write the description as JSON with one form for equal descriptions."""
+    """Write the description as JSON; equal descriptions give equal text."""
     kept = (*LAUNCH_KEYS, "launches", "outputs", "scratch", "checks", "backend")
     return json.dumps({k: table[k] for k in kept if k in table}, sort_keys=True)
 

@@ -36,7 +36,7 @@ def check_dimensions(
     shared : int
         Bytes of dynamic shared memory.
     cluster : sequence of int
-        If empty, the size that the kernel was compiled for, else one block.
+        If empty: the size that the kernel was compiled for or, if there is none, one block.
 
     Returns
     -------

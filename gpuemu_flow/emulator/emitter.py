@@ -150,7 +150,7 @@ class Emitter:
         return self.temporary(f"{expression}.{'view' if same else 'astype'}({dtype!r})")
 
     def symbol(self, operand: Symbol) -> str:
-        """Write the address of a variable as u8."""
+        """Write the address of a variable as a 64-bit integer."""
         if operand.space == "global":
             return self.temporary(f"m.symbol({operand.offset}, {operand.displacement})")
         if operand.space == "param":
@@ -162,7 +162,7 @@ class Emitter:
         return self.constant(value, ("address", offset))
 
     def address(self, operand: MemoryOperand) -> str:
-        """Write an address operand as u8."""
+        """Write an address operand as a 64-bit integer."""
         base, displacement = operand.base, operand.displacement
         if isinstance(base, Symbol):
             moved = Symbol(base.space, base.offset, base.displacement + displacement)

@@ -1,4 +1,4 @@
-"""Findings of the checks, as data: one per check and place, with a count."""
+"""Findings of the checks, as data: one per check and location, with a count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_CHECKS = ("mem", "init", "race", "sync")
 """Checks that one launch makes; the others launch the kernel again."""
 
 DOUBTS = ("contract", "approx")
-"""Checks that find no mistake but a verdict that is none: it flips with the compiler or GPU."""
+"""Checks that find no mistake, but a verdict that depends on the compiler or the GPU."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class CheckFinding:
     rule : str
         Kind of mistake, kebab-case: ``out-of-bounds``, ``read-after-write``.
     words : str
-        Message with block, thread and address, without the place; `THERE` stands for the
-        second place.
+        Message with block, thread and address but without source locations; `THERE` stands for the
+        second location.
     kernel : str
     place : StepLocation
     block, thread : tuple of int
@@ -53,7 +53,7 @@ class CheckFinding:
 
     @property
     def message(self) -> str:
-        """Describe the finding in words, with the second place."""
+        """Describe the finding in words, with the second location if there is one."""
         return self.typed().message
 
     def typed(self, code_line: Callable[[int], int] = int) -> KernelFinding:
@@ -101,7 +101,7 @@ def _short(text: str) -> str:
 
 _SPACES = ("global", "shared", "local", "const", "param")
 _WHOLE = ("order", "trap", *DOUBTS)
-"""Checks whose words say all."""
+"""Checks whose messages are complete without the instruction."""
 
 
 def show_index(index: tuple[int, int, int]) -> str:

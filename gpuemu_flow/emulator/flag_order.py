@@ -1,9 +1,9 @@
 """Order that fences and flags in shared memory make between the warps of a block.
 
-A warp that executed a fence and then stores to a flag, or updates it by an atomic, publishes its
-vector clock of the fence. A warp that polls the flag (`polling`), or updates it by an atomic,
-merges that clock into its own. Accesses of a warp between its fence and its next barrier count as
-made before the fence, because clocks advance at barriers only.
+A warp that executed a fence and then stores to a flag, or updates it by an atomic, publishes the
+vector clock that it had at the fence. A warp that polls the flag (`polling`), or updates it by an
+atomic, merges that clock into its own. Accesses of a warp between its fence and its next barrier
+count as made before the fence, because clocks advance at barriers only.
 """
 
 from __future__ import annotations

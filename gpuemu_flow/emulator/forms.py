@@ -50,7 +50,7 @@ MODIFIERS: dict[str, frozenset[str]] = {
         frozenset(),
     ),
 }  # fmt: skip
-"""Words beside types that an instruction may have; those that are missing here look themselves."""
+"""Words besides types that an instruction may have; for one not listed here its builder decides."""
 
 
 @cache

@@ -53,10 +53,10 @@ class BlockTrace:
 class GlobalRaces:
     """Races between blocks on global memory, over all batches of a launch.
 
-    Accesses of two blocks are in order when the first block released after its access (a fence
-    and then an atomic, or an atomic with release semantics) and the second acquired later (an
-    atomic, an acquire load, or a load that polls: see `polling`). The variable that carried the
-    signal is not examined.
+    Accesses of two blocks are in order when the first block released after its access (a fence and
+    then an atomic, or an atomic with release semantics) and the second acquired later (an atomic,
+    an acquire load, or a load that polls: see `polling`). It is not checked that both used the same
+    variable.
     """
 
     def __init__(self, launch: KernelLaunch) -> None:
@@ -65,9 +65,9 @@ class GlobalRaces:
         cells = len(launch.arena.data) // self._grain + 64
         self._time = 1
         self._written = BlockTrace(cells)
-        # Two readers of each cell, so that at least one is another block than a later writer.
+        # Two readers of each cell: a later writer is a different block than at least one of them.
         self._reads = [BlockTrace(cells) for _ in range(2)]
-        # Accesses that atomics and others of their kind may meet at any time.
+        # Strong accesses, which may meet atomics and other strong accesses at any time.
         self._strong_written = BlockTrace(cells)
         self._strong_reads = [BlockTrace(cells) for _ in range(2)]
         self._met_strong = False
@@ -133,7 +133,7 @@ class GlobalRaces:
         strong: bool,
         same: Callable[[], Array] | None = None,
     ) -> bool:
-        """Record one access, and report those that nothing orders with another block's.
+        """Record one access; report it where it is not ordered with one of another block.
 
         Parameters
         ----------
@@ -148,7 +148,7 @@ class GlobalRaces:
         Returns
         -------
         bool
-            True if lanes of several blocks wrote to one place.
+            True if lanes of several blocks wrote to the same address.
         """
         if strong:
             words = self._launch.program.steps[step].opcode.segments
@@ -205,7 +205,7 @@ class GlobalRaces:
         second.record(cells[beaten], me[beaten], self._time, step)
 
     def collide(self, state: State, lanes: ActiveLanes, lost: Array, step: int) -> None:
-        """Report blocks that wrote different values to one place in one instruction.
+        """Report blocks that wrote different values to the same address in one instruction.
 
         Parameters
         ----------

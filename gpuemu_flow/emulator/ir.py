@@ -1,4 +1,4 @@
-"""The emulator's own form of a kernel: decoded operands, steps, places, memory layout."""
+"""The emulator's own form of a kernel: decoded operands, steps, locations, memory layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A constant: `kind` is ``int`` (a value), ``f32`` or ``f64`` (bits in `value`)."""
+    """A constant: `value` is the number if `kind` is ``int``, the bits if ``f32`` or ``f64``."""
 
     value: int
     kind: str = "int"
@@ -54,7 +54,7 @@ class OperandGroup:
 
 @dataclass(frozen=True, slots=True)
 class MemoryOperand:
-    """``[base+displacement]``."""
+    """The address operand ``[base+displacement]``."""
 
     base: Register | Immediate | Symbol
     displacement: int
@@ -95,7 +95,7 @@ Operand = (
 
 @dataclass(frozen=True, slots=True)
 class StepLocation:
-    """The place of a step: PTX line, source file and line, and its text for messages."""
+    """The location of a step: PTX line, source file and line, and its text for messages."""
 
     text: str
     ptx_line: int
@@ -144,7 +144,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class KernelParameter:
-    """A kernel parameter and its place in the parameter block."""
+    """A kernel parameter and its offset and size in the parameter block."""
 
     name: str
     type: str
@@ -193,11 +193,11 @@ class KernelProgram:
     globals : list of GlobalVariable
         ``Symbol("global", n)`` means the n-th.
     dynamic_offset : int
-        Offset of the shared memory whose size the launch gives; -1 if the kernel names none.
+        Offset of the shared memory whose size the launch gives; -1 if the kernel declares none.
     required_cluster : tuple of int or None
         Blocks per cluster that the kernel was compiled for; None if the launch sets them.
     largest_cluster : int
-        Blocks per cluster at most.
+        Largest number of blocks per cluster.
     """
 
     name: str
@@ -219,7 +219,7 @@ class KernelProgram:
     largest_cluster: int = 1
 
     def place(self, step: int) -> StepLocation:
-        """Return the place of a step."""
+        """Return the location of a step."""
         found = self.steps[step]
         source = self.module.source
         file, line = "", 0

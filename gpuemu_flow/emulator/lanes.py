@@ -6,12 +6,13 @@ from gpuemu_flow.emulator.types import Array
 
 
 class ActiveLanes:
-    """The active lanes of one access: their flat numbers, or all of them.
+    """The active lanes of one access and the offsets that they access.
 
     Attributes
     ----------
     offsets : uint64 array, 1-D
-        Offset into the space of each active lane; one entry where all lanes read one place.
+        Offset into the space, by active lane; lanes that load one address together may have a
+        single entry.
     mask : bool array or None
         None when all lanes are active.
     shape : tuple of int

@@ -34,10 +34,10 @@ BATCH_THREADS = 32768
 """Threads in flight: enough to hide Python's cost per step, few enough to stay in the cache."""
 
 BATCH_LOCAL = 1 << 26
-"""Bytes of local memory in flight."""
+"""Largest number of bytes of local memory of the threads in flight."""
 
 DEFAULT_BUDGET = 20_000_000_000
-"""Thread instructions of one launch."""
+"""Largest number of thread instructions of one launch, unless it sets another."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class LaunchResult:
     backend : str
         Back end that ran the launch: ``numpy`` or ``c``.
     note : str
-        Reason why the compiled back end did not run a launch that asked for it, or that is large.
+        Reason why C did not run a launch that requested C or is large; empty if there is none.
     """
 
     buffers: tuple[Array | None, ...]
@@ -139,7 +139,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """Return the entry's name as it stands in the PTX."""
+        """Return the entry's name as written in the PTX."""
         return self.program.name
 
     @property
@@ -173,16 +173,17 @@ class Kernel:
             Bytes of dynamic shared memory.
         checks : iterable of str
         budget : int
-            Thread instructions at most.
+            Largest number of thread instructions.
         order : sequence of int or None
             Linear block numbers in the order in which they run; None for ascending.
         warps_reversed : bool
-            Let the last warp of a block act before the others; always runs with numpy.
+            True to let the last warp of a block act before the others; always runs with numpy.
         backend : str
             ``numpy``; ``c``, with numpy where C cannot run (the result's note gives the reason);
             or ``auto``: C for large launches if there is a compiler and both give the same bits.
         cluster : sequence of int
-            Blocks per cluster. If empty, the size that the kernel was compiled for, else one.
+            Blocks per cluster. If empty: the size that the kernel was compiled for or, if there is
+            none, one block.
 
         Returns
         -------
@@ -203,7 +204,7 @@ class Kernel:
         )
 
     def for_checks(self, checks: frozenset[str]) -> Kernel:
-        """Return the kernel that a launch with some checks executes."""
+        """Return this kernel or, if the check ``init`` needs it, one that watches registers."""
         return self._watching() if "init" in checks and self._blocks.entry_live else self
 
     def _launch(

@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.errors import unsupported
 from gpuemu_flow.emulator.ir import GlobalVariable, KernelParameter
 
 MAX_VARIABLE_BYTES = 1 << 28
-"""Largest single variable of a module: a hostile file declares exabytes."""
+"""Size of the largest permitted variable: a hostile file may declare exabytes."""
 
 _PARAMETERS = re.compile(r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)", re.ASCII)
 _VALUE = re.compile(r"[^\s,{}]+(?:\([^()]*\))?(?:\s*\+\s*\d+)?", re.ASCII)
@@ -21,7 +21,7 @@ _GENERIC = re.compile(r"(?:generic\()?([A-Za-z_$%][\w$%]*)\)?(?:\s*\+\s*(\d+))?\
 
 
 def align_up(offset: int, alignment: int) -> int:
-    """Round an offset up to a multiple."""
+    """Round an offset up to a multiple of `alignment`."""
     alignment = max(1, alignment)
     return -(-offset // alignment) * alignment
 

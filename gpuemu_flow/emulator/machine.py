@@ -28,10 +28,10 @@ BlockFunction = Callable[[Any, list[Array], "Array | None", Array], "Array | Non
 CodeSource = Callable[[int, bool], BlockFunction]
 
 PATIENCE = 64
-"""Rounds that a group may wait for others in a loop before the others are let run."""
+"""Rounds that a group may wait in a loop for other groups before one of them runs."""
 
 LEAST_CHARGE = 1024
-"""Threads that one step is charged for at least, so that a lonely loop ends in time too."""
+"""Least number of threads that a step is charged for, so that a loop of one thread ends soon."""
 
 
 class BlockMachine(Printing):
@@ -71,7 +71,7 @@ class BlockMachine(Printing):
         self, name: Array, wanted: Array | None, arrive_only: bool,
         predicate: Array | None, operation: str, result: int,
     ) -> None:  # fmt: skip
-        """Store the request of the barrier that closes a block."""
+        """Store the request of the barrier that ends a basic block."""
         self.barrier_request = BarrierRequest(
             name, wanted, arrive_only, predicate, operation, result
         )
@@ -123,7 +123,7 @@ class BlockMachine(Printing):
     def step_block(
         self, block: int, registers: list[Array], mask: Array | None, group: Array, alone: bool
     ) -> Array | None:
-        """Execute one block for a group; return the branch's condition."""
+        """Execute one basic block for a group; return the condition of its branch."""
         return self._code(block, not alone)(self, registers, mask, group)
 
 
@@ -174,7 +174,7 @@ class _Schedule:
                 return
 
     def _another(self, block: int) -> int:
-        """Choose the next group to run in place of a waiting one, in turn."""
+        """Return the basic block whose group runs instead of a waiting group; blocks take turns."""
         others = sorted(
             b
             for b, group in self._groups.items()
@@ -340,7 +340,7 @@ class _Schedule:
         if len(np.unique(steps[released])) == 1:
             return
         low = np.where(released, steps, np.iinfo(np.int32).max).min(axis=1)
-        # barrier.sync without .aligned is there for warps that go different ways.
+        # Warps may reach a barrier.sync without .aligned by different instructions.
         free = [i for i, s in enumerate(self._steps) if is_unaligned(s)]
         other = released & (steps != low[:, None]) & waiting.plain & ~np.isin(steps, free)
         for step in np.unique(steps[other]).tolist():

@@ -1,8 +1,8 @@
 """Matrix operations of warps: ldmatrix, stmatrix and mma.
 
-A fragment of ``mma`` is laid out as the PTX ISA says ("Matrix Fragments for mma"): with ``g`` the
-lane divided by 4, ``t`` the rest, and ``e`` elements in a 32-bit register, element ``j`` of
-register ``r`` of A stands in row ``g + 8 * (r % 2)`` and column ``4e * (r // 2) + t * e + j``.
+A fragment of ``mma`` is laid out as in the PTX ISA ("Matrix Fragments for mma"): with ``g`` the
+lane divided by 4, ``t`` the remainder, and ``e`` elements in a 32-bit register, element ``j`` of
+register ``r`` of A is in row ``g + 8 * (r % 2)`` and column ``4e * (r // 2) + t * e + j``.
 """
 
 from __future__ import annotations

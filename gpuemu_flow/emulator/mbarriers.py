@@ -11,14 +11,14 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 PATIENCE = 1_000_000
-"""Waits in a row of which none succeeds, before the threads are taken to wait for ever."""
+"""Number of failed waits in a row after which the threads are taken to wait for ever."""
 
 ALONE = 500
-"""Waits that one wait counts for when no other thread is running."""
+"""Number of failed waits that one counts for when no other thread is running."""
 
 IDLE = 20_000
-"""Waits that one wait counts for when all running threads have waited in vain since the last
-arrival at any barrier object, and done nothing else."""
+"""Number of failed waits that one counts for when, since the last arrival at any barrier object,
+all running threads have done nothing but wait in vain."""
 
 _INCREMENT = AtomicForm("mbarrier.increment", "b64")
 _ARRIVE = AtomicForm("mbarrier.arrive", "b64")
@@ -30,7 +30,7 @@ class StuckError(Exception):
 
 @dataclass
 class _CopyArrival:
-    """Arrivals that come with the copies of their threads (``cp.async.mbarrier.arrive``)."""
+    """Arrivals due when the copies of their threads complete (``cp.async.mbarrier.arrive``)."""
 
     lanes: Array
     space: str
@@ -83,7 +83,7 @@ class Mbarriers(Asynchronous):
             lanes = np.flatnonzero(active)
             other = np.zeros(self.full.size, bool)
             other[lanes[there != lanes // self.width]] = True
-            if other.any():  # the blocks that wait there see what these have written
+            if other.any():  # blocks that wait see what these threads wrote
                 self.global_races.signal(self, other.reshape(self.full.shape), releases=True)
         old = self.atomic(space, form, address, (wide, nbytes), mask, step)
         many = active & (mbarrier.pending(old) < wide)
@@ -136,7 +136,7 @@ class Mbarriers(Asynchronous):
         self._arrivals = left
 
     def deliver_for(self, waited: Array) -> None:
-        """Deliver the copies whose arrival some barrier objects wait for."""
+        """Deliver the copies that signal the `waited` barrier objects."""
         self._deliver_arrivals(waited)
 
     def _ended(
@@ -159,7 +159,7 @@ class Mbarriers(Asynchronous):
         Parameters
         ----------
         awaited : array
-            State that an arrival gave, or with `parity` the parity of a phase.
+            State that an arrival returned; if `parity` is set, the parity of a phase.
 
         Returns
         -------

@@ -33,7 +33,7 @@ class Buffer:
     ----------
     name : str
     start, size : int
-        Offset into the arena and bytes.
+        Offset into the arena, and number of bytes.
     item : int
         Bytes of one element, for messages.
     initialised : bool
@@ -83,7 +83,7 @@ class LaunchArena:
         return start
 
     def rewind(self, top: int) -> None:
-        """Continue allocation at a place in a reserved piece."""
+        """Continue allocation at the offset `top` of a reserved piece."""
         self._top = top
 
     def allocate(
@@ -135,7 +135,7 @@ class LaunchArena:
         return None
 
     def describe(self, offset: int) -> str:
-        """Describe the place of an offset: ``x[17] + 2 bytes``, ``4 bytes past the end of x``."""
+        """Describe an offset: ``x[17] + 2 bytes``, ``4 bytes past the end of x``."""
         if not self.buffers:
             return "no buffer"
 
@@ -197,7 +197,7 @@ class SideBySide:
 
 
 def describe_in(buffer: Buffer, offset: int) -> str:
-    """Describe the place of an offset relative to one buffer."""
+    """Describe an offset relative to one buffer."""
     into = offset - buffer.start
     if into < 0:
         return f"{-into:,} bytes before {buffer.name} ({buffer.size:,} bytes)"

@@ -12,7 +12,7 @@ from gpuemu_flow.emulator.launch import choose_entry, read_entries
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SITES = 4
-"""Places of one kind of bug in a kernel; they are spread over it."""
+"""Largest number of places where one kind of bug is planted; they are spread over the kernel."""
 
 _COMPARED = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
 _INTEGERS = frozenset({"s16", "u16", "s32", "u32", "s64", "u64"})
@@ -20,8 +20,8 @@ _FLUSHED = frozenset({"add", "sub", "mul", "fma", "min", "max"})
 _CONSTANT = re.compile(r"\d+\Z", re.ASCII)
 
 Change = Callable[[Instruction, Body], "str | None"]
-"""From an instruction to what stands in its place, without the guard; None where it does not
-apply."""
+"""Callable that returns the replacement of an instruction, without its guard; None where the bug
+does not apply."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class MutantKind:
 
 @dataclass(frozen=True)
 class PtxMutant:
-    """One bug at one place.
+    """One bug, planted at one location of a PTX file.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ MUTANT_KINDS: tuple[MutantKind, ...] = (
 
 
 def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMutant]:
-    """Plant each kind of bug at some places of a kernel, one at a time.
+    """Plant each kind of bug at some locations of a kernel, one at a time.
 
     Parameters
     ----------
@@ -218,8 +218,8 @@ def _partner(kind: MutantKind, body: Body, changed: Instruction) -> Instruction 
 def _replaced(
     text: str, instruction: Instruction, new: str, partner: Instruction | None = None
 ) -> bytes:
-    # A guard stands before the offset and stays. The text has one character for each byte, and
-    # spaces for comments.
+    # The guard stays, because it is before the offset. In the text, each byte is one character and
+    # comments are replaced by spaces.
     if partner is not None:
         end = _end_of(text, partner)
         text = f"{text[: partner.offset]}{text[end:]}"

@@ -8,7 +8,7 @@ _LAST = re.compile(r"(\d{1,4})([A-Za-z_]\w*)\Z", re.ASCII)
 
 
 def plain_function(symbol: str) -> str:
-    """Take a function's own name out of an Itanium C++ symbol."""
+    """Return a function's plain name from its C++ symbol; return other text unchanged."""
     if not symbol.startswith("_Z"):
         return symbol
     rest, name = symbol[2:].lstrip("NKL"), symbol
@@ -20,7 +20,7 @@ def plain_function(symbol: str) -> str:
 
 
 def plain_variable(symbol: str) -> str:
-    """Take a variable's own name out of the symbol of a static variable of a function."""
+    """Return a static variable's plain name from its symbol; return other text unchanged."""
     if not symbol.startswith("_ZZ"):
         return symbol
     for start in range(len(symbol) - 1, 2, -1):

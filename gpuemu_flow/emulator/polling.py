@@ -16,18 +16,18 @@ from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Step
 from gpuemu_flow.quick_dataclass import dataclass
 
 STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
-"""Modifiers of accesses that other threads may make to one place at the same time."""
+"""Modifiers of accesses that several threads may make to one address at the same time."""
 
 ORDERS_NOTHING = "; a volatile or relaxed access orders nothing, so the value depends on timing"
 """Words added to a finding about two strong accesses."""
 
 RELEASES = frozenset({"release", "acq_rel"})
-"""Modifiers of accesses that hand on what their thread did before."""
+"""Modifiers of accesses that publish what their thread did before."""
 
 _ALWAYS = frozenset({"acquire", "mmio"})
 _ATOMICS = frozenset({"atom", "red"})
 _HIDDEN = frozenset({"shared", "local", ""})
-"""Spaces through which the threads of a block pass on what one of them read."""
+"""State spaces through which a loaded value can reach other threads of the block."""
 
 
 def is_strong(step: Step) -> bool:
@@ -36,7 +36,7 @@ def is_strong(step: Step) -> bool:
 
 
 def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
-    """List the strong loads that may read either value, by number of step.
+    """List the steps of the strong loads for which the kernel allows either value.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class _Flow:
         self._count = len(blocks.starts)
 
     def is_polling(self, load: int) -> bool:
-        """Tell whether a load's value only decides whether to look, or to try, again."""
+        """Tell whether a load's value only decides if the kernel loads again or tries an update."""
         reach = self._follow(load)
         return (
             self._is_repeated(load, reach)
@@ -126,7 +126,7 @@ class _Flow:
             yield from range(self.blocks.starts[b], self.blocks.ends[b])
 
     def _condition(self, block: int) -> set[int]:
-        """Return the registers that decide where a block goes on."""
+        """Return the registers that decide which block follows a block."""
         step = self.program.steps[self.blocks.ends[block] - 1]
         found = set(registers_in(step.operands[0])) if step.opcode.base == "brx" else set()
         if step.guard is not None:
@@ -147,7 +147,7 @@ class _Flow:
         return reach
 
     def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
-        """Let the value flow through one step."""
+        """Add a step's results to the dependent registers, if the step depends on the value."""
         base, space = step.opcode.base, step.opcode.space
         defined, used = passes
         if base == "ld" and reach.hidden and space in _HIDDEN:
@@ -157,7 +157,7 @@ class _Flow:
             reach.hidden |= base == "st" and space in _HIDDEN
 
     def _decide(self, block: int, reach: _Reach) -> None:
-        """Mark blocks that not all branches reach, and registers that they set for other blocks."""
+        """Mark blocks that not all branch targets reach, and the registers they set for others."""
         ways = [self._forward(target) for target in self.blocks.successors[block]]
         only = {b for way in ways for b in way if not all(b in other for other in ways)}
         reach.decided |= only
@@ -176,7 +176,7 @@ class _Flow:
         return found
 
     def _is_repeated(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value decides that a loop around the load ends."""
+        """Tell whether the value decides if a loop around the load ends."""
         home = self._block_of(load)
         return any(
             self._condition(b) & reach.registers and not loop.issuperset(self.blocks.successors[b])
@@ -186,7 +186,7 @@ class _Flow:
         )
 
     def _is_first_look(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value decides that a loop of the same load begins.
+        """Tell whether the value decides if a loop begins that repeats the same load.
 
         Compilers turn ``while`` into a test and a loop with the test at its end.
         """
@@ -213,7 +213,7 @@ class _Flow:
         )
 
     def _only_saves_work(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value decides only if atomics, or stores to the same place, execute."""
+        """Tell whether the value only decides if atomics or stores to its own address execute."""
         place = self.program.steps[load].operands[1]
         for step in self.program.steps:
             base = step.opcode.base

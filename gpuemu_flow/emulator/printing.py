@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.wgmma import WarpGroups
 
 MAX_PRINTED = 1 << 20
-"""Characters that are kept of one launch."""
+"""Largest number of characters that are kept of the output of one launch."""
 
 MAX_TEXT = 4096
 _DIRECTIVE = re.compile(
@@ -95,9 +95,9 @@ def format_c(
     ----------
     form : str
     fetch : callable
-        Bytes of the argument buffer, by offset and size.
+        Returns bytes of the argument buffer, by offset and size.
     text : callable
-        The string at an address.
+        Returns the string at an address.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """Races on shared memory between barriers; most intervals are cleared without an exact analysis.
 
 Between two barriers of whole blocks, accesses are only logged. At the second barrier an interval
-without writes is dropped, and so is one in which no two threads touched a place that one of them
-wrote. Any other interval is replayed, access by access, to `SharedRaces`, which knows every other
-way to order accesses.
+without writes is dropped, and so is one in which no thread touched bytes that another thread wrote.
+Any other interval is replayed, access by access, to `SharedRaces`, which knows every other way to
+order accesses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_LANES = 1 << 22
-"""Lanes of the accesses noted at a time; an interval with more is looked at as it goes on."""
+"""Limit on lanes of logged accesses; beyond it, each access of an interval is checked when made."""
 
 
 @dataclass
@@ -162,7 +162,7 @@ class LoggedRaces(SharedRaces):
         )  # fmt: skip
 
     def _whole(self, event: _Access) -> tuple[ActiveLanes, Array | None]:
-        """Repeat the offset of a load shared by all lanes for every lane."""
+        """Expand the offsets of a load that many lanes share to one offset for each lane."""
         lanes, good = event.lanes, event.good
         full = self._s.full.shape
         if lanes.mask is not None or lanes.offsets.size == self._s.full.size:

@@ -19,7 +19,7 @@ _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
 
 
 def smallest_access(program: KernelProgram) -> int:
-    """Return the bytes of the smallest memory access, at most 4, as the unit of race checks."""
+    """Return the size in bytes of the smallest access, at most 4: the unit of race checks."""
     sizes = [
         SIZES.get(step.opcode.type, 4)
         for step in program.steps
@@ -29,11 +29,11 @@ def smallest_access(program: KernelProgram) -> int:
 
 
 _INDEPENDENT = 70
-"""Target (sm_70) from which the lanes of a warp go on one by one, volatile accesses or not."""
+"""First target (sm_70) on which the lanes of a warp do not execute in lockstep."""
 
 
 def _sm(program: KernelProgram) -> int:
-    """Return the number of a program's target, or 1000 if the target has none."""
+    """Return the number in a program's target, 90 for ``sm_90``; 1000 if there is none."""
     digits = "".join(c for c in program.module.target.partition("_")[2] if c.isdigit())
     return int(digits) if digits else 1000
 
@@ -62,7 +62,7 @@ class SharedRaces:
         self._size = cells
         self._written = _Trace(cells)
         self._reads = (_Trace(cells), _Trace(cells))
-        # Accesses that atomics and others of their kind may meet at any time.
+        # Strong accesses, which may meet atomics and other strong accesses at any time.
         self._strong: tuple[_Trace, tuple[_Trace, _Trace]] | None = None
         self._made_flags: FlagOrder | None = None
 
@@ -77,7 +77,7 @@ class SharedRaces:
         strong: bool,
         kept: bool = False,
     ) -> None:
-        """Record one access, and report those that no barrier orders.
+        """Record one access; report it where no barrier orders it with one of another thread.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class SharedRaces:
 
     @property
     def _flags(self) -> FlagOrder:
-        """Return the order by flags, which few kernels need."""
+        """Return the order that flags make; it is made on first use, as few kernels need it."""
         if self._made_flags is None:
             self._made_flags = FlagOrder(self._s.launch.program, self._size)
         return self._made_flags
@@ -185,7 +185,7 @@ class SharedRaces:
         return is_strong(steps[step]) and is_strong(steps[other])
 
     def _in_step(self, me: Array, who: Array, steps: Array, step: int) -> Array:
-        """Mark strong accesses within a warp of a GPU whose warps execute in lockstep."""
+        """Mark strong accesses of the same warp, if the warps of the GPU execute in lockstep."""
         if _sm(self._s.launch.program) >= _INDEPENDENT:
             return np.zeros(me.shape, bool)
         others = np.unique(steps).tolist()
@@ -256,7 +256,7 @@ class SharedRaces:
             self._clock[:, index, index] += warps
 
     def signal(self, places: Array, lanes: Array) -> None:
-        """Store the clocks of some lanes' warps at barrier objects, by their places."""
+        """Store the clocks of some lanes' warps at barrier objects, by the objects' offsets."""
         row, warp = self._row[lanes], self._warp[lanes]
         pairs = np.unique(row * self._warps + warp)
         rows, warps = pairs // self._warps, pairs % self._warps
@@ -292,7 +292,7 @@ class _Trace:
         self.step[cells] = step
 
     def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
-        """Mark the cells whose last access is not ordered before some lanes."""
+        """Mark the cells whose last access is not ordered before accesses of the given warps."""
         who = self.who[cells]
         known = races.knows(row, warp, np.maximum(who, 0))
         return (who >= 0) & (self.when[cells] >= known)
@@ -301,7 +301,7 @@ class _Trace:
         self, races: SharedRaces, cells: Array, me: Array, row: Array, warp: Array, step: int,
         verb: str, write: bool, offsets: Array,
     ) -> None:  # fmt: skip
-        """Report lanes whose access is not ordered with the last one of another thread."""
+        """Report lanes whose access is not ordered with the last access of another thread."""
         who = self.who[cells]
         bad = (who >= 0) & (who != me)
         if not bad.any():

@@ -54,7 +54,7 @@ BIT_TYPES = frozenset({"b16", "b32", "b64"})
 
 
 def builds(*bases: str) -> Callable[[Builder], Builder]:
-    """Register the builder of the forms of some base names."""
+    """Register a function that builds the forms of opcodes with these base names."""
 
     def register(builder: Builder) -> Builder:
         for base in bases:
@@ -65,7 +65,7 @@ def builds(*bases: str) -> Callable[[Builder], Builder]:
 
 
 def rounding(words: frozenset[str], default: str = "rn") -> str:
-    """Return the rounding mode that an opcode names."""
+    """Return the rounding mode that an opcode names, else `default`."""
     return next((mode for mode in ROUNDINGS if mode in words), default)
 
 

@@ -22,7 +22,7 @@ def rewritten(
     ----------
     program : KernelProgram
     pieces : mapping of int to sequence of Step
-        Replacement of each step; targets of branches are numbers of old steps.
+        Replacement of each step, by its number; branches in it refer to numbers of old steps.
     first : sequence of Step
         Steps to execute once, before all others.
     types : sequence of str
@@ -43,10 +43,10 @@ def rewritten(
 
 
 def new_register(program: KernelProgram, extra: Sequence[str], type_name: str) -> Register:
-    """Return a new register, numbered behind those that were added already."""
+    """Return a new register, numbered after those of the program and the `extra` ones."""
     return Register(len(program.register_types) + len(extra), type_name)
 
 
 def like(step: Step, **changes: Any) -> Step:
-    """Copy a step's place and guard for a step of another kind."""
+    """Copy a step without its branch targets, and change some fields."""
     return replace(step, targets=(), **changes)

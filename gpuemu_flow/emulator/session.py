@@ -100,7 +100,7 @@ def exit_code(result: LaunchResult) -> int:
 
 
 def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
-    """Read ``8`` or ``8,4,1``."""
+    """Read the size of a grid, block or cluster, such as ``8`` or ``8,4,1``."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
         raise bad_launch(f"--{what} {text!r} is no shape", "write 8 or 8,4,1")

@@ -55,7 +55,7 @@ class SharedMemory(ClusterMemory):
         return far, good
 
     def _back(self, chosen: Array, lanes: ActiveLanes) -> Array:
-        """Scatter one value per active lane to the shape of all lanes."""
+        """Scatter one truth value per active lane into an array of all lanes, False elsewhere."""
         if lanes.mask is None:
             return chosen.reshape(lanes.shape)
         out = np.zeros(self.full.shape, bool)

@@ -1,4 +1,4 @@
-"""Products with a sparse A (PTX ISA, "mma.sp"): its elements, and metadata that say where they are.
+"""Products with a sparse A (PTX ISA, "mma.sp"): stored elements, and metadata with their columns.
 
 A is stored with half of its columns. Of every four elements of a row two are stored, each with an
 index of two bits. Of every two ``tf32`` elements one is stored, with an index of four bits. Of
@@ -49,7 +49,7 @@ class SparseForm:
     selector : int
         Chooses the lanes that hold the metadata.
     ordered : bool
-        True if the indices of a group must rise.
+        True if the indices of a group must be ascending.
     """
 
     whole: MatrixForm
@@ -58,7 +58,7 @@ class SparseForm:
 
     @property
     def stored(self) -> MatrixForm:
-        """Return the form of the product of A as it is stored."""
+        """Return the form of a product whose A has the stored columns only."""
         w = self.whole
         return MatrixForm(w.m, w.n, w.k // 2, w.a, w.b, w.c, w.d)
 
@@ -69,14 +69,14 @@ class SparseForm:
 
     @property
     def chunks(self) -> int:
-        """Return the number of pieces that the metadata of a row come in."""
+        """Return the number of pieces of metadata that each row has."""
         index = 4 if self.whole.a == "tf32" else 2
         elements = self.whole.k // 2 // (2 if ELEMENT_BITS[self.whole.a] == 4 else 1)
         return elements * index // (32 if self.wide else 16)
 
     @property
     def selectors(self) -> int:
-        """Return the number of selectors that there are."""
+        """Return the number of valid selectors."""
         return 4 // (self.chunks * (2 if self.wide else 1))
 
 
@@ -102,12 +102,12 @@ def _indices(metadata: Array, form: SparseForm) -> Array:
 
 
 def columns_of(metadata: Array, form: SparseForm) -> tuple[Array, Array]:
-    """Find the columns of A that its stored elements stand in.
+    """Find the column of A that each stored element belongs to.
 
     Parameters
     ----------
     metadata : uint32 array
-        One for each of 32 lanes, the last axis.
+        One word for each lane; the last axis holds the 32 lanes.
     form : SparseForm
 
     Returns

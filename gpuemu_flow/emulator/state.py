@@ -29,7 +29,7 @@ class _Tally:
 
 @dataclass(frozen=True)
 class CaseMemory:
-    """Differences between the cases of one launch: places of their parameters and variables.
+    """The parameters and variables of one case of a launch, which differ between cases.
 
     Attributes
     ----------
@@ -66,11 +66,11 @@ class KernelLaunch:
     budget : int
         Thread instructions that may be spent.
     cases : tuple of CaseMemory
-        Several input sets side by side, each with a grid of its own; empty for one. Block ``b``
-        of case ``c`` has the number ``c * blocks + b``.
+        Several input sets side by side, each with a grid of its own; empty for a single set. Block
+        ``b`` of case ``c`` has the number ``c * blocks + b``.
     warps_reversed : bool
-        Lay the warps of each block into lanes from the last to the first. The lanes of one step
-        act in their order, so the last warp then comes before the others.
+        True to lay the warps of each block into lanes from the last to the first. The lanes of one
+        step act in their order, so the last warp then comes before the others.
     cluster : tuple of int
         Blocks per cluster, by dimension.
     """
@@ -126,9 +126,9 @@ class KernelLaunch:
         self, check: str, rule: str, step: int, block: Dimensions, thread: Dimensions,
         count: int, message: Callable[[], str], there: int = -1,
     ) -> None:  # fmt: skip
-        """Count an event that a check found, and keep the message of the first event at each place.
+        """Count an event that a check found, and keep the message of the first event at each step.
 
-        `there` is the step of a second place, which replaces `THERE` in the message.
+        `there` is the step whose location replaces `THERE` in the message.
         """
         key = (check, rule, step)
         known = self._tallies.get(key)
@@ -138,7 +138,7 @@ class KernelLaunch:
             known.count += count
 
     def findings(self) -> list[CheckFinding]:
-        """List the findings, by check and place, one for each opcode of a source line."""
+        """List the findings in order; those of equal opcodes on one source line are merged."""
         found: dict[tuple[str, str, str, int, str], CheckFinding] = {}
         for (check, rule, step), tally in sorted(
             self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])
@@ -175,7 +175,7 @@ class State:
         self.ranks: Array = np.zeros(0, np.int64)
 
     def begin(self, block_ids: Array) -> None:
-        """Set up lanes and special registers for some blocks; those of a cluster lie together."""
+        """Set up lanes and special registers; the blocks of a cluster must be adjacent."""
         self.block_ids = block_ids
         self.count = len(block_ids)
         self.full = np.ones((self.count, self.width), bool)
@@ -230,7 +230,7 @@ class State:
         message : callable
             Returns the message for a position within `lanes`.
         there : int
-            Step of a second place, which replaces `THERE` in the message.
+            Step whose location replaces `THERE` in the message.
         """
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return
@@ -249,8 +249,8 @@ class State:
     def check_members(self, members: Array, mask: Array | None, step: int) -> None:
         """Report wrong member masks of warp operations.
 
-        A lane that executes must stand in its own mask, and every lane of the mask that has not
-        left the kernel must execute with it.
+        A lane that executes must be in its own mask, and every lane of the mask that has not left
+        the kernel must execute with it.
         """
         if "sync" not in self.launch.checks or (mask is None and _all_members(members)):
             return

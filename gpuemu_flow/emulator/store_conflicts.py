@@ -1,4 +1,4 @@
-"""Stores of several threads to one place in one instruction: the final value is undefined."""
+"""Stores of several threads to one address in one instruction: the final value is undefined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass
 class _Pair:
-    """Pairs of lanes that wrote different values to one place.
+    """Pairs of lanes that wrote different values to the same address.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class _Pair:
 
 
 def may_conflict(offsets: Array) -> bool:
-    """Tell whether two active lanes may have stored to one place."""
+    """Tell whether two active lanes may have stored to the same address."""
     return offsets.size > 1 and not bool((offsets[1:] > offsets[:-1]).all())
 
 
@@ -44,7 +44,7 @@ def report_conflicts(
     within_blocks: bool,
     describe: Callable[[int], str],
 ) -> None:
-    """Report threads that stored different values to one place in one instruction.
+    """Report threads that stored different values to the same address in one instruction.
 
     Stores by lanes of one warp are reported as a separate kind of race, ``same-instruction``.
     Stores by different warps are not ordered either, and are reported as ``write-after-write``.
@@ -61,7 +61,7 @@ def report_conflicts(
     strong : bool
         True for volatile and relaxed stores, which other warps may make at the same time.
     within_blocks : bool
-        True if stores of two blocks are left to other checks.
+        True to skip conflicts between two blocks, which another check reports.
     describe : callable
         Returns the name of an offset.
     """
@@ -81,9 +81,9 @@ def report_conflicts(
 
 
 def _pairs(places: Array, lanes: Array, values: Sequence[Array]) -> tuple[_Pair, _Pair]:
-    """Pair lanes that wrote different values to one place, within a warp and across warps.
+    """Pair lanes that wrote different values to one address, within and across warps.
 
-    A place at which lanes of one warp met is not looked at again for other warps.
+    An address with a conflict within a warp is not examined for conflicts across warps.
     """
     order = np.argsort(places, kind="stable")
     places, lanes = places[order], lanes[order]

@@ -1,9 +1,10 @@
 """Tensor maps (PTX ISA, "Tensors", "tensormap"): a tensor in memory, and boxes cut out of it.
 
 A map is 128 bytes that programs treat as opaque; the order of its fields is the emulator's own
-choice. Here, from the lowest byte: address (8), rank less one (4), type, interleave, swizzle and
-fill (1 each), box (5 x 4), extents (5 x 4), strides in bytes from the second dimension on (4 x 8),
-element strides (5 x 4). Dimension 0 is the one whose elements lie together.
+choice. Here, from the lowest byte and with sizes in bytes: address (8), rank less one (4), type,
+interleave, swizzle and fill (1 each), box (5 x 4), extents (5 x 4), strides in bytes from the
+second dimension on (4 x 8), element strides (5 x 4). Elements along dimension 0 are adjacent in
+memory.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ ELEMENT_TYPES: tuple[tuple[str, int], ...] = (
     ("u8", 1), ("u16", 2), ("u32", 4), ("s32", 4), ("u64", 8), ("s64", 8), ("f16", 2), ("f32", 4),
     ("f32", 4), ("f64", 8), ("bf16", 2),
 )  # fmt: skip
-"""By the number that a map holds: type and bytes; 8 is f32.ftz. tf32 (11, 12) is left out: the ISA
-does not say how its elements are rounded."""
+"""PTX type and size in bytes, by the number that a map holds; 8 is f32.ftz. tf32 (11, 12)
+is left out: the ISA does not say how its elements are rounded."""
 
 _FLUSHING = 8
 
@@ -53,9 +54,10 @@ class TensorMap:
         Number of the element type.
     interleave, swizzle, fill : int
     box, extents, steps : tuple of int
-        Elements of a box, of the tensor, and from one element of a box to the next, by dimension.
+        By dimension: extent of a box and extent of the tensor, both in elements of the tensor, and
+        the distance between neighbouring elements that a copy takes.
     strides : tuple of int
-        Bytes from one element to the next, by dimension.
+        Bytes from one element of the tensor to the next, by dimension.
     """
 
     address: int
@@ -93,7 +95,7 @@ class TensorMap:
         return count
 
     def problem(self, dimensions: int) -> str:
-        """Return the reason why a copy of some dimensions cannot use the map; empty if it can."""
+        """Return why a copy with `dimensions` coordinates cannot use the map; empty if it can."""
         if len(self.box) != dimensions:
             return f"is a map of {len(self.box)} dimensions, not {dimensions}"
         if self.address % 16:
@@ -146,7 +148,7 @@ class TensorMap:
         Returns
         -------
         tuple of array
-            Addresses as int64, and which of the elements lie inside of the tensor.
+            Addresses as int64, and a mask of the elements that lie inside of the tensor.
         """
         places: Array = np.array([self.address], np.uint64).view(np.int64)
         inside: Array = np.ones((1,), bool)
@@ -165,7 +167,7 @@ class TensorMap:
 
     @property
     def filling(self) -> bytes:
-        """Return the value that an element outside of the tensor reads as."""
+        """Return the bytes that a copy reads for an element outside of the tensor."""
         if not self.fill:
             return bytes(self.item)
         word = {"f16": "7fff", "bf16": "7fff", "f32": "7fffffff"}.get(self.type_name)

@@ -1,4 +1,4 @@
-"""PTX types as numpy holds them, and the typed results that the emulator hands out."""
+"""PTX types as numpy holds them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SIZES: dict[str, int] = {name: np.dtype(code).itemsize for name, code in DTYPES.
 BITS: dict[str, str] = {
     name: "?" if code == "?" else f"u{SIZES[name]}" for name, code in DTYPES.items()
 }
-"""numpy type that a register of a PTX type is kept in between blocks: its bits."""
+"""numpy type that holds the bits of a PTX type in a register, between basic blocks."""
 
 WARP = 32
-"""Threads of a warp."""
+"""Number of threads in a warp."""
 
 WARPGROUP = 4 * WARP
-"""Threads of the four neighbouring warps that ``wgmma`` works on."""
+"""Number of threads in the four neighbouring warps that ``wgmma`` works on."""
 
 
 def is_signed(type_name: str) -> bool:

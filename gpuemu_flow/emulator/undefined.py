@@ -1,8 +1,8 @@
 """Detect registers that are read before they are written, by additional steps that watch them.
 
-Only registers that may be read unwritten, and what is computed from them, are watched: each has a
-predicate that says whether its value is undefined. A value that reaches a store, an address or a
-branch is reported; all others are ignored.
+Only registers that may be read unwritten, and registers computed from those, are watched. For each
+of them a predicate tells whether its value is undefined. A value that reaches a store, an address
+or a branch is reported; all others are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpuemu_flow.emulator.rewriting import like, rewritten
 _MOVES = frozenset({"mov", "setp", "set", "cvta"})
 _STORES = frozenset({"st", "red", "atom"})
 _MERGES = frozenset({"prmt", "bfi", "and", "or", "lop3", "shf"})
-"""Instructions whose result may leave out an undefined operand, or parts of it."""
+"""Instructions whose result need not depend on an undefined operand, or on all of its bits."""
 
 
 def watch_registers(program: KernelProgram, blocks: Blocks) -> KernelProgram:
@@ -95,7 +95,7 @@ class _Watch:
         self._steps.append(like(model, opcode=Opcode(text), operands=operands))
 
     def _look(self, step: Step) -> None:
-        """Report undefined addresses, stored values and conditions."""
+        """Add steps that report undefined addresses, stored values and conditions."""
         base = step.opcode.base
         wanted: dict[int, str] = {}
         for operand in step.operands:
@@ -124,7 +124,7 @@ class _Watch:
             steps[-1] = replace(steps[-1], note=f"uses {name} {use}, which nobody wrote")
 
     def _follow(self, step: Step) -> None:
-        """Compute whether a step's results are undefined."""
+        """Add steps that compute whether a step's results are undefined."""
         defined, _ = defined_and_used(step)
         targets = [self._shadows[n] for n in defined if n in self._shadows]
         if not targets:

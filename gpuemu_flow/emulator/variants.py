@@ -1,6 +1,7 @@
 """Other legal executions of the same PTX on a GPU: fused operations, approximate results.
 
-A kernel whose verdict depends on them has no verdict: it flips with the compiler or the hardware.
+If these executions lead to different verdicts, the kernel gets none, since its verdict would depend
+on the compiler or the GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SINGLE = 12
-"""Instructions that are tried one by one; of more, only all together are."""
+"""Largest number of instructions tried one by one; more are only tried all together."""
 
 DRAWS = 4
 """Number of executions with perturbed results of approximate instructions: all rounded up, all
@@ -34,11 +35,11 @@ class Variant:
     check : str
         ``contract`` or ``approx``.
     step : int
-        The first step concerned.
+        Number of the first step that differs.
     label : str
-        The difference, with instruction and place.
+        Description of the difference, with instruction and source location.
     single : bool
-        True if one instruction alone is different.
+        True if only one instruction is different.
     kernel : Kernel
     """
 
@@ -50,7 +51,7 @@ class Variant:
 
 
 def make_variants(kernel: Kernel, checks: Iterable[str]) -> list[Variant]:
-    """Make the variants of a kernel that some checks ask for.
+    """Make the variants of a kernel that some checks need.
 
     Returns
     -------
@@ -102,10 +103,10 @@ def find_flips(
     kernel: Kernel, variants: Sequence[Variant], result: LaunchResult,
     arguments: Sequence[Argument], launch: Callable[[Kernel], LaunchResult],
 ) -> list[CheckFinding]:  # fmt: skip
-    """Find variants that change more of a launch than the last digits of a float.
+    """Find variants that change the results of a launch by more than rounding.
 
-    They change the findings of other checks, an integer, or which results are finite. There is
-    one finding for each check; it names the instruction if a single one makes the difference.
+    Such a variant changes the findings of other checks, an integer, or which results are finite.
+    There is one finding for each check; it names the instruction if changing a single one suffices.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """Matrix products of warp groups (PTX ISA, "wgmma.mma_async"): operands in shared memory.
 
-The product is computed where it is issued. A descriptor says where a matrix lies: its start, two
-strides and a swizzle, in units of 16 bytes (PTX ISA, "Matrix Descriptor Format").
+The product is computed at once, when the instruction is issued. A descriptor locates a matrix by
+its start and two strides, in units of 16 bytes, and a swizzle (PTX ISA, "Matrix Descriptor
+Format").
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class GroupForm:
         Types.
     negate_a, negate_b : bool
     transpose_a, transpose_b : bool
-        True if rows of A (columns of B) lie together in memory.
+        True if the elements of a column of A (row of B) are adjacent in memory.
     saturate : bool
     """
 
@@ -56,7 +57,7 @@ class GroupForm:
 
 
 def element_offsets(outer: Array, k: Array, size: int, descriptor: Array, *, by_k: bool) -> Array:
-    """Compute the offsets in shared memory of elements of a matrix that a descriptor describes.
+    """Compute the offsets of a matrix's elements in shared memory from its descriptor.
 
     Parameters
     ----------
@@ -69,7 +70,7 @@ def element_offsets(outer: Array, k: Array, size: int, descriptor: Array, *, by_
     descriptor : uint64 array
         Broadcasts against the indices.
     by_k : bool
-        True if elements of one row of A (column of B) lie together.
+        True if the elements of a row of A (column of B) are adjacent in memory.
     """
 
     def field(at: int) -> Array:

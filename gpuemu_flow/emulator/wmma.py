@@ -52,25 +52,25 @@ class FragmentForm:
         return max(1, 32 // self.bits)
 
     def elements(self) -> Array:
-        """Return the row-major number of each element, by (lane, register, place)."""
+        """Return the row-major index of each element, by (lane, register, part of the register)."""
         slots = WARP * self.registers * self.per_register
         numbers = np.arange(slots).reshape(WARP, self.registers, self.per_register)
         return numbers % (self.rows * self.columns)
 
     def offsets(self, stride: Array, *, by_row: bool) -> Array:
-        """Return the place of each element in memory, in elements from the start of the matrix.
+        """Return the offset of each element in memory, in elements from the start of the matrix.
 
         Parameters
         ----------
         stride : array
-            Elements between rows (or columns), by (blocks, warps, lanes).
+            Distance between the starts of rows (or columns) in elements, by (blocks, warps, lanes).
         by_row : bool
-            True if rows lie together in memory.
+            True if the matrix is row-major in memory.
 
         Returns
         -------
         array
-            Indexed by (blocks, warps, lanes, registers, places).
+            Indexed by (blocks, warps, lanes, registers, parts of a register).
         """
         rows, columns = np.divmod(self.elements(), self.columns)
         major, minor = (rows, columns) if by_row else (columns, rows)

@@ -30,20 +30,24 @@ def _as_a_mere_folder(package: str) -> Iterator[None]:
 
 
 with _as_a_mere_folder("doit"):
+    from doit.action import BaseAction
     from doit.control import TaskControl
     from doit.dependency import Dependency, DependencyStatus
-    from doit.exceptions import TaskFailed, UnmetDependency
+    from doit.exceptions import BaseFail, TaskError, TaskFailed, UnmetDependency
     from doit.reporter import ZeroReporter
     from doit.runner import MThreadRunner
     from doit.task import Stream, Task
 
 __all__ = [
+    "BaseAction",
+    "BaseFail",
     "Dependency",
     "DependencyStatus",
     "MThreadRunner",
     "Stream",
     "Task",
     "TaskControl",
+    "TaskError",
     "TaskFailed",
     "UnmetDependency",
     "ZeroReporter",

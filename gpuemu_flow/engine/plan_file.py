@@ -32,9 +32,8 @@ def save_plan(workspace: Workspace, summary: str) -> None:
     level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
     if not is_whole(level, strict=mode == STRICT):
         return
-    entries = workspace.snapshot.files.entries
     root, join = str(workspace.root), os.path.join
-    files = {join(root, path): stamp for path, (stamp, _) in entries.items()}
+    files, manifests = _listed(workspace)
     absent = [join(root, path) for path in workspace.snapshot.basis.absent]
     for name, digest in workspace.snapshot.basis.config:
         stamp = stamp_of(name)
@@ -71,7 +70,7 @@ def save_plan(workspace: Workspace, summary: str) -> None:
             folders[str(folder)] = stamp
         else:
             absent.append(str(folder))
-    own = _take_manifests(workspace, files)
+    own = _folders_of_manifests(workspace, manifests)
     if own is None:
         return
     _settle(workspace, (*files.values(), *folders.values(), *own.values()))
@@ -128,21 +127,48 @@ class _InputsOfKernels:
         )
 
 
-def _take_manifests(workspace: Workspace, files: dict[str, Stamp]) -> dict[str, Stamp] | None:
-    """Move the manifests of tasks out of `files`, and return the folders that hold them.
+def _listed(workspace: Workspace) -> tuple[dict[str, Stamp], dict[str, list[str]]]:
+    """Return the stamps of all files in the table but manifests, and these by their folders.
+
+    Paths are absolute but those of manifests, which are as the table lists them.
+    """
+    root, table, join = str(workspace.root), workspace.snapshot.files, os.path.join
+    within = f"{workspace.cache.manifests}{os.sep}"
+    files: dict[str, Stamp] = {}
+    manifests: dict[str, list[str]] = {}
+    for folder, paths in table.folders().items():
+        place = join(root, folder)
+        if place.startswith(within):
+            manifests[place] = paths
+            continue
+        for path in paths:
+            stamp = table.stamp(path)
+            if stamp is not None:
+                files[join(root, path)] = stamp
+    return files, manifests
+
+
+def _folders_of_manifests(
+    workspace: Workspace, manifests: Mapping[str, list[str]]
+) -> dict[str, Stamp] | None:
+    """Return the stamps of the folders that hold manifests, in place of the manifests' own.
 
     They are half of all files that a plan would name. A manifest is only ever replaced as a
     whole, which changes its folder's stamp. The folder of these folders counts, too: a link in
     its place is refused by the full program. Return None if a manifest was replaced meanwhile.
+
+    Parameters
+    ----------
+    manifests : mapping of absolute path to list of str
+        The manifests in each folder, as the table of files lists them.
     """
-    within = f"{workspace.cache.manifests}{os.sep}"
-    manifests = [path for path in files if path.startswith(within)]
-    places = {os.path.dirname(path) for path in manifests}  # noqa: PTH120 - hot
+    places = {folder.rstrip("/") for folder in manifests}
     if places:
         places.add(str(workspace.cache.manifests))
     own = {f: stamp for f in places if (stamp := stamp_of(f)) is not None}
     # Behind the folders' stamps: else a manifest could be replaced between the two looks.
-    return None if any(stamp_of(path) != files.pop(path) for path in manifests) else own
+    every = itertools.chain.from_iterable(manifests.values())
+    return None if workspace.snapshot.files.moved(every) else own
 
 
 def _shares_workers(workspace: Workspace) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import io
 import queue
 import time
@@ -15,10 +14,13 @@ from typing import Any
 
 from gpuemu_flow.engine.deps import FlowDependency
 from gpuemu_flow.engine.doit_parts import (
+    BaseAction,
+    BaseFail,
     MThreadRunner,
     Stream,
     Task,
     TaskControl,
+    TaskError,
     TaskFailed,
     UnmetDependency,
     ZeroReporter,
@@ -239,19 +241,28 @@ class _Failed(TaskFailed):  # type: ignore[misc]  # doit has no types
         self.flow_problems = problems
 
 
-class _Action:
-    """A task's action. doit asks each for its arguments, and would derive them at each run."""
-
-    __signature__ = inspect.Signature()
+class _Action(BaseAction):  # type: ignore[misc]  # doit has no types
+    """A task's action. Of a function, doit would derive the arguments at each run."""
 
     def __init__(
         self, act: Callable[[TaskSpec], dict[str, Json] | _Failed], spec: TaskSpec
     ) -> None:
         self._act = act
         self._spec = spec
+        self.task: Task | None = None
+        self.out = self.err = self.result = None
+        self.values: dict[str, Json] = {}
 
-    def __call__(self) -> dict[str, Json] | _Failed:
-        return self._act(self._spec)
+    def execute(self, _out: object = None, _err: object = None) -> BaseFail | None:
+        """Run the action; return its failure, if it fails."""
+        try:
+            done = self._act(self._spec)
+        except Exception as error:
+            return TaskError("PythonAction Error", error)
+        if isinstance(done, _Failed):
+            return done
+        self.values = done
+        return None
 
 
 def _written_meanwhile(names: Discovered, moved: Sequence[str]) -> Discovered:

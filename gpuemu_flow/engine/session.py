@@ -212,6 +212,8 @@ def run(
                 workspace.renew()
                 _check_fence(workspace)
                 selected = selected_tasks(workspace, options)
+            else:
+                workspace.look_again_if_replaced()
             forced = _forced(workspace, options) & selected
             outcome = RunOutcome(workspace.graph, options, selected)
             workspace.take_over_renamed()

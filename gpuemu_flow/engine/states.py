@@ -227,6 +227,8 @@ class TaskStates:
 
     def as_made(self, spec: TaskSpec) -> set[str]:
         """Return the outputs in the workspace that nobody has changed since the task made them."""
+        if not spec.outputs:
+            return set()
         record = self.record(spec.name)
         made = record.values.get("outputs", {}) if record is not None else {}
         return {path for path in spec.outputs if path in made and made[path] == self.output(path)}

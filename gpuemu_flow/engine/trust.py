@@ -76,8 +76,9 @@ def require_trust(
         return
     root = workspace.root
     sources = {path for outline in workspace.graph.outlines.values() for path in outline.sources}
-    files = [str(workspace.config_path), *(os.path.join(root, p) for p in sorted(sources))]  # noqa: PTH118
-    foreign = foreign_owners(str(root), files, own_users(environ))
+    own, join = own_users(environ), os.path.join
+    others = {join(root, path) for path in sources} - workspace.sights.owned_by(own)
+    foreign = foreign_owners(str(root), [str(workspace.config_path), *sorted(others)], own)
     if not foreign:
         workspace.trusted = True
         return

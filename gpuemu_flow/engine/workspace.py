@@ -12,22 +12,29 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
+from gpuemu_flow.engine.compiled_from import (
+    content_digest,
+    link_target,
+    same_imports,
+    scanned,
+    settings_of,
+)
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, StoreError
-from gpuemu_flow.graph import snapshot
+from gpuemu_flow.graph import snapshot, task_file
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.graph.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.inputs import own_code, plan
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.environment import fingerprint
-from gpuemu_flow.inputs.files import ABSENT, FileTable, Stamp
+from gpuemu_flow.inputs.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.observed_sets import ObservedSets
-from gpuemu_flow.inputs.sources import SourceIndex
+from gpuemu_flow.inputs.sights import Sights
 from gpuemu_flow.runners.sandbox.level import level_for
-from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
+from gpuemu_flow.store.keys import TRIGGERS
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks.base import TaskSpec
@@ -38,7 +45,6 @@ if TYPE_CHECKING:
 
 SNAPSHOT_NAME = "graph.json"
 COMPILED_NAME = "compiled.json"
-_OPS_LOOKED_AT = 3
 
 
 class Workspace:
@@ -52,6 +58,14 @@ class Workspace:
     environ : mapping
     copied : bool
         True for a copy of another workspace, which may lack some of the files.
+    sights : Sights, optional
+        Stamps that the command has read since it began. They are those that the first call of
+        `stale` relies on; without them it reads all anew.
+
+    Attributes
+    ----------
+    sights : Sights
+        Stamps that need not be read again before `stale` has been called.
 
     Raises
     ------
@@ -68,8 +82,11 @@ class Workspace:
         overrides: Overrides | None = None,
         environ: Mapping[str, str] = os.environ,
         copied: bool = False,
+        sights: Sights | None = None,
     ) -> None:
         self._copied = copied
+        self.sights = sights or Sights()
+        self._used_sights = False
         self._environ = dict(environ)  # looked through often; ``os.environ`` decodes each time
         self._overrides = overrides or Overrides()
         self.target = TargetOptions()
@@ -84,7 +101,8 @@ class Workspace:
         self._renamed: dict[str, TaskSpec] = {}
         self.moved_names = MovedNames()
         self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
-        known = snapshot.load(self._snapshot_path, self.root, self.cache.set_aside)
+        self._snapshot_stamp = stamp_of(self._snapshot_path)
+        known = self._load(self._snapshot_path)
         if plan.is_damaged(str(self.plan_path)):
             self.cache.set_aside(self.plan_path, "damaged plan")
         try:
@@ -94,11 +112,50 @@ class Workspace:
                 problems = self.cache.problems
                 self.cache = WorkspaceCache(Path(known.settings.cache_dir))
                 self.cache.problems += problems
-            if known is None or not self._still_holds(known):
-                known = self._kept_compiled(known) or self._compile(known)
+            if known is None or not self._still_holds(known, self.sights):
+                known = self._kept_compiled(known) or self._compile(self._sound(known))
         except (KeyError, TypeError, ValueError):  # sealed well, but not by this version
             known = self._compile(None)
         self.snapshot = known
+        if sights is None:
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Have all stamps read anew, since time has passed or another process was at work."""
+        self.sights, self._used_sights = Sights(), False
+
+    def look_again_if_replaced(self) -> None:
+        """Have all stamps read anew if another run stored a snapshot since this one was read."""
+        if stamp_of(self._snapshot_path) != self._snapshot_stamp:
+            self.look_again()
+
+    def _load(self, path: Path) -> Snapshot | None:
+        return snapshot.load(path, self.root, self.cache.set_aside, self._mend)
+
+    def _mend(self, path: Path, reason: str) -> Mapping[str, TaskSpec]:
+        """Return the tasks of the snapshot's graph, whose file is damaged, by compiling it again.
+
+        Raises
+        ------
+        StoreError
+            ``cache-damaged``: the configuration changed since, and gives another graph.
+        """
+        self.cache.set_aside(path, f"damaged graph: {reason}")
+        now = self._compiled_anew(None).graph
+        if task_file.digest_of(task_file.render(now)) != self.snapshot.graph_digest:
+            task_file.refuse(f"{reason}, and the configuration changed meanwhile")
+        return now.tasks
+
+    def _sound(self, old: Snapshot | None) -> Snapshot | None:
+        """Return a snapshot that is out of date if its whole graph can be read; else None."""
+        try:
+            if old is not None:
+                task_file.check(old.graph)
+        except ValueError as error:
+            path = snapshot.tasks_path(self._snapshot_path, old.graph_digest if old else "")
+            self.cache.set_aside(path, f"damaged graph: {error}")
+            return None
+        return old
 
     def _names_own_cache(self, known: Snapshot) -> bool:
         """Tell whether a snapshot's cache folder lies in the workspace or is the configured one.
@@ -118,11 +175,11 @@ class Workspace:
         """Return the graph that another command compiled from the same snapshot, if still valid."""
         if old is None:
             return None
-        found = snapshot.load(self._compiled_path, self.root, self.cache.set_aside)
+        found = self._load(self._compiled_path)
         if found is None or found.base != old.mark:
             return None
         own = found.settings.cache_dir == old.settings.cache_dir
-        return found if own and self._still_holds(found) else None
+        return found if own and self._still_holds(found, self.sights) else None
 
     def keep_compiled(self) -> None:
         """Store the graph that this command had to compile, for other commands before the next run.
@@ -233,9 +290,12 @@ class Workspace:
 
         Only tasks that read or write a changed file, or were not current before, are looked at.
         """
+        if self._used_sights:
+            self.look_again()
+        self._used_sights = True
         states = self.states(triggers)
         files, current = self.snapshot.files, self.snapshot.current
-        changed = files.refresh(list(files.entries))
+        changed = files.refresh(self.sights)
         with files.as_refreshed():
             moved_sets = self.snapshot.observed.changed(self.inputs)
         touched = {
@@ -297,9 +357,9 @@ class Workspace:
         """
         if self.environment != fingerprint():
             return False
-        if not self._still_holds(self.snapshot):
+        if not self._still_holds(self.snapshot, Sights()):
             try:
-                now = self._compiled_anew()
+                now = self._compiled_anew(self.snapshot)
             except FlowError:
                 return False
             differ = now.graph.differing(self.graph)
@@ -321,18 +381,19 @@ class Workspace:
         ConfigError
             All that is wrong in the configuration.
         """
-        if self._still_holds(self.snapshot):
+        self.look_again()
+        if self._still_holds(self.snapshot, self.sights):
             return
-        compiled = self._compiled_anew()
+        compiled = self._compiled_anew(self._sound(self.snapshot))
         if compiled.settings.cache_dir == self.settings.cache_dir:
             self.snapshot = compiled
             self.__dict__.pop("inputs", None)  # which looks into the snapshot's table of files
 
-    def _compiled_anew(self) -> Snapshot:
+    def _compiled_anew(self, old: Snapshot | None) -> Snapshot:
         """Return the snapshot that the present configuration gives; keep the cache."""
         cache, self._config = self.cache, None
         try:
-            return self._compile(self.snapshot)
+            return self._compile(old)
         finally:
             self.cache = cache
 
@@ -340,21 +401,21 @@ class Workspace:
         """Delete the plan, so that the next plain ``run`` checks everything itself."""
         PrivateFolder(self.plan_path.parent).remove(self.plan_path)
 
-    def _still_holds(self, known: Snapshot) -> bool:
+    def _still_holds(self, known: Snapshot, sights: Sights) -> bool:
         """Tell whether a compiled graph is the one that compiling now would give."""
         basis = known.basis
         return bool(
             known.settings.drawn_seed is None
             and basis.variables == self.identity
-            and all(_digest(Path(path)) == digest for path, digest in basis.config)
+            and all(content_digest(Path(path)) == digest for path, digest in basis.config)
             and basis.overrides == self._changes_under(known.settings)
             and basis.own_code == own_code.digest(known.files)
-            and all(_target(path) == target for path, target in basis.links)
+            and all(link_target(path) == target for path, target in basis.links)
             and basis.environment == self.environment
             and basis.sandbox == level_for(known.settings.sandbox)
             and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
             and all(plan.look_of(path) == look for path, look in basis.looks)
-            and self._same_imports(known)
+            and same_imports(self.root, known, sights)
             and self._same_kernels(known)
         )
 
@@ -382,23 +443,6 @@ class Workspace:
 
         return still_holds(self.root, known.basis.kernels)
 
-    def _same_imports(self, known: Snapshot) -> bool:
-        """Tell whether every import still leads to the file that it led to at compile time."""
-        if any((self.root / path).exists() for path in known.basis.absent):
-            return False
-        files = FileTable(self.root, dict(known.files.entries))
-        files.refresh(known.basis.imports)
-        index = SourceIndex(self.root)
-        with files.as_refreshed():
-            for path, (content, imports) in known.basis.imports.items():
-                now = files.digest(path)
-                if now == content:
-                    continue
-                if now == ABSENT or index.imports_digest(self.root / path) != imports:
-                    return False
-                known.basis.imports[path] = [now, imports]
-        return True
-
     def _compile(self, old: Snapshot | None) -> Snapshot:
         """Read the configuration and build the graph; reuse the valid parts of `old`."""
         # Most commands find the graph that the last one compiled.
@@ -409,9 +453,7 @@ class Workspace:
         self.target = config.target_options
         if config.cache.dir is not None:
             self.cache = WorkspaceCache(config.cache.dir)
-        files = FileTable(self.root)
-        if old is not None:
-            files.entries.update(old.files.entries)
+        files = FileTable(self.root) if old is None else old.files.copy()
         version = own_code.digest(files)
         compiler = Compiler(config, self.cache, self.effective, version)
         graph = compiler.graph()
@@ -435,25 +477,10 @@ class Workspace:
             globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
             looks=[(str(path), plan.look_of(str(path))) for path in config.looked_at],
             kernels=compiler.kernel_basis,
-            imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
+            imports={p: scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,
         )
-        settings = Settings(
-            jobs=config.execution.parallel,
-            cache_dir=str(config.cache.dir) if config.cache.dir is not None else "",
-            size_limit=config.cache.size_limit,
-            remote=config.cache.remote,
-            remote_mode=config.cache.remote_mode,
-            fail_on_regression=config.policies.fail_on_regression,
-            fuzz_iterations={op.name: op.fuzz_iterations for op in config.ops},
-            cause_budget=config.validation.cause_budget,
-            samplings=sampled,
-            warn_threshold=config.policies.warn_threshold,
-            drawn_seed=compiler.drawn_seed,
-            sandbox=config.sandbox.mode,
-            warnings=tuple(config.warnings),
-            targets=config.target_tables,
-        )
+        settings = settings_of(config, sampled, compiler.drawn_seed)
         current, observed = set[str](), ObservedSets()
         if old is not None:
             observed = old.observed.of(graph.tasks)
@@ -467,22 +494,3 @@ class Workspace:
             }
         base = "" if old is None else old.mark
         return Snapshot(graph, settings, basis, files, current, observed, base=base)
-
-
-def _target(path: str) -> str:
-    """Return the path to which a link leads; empty if it is no link."""
-    try:
-        return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
-    except OSError:
-        return ""
-
-
-def _digest(path: Path) -> str:
-    try:
-        return digest_bytes(path.read_bytes())
-    except OSError:
-        return ""
-
-
-def _scanned(index: SourceIndex, path: Path) -> list[str]:
-    return [index.content_digest(path), index.imports_digest(path)]

@@ -14,8 +14,8 @@ from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.types import Verdict
 
 GRADIENT_FACTOR = 10.0
-"""Gradients sum over what the outputs are made of, so they are held to this many tolerances of the
-documented table, where nothing can be measured."""
+"""Factor on the documented tolerances, for gradients whose tolerance cannot be measured: they sum
+over many terms."""
 
 
 def compare_gradients(
@@ -81,8 +81,8 @@ def compare_gradients(
             continue
         results[name] = judged(atol, rtol)
         if not given and results[name].verdict == Verdict.INCONCLUSIVE.value:
-            # Such as the gradient of a sum of softmax, 0 but for roundings: there is no scale to
-            # measure it by, but the table's absolute one.
+            # The gradient of a sum of softmax, for example, is 0 except for roundings. It has no
+            # scale to measure by, so that only the table's absolute tolerance applies.
             results[name] = judged(*table)
     return results
 

@@ -32,7 +32,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def require(package: str, extra: str) -> Any:
-    """Return an installed package, imported.
+    """Import and return an installed package.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def _hand_over(function: Callable[..., Any], inputs: Inputs) -> Callable[[dict[s
     if not names and any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return in_order
     if any(p.kind is p.VAR_KEYWORD for p in parameters) or names >= set(inputs):
-        # By position where that means the same: TensorFlow's custom gradients see nothing else.
+        # By position where that is equivalent: TensorFlow's custom gradients ignore keywords.
         first = takewhile(
             lambda p: p.kind is p.POSITIONAL_OR_KEYWORD and p.name in inputs, parameters
         )
@@ -194,7 +194,7 @@ class FrameworkAdapter(ABC):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return the outputs of a function, and a function from their cotangents to its gradients.
+        """Return a function's outputs, and a function that turns their cotangents into gradients.
 
         Parameters
         ----------

@@ -66,7 +66,7 @@ class GradientContext(ValidationContext):
 
 
 def dispatch(context: MakeContext, fill: Fill, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Return a context, or a result if an op is given, as the documented signatures say.
+    """Return a context or, for a signature with a function of the op, a result.
 
     The signatures are ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``;
     all arguments may also be passed by keyword.

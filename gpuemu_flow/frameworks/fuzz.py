@@ -24,16 +24,16 @@ CASES: Mapping[str, Any] = {
     "hidden_dims": (256, 512),
     "edge_cases": ((1,), (1, 1)),
 }
-"""The sizes of cases that clients ask the daemon for."""
+"""Options for the sizes of cases, with which clients ask the daemon for cases."""
 
 
 class FuzzOutcome(Mapping[str, Any]):
-    """The result of fuzzing with a framework's own checks, with attributes and keys alike.
+    """The result of fuzzing with a framework's own checks; values can be read by attribute or key.
 
     ``total``, ``passed``, ``failed``, ``inconclusive``, ``seed``; ``unjudged``, the share of all
     output elements without a verdict, and ``reason``, an explanation if the whole is inconclusive;
-    ``forward_failures``, results of outputs that differ from the reference's; and for each check
-    that was asked for, such as ``jit``, its ``jit_failures``. It is true if enough was judged and
+    ``forward_failures``, results of outputs that differ from the reference's; and for each
+    requested check, such as ``jit``, its ``jit_failures``. It is true if enough was judged and
     nothing failed.
     """
 
@@ -152,7 +152,7 @@ def fuzz_with_checks(
             op_name, tried, iterations, master, fail_fast, **options, **limits
         )
     by_check = {f"{name}_failures": failures for name, failures in tried.failures.items()}
-    # A check that ended the fuzzing looks to the client like an op that raised.
+    # When a check ends the fuzzing, the client counts the op as one that raised.
     forward = [result for result in found.failures if result.seed != tried.stopped_at]
     seeds = {outcome.seed for failures in tried.failures.values() for outcome in failures}
     failed = len(seeds | {result.seed for result in forward})

@@ -19,10 +19,10 @@ from gpuemu_flow.frameworks.base import (
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 
 EPS, ATOL, RTOL = 1e-4, 1e-5, 1e-3
-_DRAWN_TOGETHER = 0.75  # of a smooth function half the step leaves half the difference
+_DRAWN_TOGETHER = 0.75  # for a smooth function, half the step leaves half the difference
 _CALLS = 8  # a mask of few elements may well be drawn twice in a row
 MAX_ELEMENTS = 1000
-"""Per input; of larger ones so many elements are tried, chosen by a fixed seed."""
+"""Largest number of elements checked in an input; in larger ones, a fixed seed chooses them."""
 
 
 class GradientChecker:

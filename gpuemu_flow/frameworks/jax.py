@@ -42,7 +42,7 @@ _context = plain_context(ADAPTER)
 def validate_jax(*args: Any, **kwargs: Any) -> Any:
     """Validate the output of an op; arguments as in `pytorch.validate_pytorch`.
 
-    Python scalars among the inputs (``"axis": -1``) travel as 0-d tensors. With
+    Python scalars among the inputs (``"axis": -1``) are sent as 0-d tensors. With
     ``check_backward=True`` the gradients put into ``context["grad_inputs"]`` are judged, too.
     """
     return dispatch(_context, _fill, args, kwargs)
@@ -84,7 +84,7 @@ def fuzz_jax_op(
     Parameters
     ----------
     client : Client or None
-        None: judge by `ref_fn`, without a daemon.
+        None to judge by `ref_fn`, without a daemon.
     run_op, op_fn : callable
         A function of arrays by name, or of one dict of them.
     ref_fn : callable, optional

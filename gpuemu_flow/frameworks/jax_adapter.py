@@ -61,7 +61,7 @@ class JAXAdapter(FrameworkAdapter):
     def compute_gradient(
         self, function: Callable[..., Any], inputs: Inputs, argnums: Any = None
     ) -> Any:
-        """Return the gradients of the summed outputs: by name, or a list for a sequence of inputs.
+        """Return gradients of the summed outputs: a mapping for inputs by name, else a list.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class JAXAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return outputs and the function of their gradients; see `FrameworkAdapter.pullback`."""
+        """Return the outputs, and a function for gradients; see `FrameworkAdapter.pullback`."""
         jax = self.module
         with self.wide():
             tensors = {name: self.from_numpy(array) for name, array in arrays.items()}

@@ -44,7 +44,7 @@ def _arrays_of(returned: Any) -> list[Array]:
 def check_jit_safe(
     op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-6, atol: float = 1e-6
 ) -> CheckOutcome:
-    """Check that a compiled op gives the same as the uncompiled one."""
+    """Check that a compiled op gives the same outputs as the uncompiled one."""
     jax = ADAPTER.module
     tensors = tensors_of(inputs)
     static = {name: v for name, v in tensors.items() if isinstance(v, (bool, int, float, str))}
@@ -69,7 +69,7 @@ def check_vmap_compatible(
     rtol: float = 1e-5,
     atol: float = 1e-5,
 ) -> CheckOutcome:
-    """Check that `jax.vmap` over an axis of all inputs gives the same as one call per element."""
+    """Check that `jax.vmap` over an axis of all inputs agrees with one call per element."""
     jax = ADAPTER.module
     tensors = tensors_of(inputs)
     mapped = {n: v for n, v in tensors.items() if getattr(v, "ndim", 0) > batch_axis}
@@ -108,7 +108,7 @@ def check_pmap_compatible(
     *,
     num_devices: int | None = None,
 ) -> CheckOutcome:
-    """Check that `jax.pmap` of an op runs, and that each device gives the same as one call.
+    """Check that `jax.pmap` of an op runs, and that each device agrees with a plain call.
 
     All existing devices take part, or `num_devices` of them; the CPU counts as one unless
     ``--xla_force_host_platform_device_count`` says otherwise.

@@ -1,4 +1,4 @@
-"""Validation in this process, without a daemon: the same comparison, with a client's result."""
+"""Validation in this process, without a daemon, with the comparison and results of a client."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reference_of(
     function: Callable[..., Any] | Versions,
     call: Callable[[Callable[..., Any], Arrays], Any],
 ) -> LocalReference:
-    """Wrap a function as a `LocalReference`, which passes arrays to it by `call`."""
+    """Wrap a function as a `LocalReference`; `call` calls a version of it on arrays."""
     return LocalReference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
 
 

@@ -32,7 +32,7 @@ class LocalReference:
     Parameters
     ----------
     function : callable or Versions
-        The user's own function, whose source says how it computes.
+        The user's own function, whose source shows how it computes.
     outputs : callable
         Returns the outputs of a version of the function on given inputs, as arrays by name.
     """
@@ -117,7 +117,7 @@ def local_envelope(
 
 
 def _plain(inputs: Arrays, seed: int) -> dict[str, NDArray[Any]]:
-    """Return inputs of the same shapes with plain float values, on which an op's traits show."""
+    """Return inputs of the same shapes with ordinary values, for tests of the reference."""
     rng = np.random.default_rng(seed)
     return {
         name: rng.standard_normal(array.shape, dtype=np.float32)

@@ -48,8 +48,8 @@ def fuzz_locally(
     Parameters
     ----------
     ref_fn : callable, optional
-        A function of numpy arrays, with float inputs in float64; without it, an op fails where it
-        raises, or gives NaN or Inf.
+        A function of numpy arrays, with float inputs in float64; without a reference, a case fails
+        if the op raises, or returns NaN or Inf.
     names : sequence of str
         Names of the op's inputs.
     precision : str

@@ -1,7 +1,7 @@
-"""Shadows of a function in this process: the same function, compiled from other source.
+"""Shadows of a function in this process: the same function, compiled from rewritten source.
 
-A worker imports a reference once more from rewritten files. Here modules stay as they are: copies
-are made of the function and of the functions and modules of the user's own that it uses.
+A worker imports a reference once more from rewritten files. Here, modules stay as they are: only
+the function is copied, with the user's own functions and modules that it uses.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class _World:
 
 
 def _is_the_place(old: CodeType, code: CodeType) -> bool:
-    """Tell whether a code object was compiled from the given code of the present source.
+    """Tell whether loaded code was compiled from the same source as `code`.
 
     pytest rewrites ``assert`` statements: such code is recognised by only its name and line.
     """

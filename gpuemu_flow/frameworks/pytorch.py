@@ -112,7 +112,7 @@ def check_backward(
     op, reference : callable
         Functions of this framework's tensors.
     atol, rtol : float, optional
-        Instead of the tolerance that follows from the reference.
+        Used instead of the tolerance that follows from the reference.
     precision : str
         Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.
@@ -122,7 +122,7 @@ def check_backward(
     outputs, pull = ADAPTER.pullback(caller(op, inputs), arrays, floats)
     rng = np.random.default_rng(1)
     cotangents = [rng.uniform(0.5, 1.5, output.shape) for output in outputs]
-    # Rounded first: both must get the very same cotangents.
+    # Rounded first, so that op and reference get the very same cotangents.
     cotangents = [
         c.astype(o.dtype).astype(np.float64) for c, o in zip(cotangents, outputs, strict=True)
     ]
@@ -146,8 +146,8 @@ def with_gradients(
 ) -> dict[str, Any]:
     """Return an op's outputs and gradients, to be submitted where the op has ``gradients``.
 
-    The gradients are those with which the daemon compares: of the outputs times fixed cotangents.
-    Outputs that are not compared element by element, or have ``only``, need other cotangents.
+    Like the daemon, it computes the gradients of the outputs times fixed cotangents. Outputs that
+    are not compared element by element, or have ``only``, need other cotangents.
 
     Parameters
     ----------
@@ -191,8 +191,8 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     op_name : str
     inputs : mapping of name to tensor
     check_backward : bool
-        Judge the gradients by the inputs that require them, too: by autograd of `ref_fn` in
-        float64; else by the ops ``<op>_grad_<input>`` of the workspace.
+        True to judge the gradients by the inputs that require them, too: against autograd of
+        `ref_fn` in float64 or, without `ref_fn`, by the ops ``<op>_grad_<input>`` of the workspace.
     gradients : bool or sequence of str
         For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients by all float
         inputs (True), or by the named inputs, with the output. The body computes the output from
@@ -201,7 +201,7 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     ref_fn : callable, optional
         A function of tensors, for outputs and gradients.
     atol, rtol : float, optional
-        Instead of the configured tolerance, or of that which follows from `ref_fn`.
+        Used instead of the configured tolerance, or of the one that follows from `ref_fn`.
     precision : str, optional
         Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``. By default the configured one; with `ref_fn` it is ``input``, as frameworks
@@ -245,11 +245,12 @@ def fuzz_pytorch_op(
     Parameters
     ----------
     client : Client or None
-        None: judge by `ref_fn`, without a daemon.
+        None to judge by `ref_fn`, without a daemon.
     run_op, op_fn : callable
         A function of one dict of tensors, or of tensors by name.
     check_backward : bool
-        Check autograd against central differences in each case, at `max_elements` places.
+        True to check autograd against central differences in each case, for up to `max_elements`
+        elements of each input.
     ref_fn : callable, optional
         A function of numpy arrays, in float64.
     device : str, optional

@@ -36,7 +36,7 @@ class PyTorchAdapter(FrameworkAdapter):
     def from_numpy(self, array: Array, like: Any = None) -> Any:
         """Copy an array to a tensor; see `FrameworkAdapter.from_numpy`."""
         torch = self.module
-        # A copy of its own, for torch warns of memory that cannot be written to.
+        # A copy of its own, since torch warns of memory that cannot be written to.
         copied = np.array(array, order="K")
         name = dtype_name(copied.dtype)
         if name in ML_DTYPES_NAMES:
@@ -85,7 +85,7 @@ class PyTorchAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return outputs and the function of their gradients; see `FrameworkAdapter.pullback`."""
+        """Return the outputs, and a function for gradients; see `FrameworkAdapter.pullback`."""
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         leaves = [tensors[name].requires_grad_(True) for name in names]
         outputs = outputs_of(function(tensors))

@@ -64,7 +64,7 @@ def validate_model(
     device : str
         Device that the copies run on.
     dtype : str, optional
-        Dtype to which the model is converted for the time of the body.
+        Dtype to which the model is converted while the body runs.
     atol, rtol : float, optional
         Replace the tolerance measured on the copy or, for outputs narrower than float32, the
         documented one.
@@ -82,7 +82,7 @@ def validate_model(
         message = f"a torch.nn.Module is expected, not {type(model).__name__}"
         raise UsageError(Problem("validate-arguments", message))
     context = ModelContext()
-    # A root without submodules is a layer itself.
+    # A model without submodules is a single layer.
     layers = {n or type(m).__name__: m for n, m in model.named_modules() if not any(m.children())}
     wide = getattr(torch, reference_dtype)
     before = {n: t.dtype for n, t in _floating(model)}

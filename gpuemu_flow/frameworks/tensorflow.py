@@ -72,7 +72,7 @@ class TensorFlowAdapter(FrameworkAdapter):
         return tf.Variable(tensor) if requires else tf.convert_to_tensor(tensor)
 
     def compute_gradient(self, tape: Any, output: Any, inputs: Inputs) -> Any:
-        """Return the gradients on a tape: by name, or a list for a sequence of inputs."""
+        """Return gradients by a tape: a mapping for inputs by name, else a list."""
         values = named(inputs)
         found = tape.gradient(output, list(values.values()))
         return dict(zip(values, found, strict=True)) if isinstance(inputs, Mapping) else found
@@ -80,7 +80,7 @@ class TensorFlowAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return outputs and the function of their gradients; see `FrameworkAdapter.pullback`."""
+        """Return the outputs, and a function for gradients; see `FrameworkAdapter.pullback`."""
         tf = self.module
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         with tf.GradientTape(persistent=True) as tape:
@@ -133,14 +133,14 @@ def _compiled(
 def check_tf_function_safe(
     op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-6, atol: float = 1e-6
 ) -> CheckOutcome:
-    """Check that an op gives the same inside `tf.function`."""
+    """Check that an op gives the same outputs inside `tf.function`."""
     return _compiled("tf.function", op, inputs, atol, rtol)
 
 
 def check_xla_compatible(
     op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-5, atol: float = 1e-5
 ) -> CheckOutcome:
-    """Check that an op gives the same when XLA compiles it."""
+    """Check that an op gives the same outputs when XLA compiles it."""
     return _compiled("xla", op, inputs, atol, rtol, jit_compile=True)
 
 
@@ -233,8 +233,8 @@ def check_keras_layer(
     Returns
     -------
     CheckOutcome
-        Without a client: the layer's gradients by its input agree with central differences, if it
-        takes float64, and its outputs are finite.
+        Without a client, it passes if the outputs are finite and, for a layer that takes float64,
+        its gradients by the input agree with central differences.
     """
     tf = ADAPTER.module
     if hasattr(input_shape, "dtype"):

@@ -74,8 +74,7 @@ class TritonOp:
     Parameters
     ----------
     function : callable or str
-        A host function, or ``path.py:function``, which is loaded; siblings of the file can be
-        imported by it.
+        A host function, or ``path.py:function``, which is loaded and can import modules next to it.
     relative_to : str or Path
         The folder that the path is relative to, or a file in it, such as a test's ``__file__``.
 
@@ -110,7 +109,7 @@ class TritonOp:
         return returned
 
     def run(self, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Any, list[Failure]]:
-        """Call the function, and return also the violations of its kernels.
+        """Call the function; return its result and the violations of its kernels.
 
         Parameters
         ----------
@@ -172,7 +171,7 @@ class TritonOp:
         Raises
         ------
         ValidationError
-            Unless `raise_on_failure` is false.
+            The output did not pass, and `raise_on_failure` is true.
         """
         before = {name: array.copy() for name, array in _ADAPTER.arrays(inputs).items()}
         tensors = {n: v if isinstance(v, PLAIN) else _tensor(v) for n, v in named(inputs).items()}
@@ -189,7 +188,7 @@ class TritonOp:
         )  # fmt: skip
 
     def _runner(self, seed: int) -> Callable[..., Any]:
-        """Return `run` with the function's own signature."""
+        """Return `run` with this seed and with the signature of the function."""
 
         @functools.wraps(self.function)
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Many cases of an op: fuzzing, recorded failures, minimising, causes, measures."""
+"""Run an op on many cases: fuzzing, recorded failures, minimising, causes, measures."""

@@ -1,4 +1,4 @@
-"""The number of cases that an experiment may run, and the time that they may take."""
+"""Limit the number of cases that an experiment runs, and their time."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import math
 import time
 
 SECONDS = 20.0
-"""Time that an experiment may take; a slow op has fewer cases."""
+"""Time in seconds that an experiment should take; a slow op gets fewer cases."""
 
 MOST_SECONDS = 3 * SECONDS
-"""Time after which an experiment ends, whatever its cases wait for."""
+"""Time in seconds after which an experiment ends in any case."""
 
 FEWEST_CASES = 4
 
 
 class Budget:
-    """Number of cases that may still be run, reduced if they take long.
+    """Number of cases that may still be run; it is reduced if cases take long.
 
     Attributes
     ----------
     left, used : int
-        Cases.
+        Numbers of cases.
     cut : bool
         True if the time limit, not the number of cases, has ended the experiment.
     """
@@ -40,7 +40,7 @@ class Budget:
             self.cut = True
             return False
         if self.used == FEWEST_CASES:
-            # The fastest case tells what the op takes: others may have waited for a processor.
+            # The fastest case shows how long the op takes; others may have waited for a processor.
             most = int(min(SECONDS / max(self._fastest, 1e-9), 1e9))
             allowed = max(0, most - FEWEST_CASES)
             self.cut = self.cut or allowed < self.left
@@ -58,5 +58,5 @@ class Budget:
         return over
 
     def took(self, seconds: float) -> None:
-        """Record the duration of a case."""
+        """Record the duration of a case; the fastest case decides how many more may be run."""
         self._fastest = min(self._fastest, seconds)

@@ -27,10 +27,10 @@ class QueuedCase:
     Attributes
     ----------
     number : int
-        Place in the run, over all dtypes.
+        Position in the run, counted over all dtypes.
     case : Case
     key : sequence of JSON
-        See `verdict_cache.case_key`; empty where nobody needs it.
+        See `verdict_cache.case_key`; empty if it is not needed.
     """
 
     number: int
@@ -50,7 +50,7 @@ class CaseQueue:
     cancel : threading.Event
     expected_cache : ExpectedStore
     inputs : SeenInputs
-        Gets the inputs that the programs were seen to use.
+        Receives the inputs that the programs were seen to use.
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class CaseQueue:
 
     @cached_property
     def evaluator(self) -> CaseEvaluator:
-        """Return the evaluator, opened when the first unknown verdict is needed."""
+        """Return the evaluator; it is opened when the first case has to be judged."""
         return self._stack.enter_context(self._opening)
 
     def take(
         self, queued: QueuedCase, *, alone: bool
     ) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
-        """Start judging one case, and yield all outcomes that are known by then.
+        """Start judging one case, and yield outcomes that are ready, also those of earlier cases.
 
         Parameters
         ----------
         alone : bool
-            The case is judged at once, with no other.
+            True to judge the case immediately and separately.
         """
         checks = checks_for(queued.number)
         if checks is not PLAIN or alone:
@@ -100,7 +100,7 @@ class CaseQueue:
         self._waiting_bytes += nbytes
 
     def rest(self) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
-        """Judge the cases that still wait."""
+        """Judge the cases that still wait, and yield their outcomes."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if waiting and not self._cancel.is_set():
             evaluated = self.evaluator.judge_all([queued.case for queued in waiting])
@@ -108,10 +108,10 @@ class CaseQueue:
                 yield queued, self._learned(outcome)
 
     def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
-        """Add the inputs that the programs were seen to use to the key of the verdicts."""
+        """Add inputs that the programs were seen to use to the verdicts' key; return the case."""
         observed = self.evaluator.observed()
         for who, seen in observed.items():
-            if self._learnt.get(who) is not seen:  # as hardly ever
+            if self._learnt.get(who) is not seen:  # which is rare
                 program = self.subject.subject.program(who)
                 self.inputs.learn(f"{who} {id(self)}", seen, program.given)
         self._learnt = observed

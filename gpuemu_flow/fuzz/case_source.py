@@ -1,4 +1,4 @@
-"""The cases of a fuzz run, equal for equal seeds whatever the number of threads."""
+"""The cases of a fuzz run, which depend on the seed but not on the number of threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuemu_flow.types import Case, Shape
 
 
 class CaseSource:
-    """Hands out numbered cases to several threads one by one, from the streams in turn.
+    """Hands out numbered cases to several threads, taken from the streams in turn.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class CaseSource:
         self._stopped = False
 
     def next(self) -> tuple[int, int, Case] | None:
-        """Return a case with its number and that of its stream; None if there are no more."""
+        """Return a number, the index of a stream, and the next case; None if there are no more."""
         with self._lock:
             late = self._deadline is not None and time.monotonic() >= self._deadline
             if self._stopped or late:
@@ -51,7 +51,7 @@ class CaseSource:
 
     @property
     def stopped(self) -> bool:
-        """Tell whether somebody has stopped it."""
+        """Tell whether `stop` was called."""
         return self._stopped
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ def case_stream(
     strategies: Sequence[str] = (),
     layouts: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """Yield the endless cases of one op and dtype; several exact shapes take turns.
+    """Yield cases of one op and dtype without end; if several shapes are given, take them in turn.
 
     Parameters
     ----------
@@ -82,14 +82,15 @@ def case_stream(
     seed : int
         The master seed.
     shapes : sequence of shape
-        Exactly these; see `cases.op_schema.with_shapes`.
+        Use exactly these shapes; see `cases.op_schema.with_shapes`.
     strategies, layouts : sequence of str
         Empty means the op's own.
 
     Raises
     ------
     UsageError
-        ``bad-shape``, ``unknown-strategy``, ``unknown-layout``: at once, not at the first case.
+        ``bad-shape``, ``unknown-strategy``, ``unknown-layout``: raised immediately, not at the
+        first case.
     """
     schemas: list[OpSchema] = [subject.schema]
     if shapes:
@@ -108,6 +109,6 @@ def case_stream(
 
 
 def _indexed(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
-    """Yield the cases of all streams in turn, each with its place in this order as index."""
+    """Yield the cases of all streams in turn, numbered in this order."""
     for index, (_, case) in enumerate(_in_turns(streams)):
         yield case if case.index == index else replace(case, index=index)

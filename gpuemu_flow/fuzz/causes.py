@@ -1,4 +1,4 @@
-"""Causes of the failures of a report, found by an experiment once and stored."""
+"""Find the causes of a report's failures by experiments, and store them."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
 VERSION = 6
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
 RERUNS = 12
-"""Evaluations of the reference on other inputs for each case of the budget."""
+"""Maximum number of evaluations of the reference on other inputs per case of the budget."""
 
 MOST_OPS = 8
-"""Whole budgets that a report's ops may use together."""
+"""Maximum number of whole budgets for all ops of a report together."""
 
 LEAST_SECONDS, MOST_SECONDS, SHARE_OF_RUN = 30.0, 300.0, 0.5
-"""Time after which a report with many failing ops begins no more experiments: half of what the run
-took, but at least and at most so much. One that has begun ends by its own limit."""
+"""Time after which a report with many failing ops begins no more experiments: a share of the run's
+duration, within limits in seconds. A running experiment ends by its own limit."""
 
 MOST_PASSING = 200
 MOST_FAILING = 60
 MOST_ELEMENTS = 1 << 15
-"""Elements of an experiment's largest tensor, unless no failing case is so small."""
+"""Maximum number of elements of an experiment's tensors, unless all failing cases are larger."""
 
 Judged = tuple[Case, CheckResult]
 
 
 class _Workers:
-    """The workers of experiments, started when the first of them needs some.
+    """The workers of experiments, started when an experiment first needs them.
 
     Parameters
     ----------
     workspace : Workspace
     pool : Pool, optional
-        Workers to use, which are not closed when the block ends.
+        Workers to use, which are not closed at the end of the context.
     """
 
     def __init__(self, workspace: Workspace, pool: Pool | None = None) -> None:
@@ -72,7 +72,7 @@ class _Workers:
             self._own.close()
 
     def pool(self) -> Pool:
-        """Return the workers."""
+        """Return the workers, which are made on first use."""
         from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
@@ -84,18 +84,18 @@ class _Workers:
 
 @dataclass
 class ExperimentBudget:
-    """The time and cases left for all experiments of a report, and the ops that they left out.
+    """The remaining time and cases for all experiments of a report, and the ops that got none.
 
     Attributes
     ----------
     cases : int
-        New cases that are left.
+        Number of new cases that may still be run.
     until : float
-        Time, of the monotonic clock, after which no experiment begins.
+        Monotonic time after which no experiment begins.
     announce : callable
         Called with an op's name before its experiment begins.
     left_out, cut : set of str
-        Ops without an experiment, and ops whose experiment the time limit ended.
+        Ops without an experiment, and ops whose experiment was ended by the time limit.
     """
 
     cases: int
@@ -125,7 +125,7 @@ class ExperimentBudget:
 
 
 def family(result: CheckResult) -> str:
-    """Return the family of a failure: ``values`` for wrong values of any kind, else its reason."""
+    """Return the group of a failure: ``values`` for wrong values of any kind, else the reason."""
     from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
 
     first = result.failures[0] if result.failures else None
@@ -135,7 +135,7 @@ def family(result: CheckResult) -> str:
 
 
 def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
-    """Return the number of new cases per op that may be run to confirm a cause; 0 for none."""
+    """Return the number of new cases per op that may be run to confirm a cause."""
     return workspace.settings.cause_budget if confirm else 0
 
 
@@ -157,7 +157,7 @@ def with_causes(
     budget : int
         New cases per op; 0 makes no experiment.
     known_only : bool
-        Show causes that earlier experiments found, and make no new experiment.
+        True to add only causes that earlier experiments found, without new experiments.
     announce : callable, optional
         Called with an op's name before an experiment on its failures begins.
     pool : Pool, optional
@@ -206,7 +206,7 @@ def causes_of(
     effort: ExperimentBudget | None = None,
     workers: _Workers | None = None,
 ) -> tuple[Cause, ...]:
-    """Return the causes of one op's failures, stated ones first; empty if none is known.
+    """Return the causes of one op's failures, confirmed causes first; empty if none is known.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def causes_of(
         here = [case for case, _ in members if case.dtype == dtype][:MOST_FAILING]
         others = [case for case in passing if case.dtype == dtype]
         others = others[:: max(1, len(others) // MOST_PASSING)]
-        # Cases that hang would each take as long as an op may take.
+        # Each case that hangs would take the op's full time limit.
         share = 0 if TIMEOUT in kind else budget // len(families)
         key = _key(subject, kind, share, here, others)
         kept = workspace.cache.actions.get(key)
@@ -263,8 +263,8 @@ def causes_of(
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
     """Group the failing cases by kind of failure, without those that need no experiment.
 
-    An error of a function that returns inputs needs no experiment to explain it, and one that hangs
-    would use up an experiment's time. A reference that differs between calls needs none, either.
+    No experiment is made if a function that returns inputs failed, or if a reference's outputs
+    differ between calls. Such a function may also hang, and so use up an experiment's time.
     """
     families: dict[str, list[Judged]] = {}
     for case, result in failing:
@@ -342,7 +342,7 @@ def _largest(case: Case) -> int:
 
 
 class _Judge:
-    """Runs and judges the cases of an experiment."""
+    """Runs the cases of an experiment, and judges them."""
 
     def __init__(self, evaluator: CaseEvaluator, kind: str, *, watched: bool) -> None:
         from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN  # noqa: PLC0415
@@ -352,7 +352,7 @@ class _Judge:
         self._checks = FULL_CHECKS if watched else PLAIN
 
     def run(self, case: Case, inputs: Mapping[str, NDArray[Any]] | None = None) -> Tried:
-        """Judge one case, on inputs of its own or on given ones."""
+        """Judge one case, on its own inputs or on given ones."""
         from gpuemu_flow.fuzz.relation_search import Tried  # noqa: PLC0415
 
         evaluated = (
@@ -375,7 +375,7 @@ class _Judge:
 
 
 class _Reference:
-    """The reference, evaluated on other inputs within limits of calls and time."""
+    """Evaluates the reference on other inputs, within limits of calls and time."""
 
     def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
         self._evaluator = evaluator

@@ -24,32 +24,33 @@ Arrays = Mapping[str, NDArray[Any]]
 Run = Callable[[Case, "Arrays | None"], "Tried | None"]
 
 FAILING, PASSING = 5, 2
-"""Known cases that are run again, of those that were not run yet."""
+"""Numbers of known failing and passing cases to run, of those that were not run here yet."""
 
 ENOUGH, MOST_MISSED = 6, 1
-"""New failing cases that a claim has to foretell, and new cases that may contradict it."""
+"""Number of new failing cases that a claim has to predict, and of new cases that may contradict
+it."""
 
 MOST_TRIED = 24
 SWEEPS = 5
-"""Cases whose values are chosen next to a claim's border."""
+"""Number of cases with values near a claim's border."""
 
 PATIENCE = 20
-"""New cases among which one that is large enough is looked for."""
+"""Number of new cases among which a sufficiently large one is looked for."""
 
 MOST_WRONG_OUTSIDE = 0.1
-"""Share of the rows taken out of a claim that may be wrong nevertheless."""
+"""Maximum share of the rows moved out of a claim that may still be wrong."""
 
 MOST_MOVED = 4
-"""Failing cases whose rows are moved out of a claim."""
+"""Number of failing cases whose rows are moved out of a claim."""
 
 SCALED = 0.1
-"""Share of the error per size inside that is left outside of a border that only hides it."""
+"""Minimum ratio of the relative errors outside and inside of a border that only hides the error."""
 
 _ROUND = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 8.0)
 
 MOST_CLAIMS = 3
 WIDE = 1024
-"""Elements that a case needs for values of all sizes to be tried in it."""
+"""Number of elements that a case needs to try values of all sizes."""
 
 MOST_SIGHTINGS = 40
 MOST_ELEMENTS = 1 << 16
@@ -62,9 +63,9 @@ class ClaimSearch:
     Attributes
     ----------
     relations : RelationSearch
-        Gives the names of axes.
+        Provides the names of axes and the shapes of outputs.
     run : callable
-        Judges a case, on inputs of its own or on given ones; None when the budget is spent.
+        Judges a case, on its own inputs or on given ones; returns None if the budget is spent.
     """
 
     relations: RelationSearch
@@ -94,12 +95,12 @@ class ClaimSearch:
     def cause(
         self, failing: Sequence[Case], passing: Sequence[Case], new: Iterator[Case]
     ) -> Cause | None:
-        """Return a cause made of a claim that new cases confirm.
+        """Return a claim that new cases confirm, as a cause; None if there is none.
 
         Parameters
         ----------
         failing, passing : sequence of Case
-            Cases that are known to fail or to pass, before this call runs any.
+            Cases that are already known to fail or to pass.
         new : iterator of Case
         """
         for case in (*_diverse(failing, FAILING), *_diverse(passing, PASSING)):
@@ -120,7 +121,7 @@ class ClaimSearch:
         return None
 
     def _tell_apart(self) -> None:
-        """Choose input values for which wrong claims fail, and drop those claims."""
+        """Run cases with input values that contradict wrong claims, and so drop these claims."""
         rivals = [claim for claim in claims(self._seen) if not claim.feature.of_place]
         for claim in {each.feature: each for each in reversed(rivals[:MOST_CLAIMS])}.values():
             self._sweep(claim)
@@ -156,11 +157,11 @@ class ClaimSearch:
         return Cause(True, sentence_of(claim), relation=named, counts=counts)
 
     def _refuted(self, claim: Claim) -> bool:
-        """Tell whether, for chosen inputs, elements that a claim does not cover are wrong, too.
+        """Tell whether, on chosen inputs, elements are wrong that a claim does not cover.
 
-        For a claim about rows, rows of several failing cases are moved out of the claim and keep
-        everything else that they have in common with wrong rows. For a claim about one value, half
-        of the elements become other round values.
+        For a claim about rows, rows of several failing cases are changed so that the claim no
+        longer covers them; otherwise they stay similar to wrong rows. For a claim about one value,
+        half of the elements are replaced by other round values.
         """
         feature = claim.feature
         if feature.of_place or not self._failed:
@@ -168,14 +169,14 @@ class ClaimSearch:
         if claim.kind == "equal":
             return self._is_not_the_only_value(claim)
         if feature.level == ELEMENT and feature.kind == "magnitude" and claim.kind == "above":
-            # What is 0 hides every error; so may what is small.
+            # Elements of 0 hide every error, and small ones may.
             return claim.low[0] == 0.0 or self._scales_the_error(claim)
         if feature.level != ROW or len(claim.high or claim.low) != 2:
             return False
         return any(self._fails_moved_out(claim, tried) for tried in self._telling_cases(feature))
 
     def _telling_cases(self, feature: Feature) -> list[Tried]:
-        """List failing cases, plain and wide ones first, of different strategies and seeds."""
+        """List a few failing cases with different seeds, plain values and large inputs first."""
         name = feature.subject
         ordered = sorted(
             (tried for tried in self._failed if tried.inputs[name].size),
@@ -204,10 +205,10 @@ class ClaimSearch:
         return int(np.count_nonzero(wrong)) > MOST_WRONG_OUTSIDE * wrong.size
 
     def _scales_the_error(self, claim: Claim) -> bool:
-        """Tell whether an input only scales the error, so that small elements hide it.
+        """Tell whether the input only scales the error: small elements then have a small error.
 
-        Half of the elements become half as large as the border. If their relative error is still
-        the same as inside, the border comes from the tolerance.
+        Half of the elements are set to half of the claim's border. If their relative error is the
+        same as that of elements beyond the border, the border comes from the tolerance.
         """
         name, border = claim.feature.subject, 0.5 * claim.low[1]
         tried = self._telling_cases(claim.feature)
@@ -237,7 +238,7 @@ class ClaimSearch:
         return bool(np.median(outside) > SCALED * np.median(within))
 
     def _is_not_the_only_value(self, claim: Claim) -> bool:
-        """Tell whether other round values are wrong, too, in the place of the claimed one."""
+        """Tell whether elements stay wrong if other round values replace the claimed value."""
         name = claim.feature.subject
         tried = self._telling_cases(claim.feature)
         if claim.feature.kind != "value" or not tried:
@@ -264,7 +265,7 @@ class ClaimSearch:
         return bool((seen.wrong[claim.feature.level] & ~inside & ~free).any())
 
     def _sharpened(self, claim: Claim) -> Claim | None:
-        """Choose values near a claim's border until it is known; return None if the claim fails."""
+        """Find a claim's exact border by values near it; return None if they refute the claim."""
         for _ in range(0 if claim.feature.of_place else SWEEPS):
             if is_sharp(claim):
                 break
@@ -278,7 +279,7 @@ class ClaimSearch:
         return claim
 
     def _telling(self, claim: Claim, new: Iterator[Case]) -> Iterator[Case]:
-        """Yield new cases, three of four so large that their output includes the claim's place."""
+        """Yield new cases; three of four have outputs that contain the position of a claim."""
         least = min((tried.case.numel for tried in self._failed), default=0)
         for number in range(MOST_TRIED):
             for case in itertools.islice(new, PATIENCE):
@@ -289,7 +290,7 @@ class ClaimSearch:
                     break
 
     def _relearned(self, claim: Claim) -> Claim | None:
-        """Return the claim learned from all cases together; None if they contradict it."""
+        """Return a claim of the same kind that fits all cases so far; None if there is none."""
         return next((each for each in claims(self._seen) if each.about == claim.about), None)
 
     def _sweep(self, claim: Claim) -> Tried | None:
@@ -322,7 +323,7 @@ class ClaimSearch:
 
 
 def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
-    """Return rows changed as little as possible so that a claim about rows covers none."""
+    """Change rows as little as possible, so that a claim about rows no longer covers them."""
     moved: NDArray[np.float64] = rows.copy()
     kind = claim.feature.kind
     if claim.high:
@@ -345,7 +346,7 @@ def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
 def _allowed(
     values: NDArray[np.float64], case: Case, name: str, known: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the values that an input may have, judging by its bounds and by one case."""
+    """Select the values that an input may have, by its bounds and the range of known values."""
     spec = next(spec for spec in case.inputs if spec.name == name)
     low, high = -np.inf, np.inf
     if spec.rule is not None or DTYPES[spec.dtype].kind != "float":
@@ -394,7 +395,7 @@ def _rows(
 
 
 def _diverse(cases: Sequence[Case], most: int) -> list[Case]:
-    """Select cases of different strategies first, each small but not the smallest."""
+    """Select small cases, but not the smallest, if possible of different strategies."""
     by_strategy: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         if 0 < case.numel <= MOST_ELEMENTS:

@@ -1,4 +1,4 @@
-"""The code and configuration that a failure was seen with, and whether they changed since."""
+"""Tell whether code and configuration have changed since a failure was seen."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 
 CODE = "code"
-"""Key of a record's provenance that holds the digest of the code and configuration."""
+"""Key in a record's provenance of the digest of code and configuration."""
 
 
 def code_key(workspace: Workspace, op: str, dtype: str) -> str:
     """Return a digest of the present code and configuration of an op and its reference.
 
-    It is empty for an op that the workspace does not run in that dtype.
+    The digest is empty for an op that the workspace does not run in that dtype.
     """
     if op not in op_names(workspace) or dtype not in dtypes_of(workspace, op):
         return ""
@@ -42,7 +42,7 @@ def has_changed(
 ) -> bool:
     """Tell whether code or configuration may have changed since a failure was recorded.
 
-    Only then does a failure that no longer shows count as mended.
+    If nothing has changed, a failure that no longer occurs does not count as fixed.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def has_changed(
     subject : Subject
         The programs that were run again.
     observed : mapping of str to Observation
-        Inputs that the programs were seen to use; a file among them that was written to after the
-        failure was recorded counts as changed code.
+        Inputs that the programs were seen to use. If one of these files was written to after the
+        failure was recorded, the code counts as changed.
     """
     if code_changed(workspace, record):
         return True
@@ -65,10 +65,10 @@ def has_changed(
 
 
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
-    """Tell whether the code or configuration known before a run differs from the record's.
+    """Tell whether the code or configuration known before a run differs from the recorded one.
 
-    True for a record without such a digest: an earlier version of this package wrote it, and the
-    package is part of the code.
+    A record without a digest was written by an earlier version of this package. It gives True,
+    since the package is part of the code.
     """
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     known = provenance.get(CODE)
@@ -76,7 +76,7 @@ def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
 
 
 def _nanoseconds(text: str) -> int:
-    """Return a record's time in ns; 0 if it is malformed."""
+    """Convert a record's time to nanoseconds since the epoch; 0 if it is malformed."""
     try:
         parsed = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

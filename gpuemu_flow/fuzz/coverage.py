@@ -1,4 +1,4 @@
-"""Coverage of a workspace's ops by runs and fuzzing, and the gaps."""
+"""Measure how runs and fuzzing cover a workspace's ops, and find the gaps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_fuzz_coverage(workspace: Workspace, fresh: Coverage) -> None:
 
 
 def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageReport:
-    """Measure which op × dtype × shape class × layout × strategy were judged, and the gaps.
+    """Measure which combinations of op, dtype, shape class, layout and strategy were judged.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The experiment that confirms a cause: run new cases, chosen to distinguish possible causes."""
+"""Confirm a cause by new cases, which are chosen to distinguish possible causes."""
 
 from __future__ import annotations
 
@@ -33,45 +33,47 @@ from gpuemu_flow.fuzz.thresholds import with_exact_numbers
 from gpuemu_flow.types import Case
 
 POOL = 48
-"""New cases that are drawn for each one that is run."""
+"""Number of new cases that are drawn for each case that is run."""
 
 EXPLORED = 0.35
-"""Share of the budget that goes into telling conditions apart; the rest confirms one."""
+"""Share of the budget for distinguishing conditions; the rest is for confirming one condition."""
 
 FEWEST = 6
-"""New cases inside, and outside, that a condition needs at the least to be stated."""
+"""Minimum number of new cases inside of a condition, and outside of it, to confirm it."""
 
 MOST_SEEN = 3
 MOST_CHANCE = 0.01
-"""Chance at which a condition is stated: of all cases, corrected for the conditions tried, and of
-the new ones alone, corrected for the conditions that were put to the proof."""
+"""Maximum probability that a confirmed condition is due to chance. It is computed over all cases,
+corrected for the number of conditions, and over the new cases, corrected for the number of tested
+conditions."""
 
 INSIDE_FAILED = 0.85
 RELATED = 0.9
-"""Shares of the new cases inside that fail, and of the failing ones that a relation explains."""
+"""Minimum share of the new cases that meet a condition and fail, and minimum share of the failing
+cases that a relation explains."""
 
 STRATEGIES_MORE = 3
 LARGE = 2
-"""Large failing cases that a relation has to explain before it is stated."""
+"""Number of large failing cases that a relation has to explain to be confirmed."""
 
 QUADRANT = 2
-"""New cases that each of two conditions needs where the other one does not hold."""
+"""Number of new cases that each part of a condition needs without the other part."""
 
 MOST_STRATEGIES = 3
-"""Strategies whose union is stated: more of them together are no cause, but where a bug shows."""
+"""Maximum number of strategies in a cause; a longer list only names those that reveal the bug."""
 
 MOST_FILLED = 1 << 16
 CHALLENGED = 2
-"""Failing cases whose inputs are filled anew to challenge a condition."""
+"""Number of failing cases whose inputs are filled with new values to challenge a condition."""
 
 MOST_PASSING_INSIDE = 0.3
-"""Share of the fillings inside of a condition that may pass."""
+"""Maximum share of passing cases among those filled so that they meet a condition."""
 
 MOST_UNEXPLAINED = 0.1
-"""Share of the cases with plain values that may pass inside of a condition on sizes."""
+"""Maximum share of passing cases with plain values among those that meet a condition on sizes."""
 
 PATIENCE = 12
-"""Pools that are drawn in search of a case inside, or outside, of a condition."""
+"""Number of pools that are drawn to find a case that meets, or does not meet, a condition."""
 
 
 Try = Callable[[Case, Arrays | None], Tried]
@@ -84,7 +86,7 @@ class Experiment:
     ----------
     variants : Variants
     run : callable
-        Judges a case, on inputs of its own or on given ones.
+        Judges a case, on its own inputs or on given ones.
     relations : RelationSearch
         Tests relations between the outputs.
     budget : Budget
@@ -136,8 +138,8 @@ class Experiment:
     def cause(self) -> Cause | None:
         """Return a cause that new cases confirm; None if they confirm none.
 
-        First come relations that explain the outputs, then claims about their wrong elements, then
-        conditions that the failing cases share.
+        Relations that explain the outputs are tried first, then claims about wrong elements, and
+        then conditions that the failing cases share.
         """
         return self._relation() or self._claim() or self._condition()
 
@@ -193,7 +195,7 @@ class Experiment:
         return Cause(True, relation.sentence, relation=named, counts=counts)
 
     def _contradict_by_large_ones(self) -> None:
-        """Run the largest known failing cases: small ones agree with more relations."""
+        """Run the largest known failing cases, since small ones contradict fewer relations."""
         for case in self._largest(self._failing)[:LARGE]:
             tried = self._try(case) if self._relations.left else None
             if tried is None:
@@ -209,7 +211,7 @@ class Experiment:
         return sorted(plain, key=lambda case: -case.numel)
 
     def _of_each_strategy(self, chosen: Sequence[Case]) -> list[Case]:
-        """Return chosen cases, and a failing one of each other combination of strategies."""
+        """Return the chosen cases, and a failing case for each other combination of strategies."""
         found = {tuple(spec.strategy for spec in case.inputs): case for case in chosen}
         for case in filter(self._relations.is_plain, self._failing):
             found.setdefault(tuple(spec.strategy for spec in case.inputs), case)
@@ -278,9 +280,10 @@ class Experiment:
         return None
 
     def _challenged(self, predicates: Sequence[Predicate]) -> bool:
-        """Tell whether values chosen inside and outside of a condition contradict it.
+        """Tell whether values that meet or break a condition contradict it.
 
-        One input of known failing cases is filled with them. The budget does not count these runs.
+        One input of known failing cases is filled with such values. These runs do not count against
+        the budget.
         """
         passed = inside = 0
         bases = [c for c in self._failing if is_made(c) and 0 < c.numel <= MOST_FILLED]
@@ -308,8 +311,8 @@ class Experiment:
         Returns
         -------
         tuple of Predicate or None
-            The condition, with parts added where needed; None if it is about sizes only, and many
-            cases with plain values meet it and pass.
+            The condition, with parts added where needed. None if the condition is only about sizes,
+            and many cases with plain values meet it and pass.
         """
         known = [
             (facts, failed)
@@ -352,12 +355,12 @@ class Experiment:
     def _probe(self, predicates: Sequence[Predicate], name: str, size: int) -> bool | None:
         """Tell whether known failing cases still fail with another size of a dim.
 
-        The budget does not count these runs.
+        These runs do not count against the budget.
 
         Returns
         -------
         bool or None
-            None if no case of that size that meets the predicates can be run.
+            None if no case of this size that meets the predicates can be run.
         """
         found = None
         bases = [case for case in self._failing if is_made(case)]
@@ -388,7 +391,7 @@ class Experiment:
         return Counts(failed[True], number[True], failed[False], number[False])
 
     def _is_trivial(self, hypothesis: Hypothesis) -> bool:
-        """Tell whether nearly all cases meet a condition; the others may be too small to fail."""
+        """Tell whether nearly all cases meet a condition; the few others prove little."""
         return hypothesis.outside < TELLING * (hypothesis.inside + hypothesis.outside)
 
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
@@ -407,9 +410,9 @@ class Experiment:
         return None
 
     def _confirm(self, hypothesis: Hypothesis) -> Counts | None:
-        """Run new cases that meet a condition and others in turn, and return their counts.
+        """Run new cases that meet a condition, and others in turn, and count the results.
 
-        Return None if they do not confirm it. If the condition has two parts, the other cases are
+        Return None if they do not confirm the condition. If it has two parts, the other cases are
         of three kinds: they meet only the first part, only the second part, or neither.
         """
         number = {True: 0, False: 0}
@@ -448,9 +451,9 @@ class Experiment:
         return waiting.take(side, any_of=True)
 
     def seen_with(self) -> list[Cause]:
-        """List a few features more frequent among failing cases, strongest first.
+        """List a few features that are more frequent in failing cases than in passing ones.
 
-        No two of them are about the same subject.
+        The most telling come first; there is at most one for each subject.
         """
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()
@@ -470,14 +473,15 @@ class Experiment:
 
 
 def _is_plain(facts: CaseFacts) -> bool:
-    """Tell whether no values of a case are extraordinary."""
+    """Tell whether a case has only ordinary values."""
     return set(facts.strategies.values()) <= set(PLAIN)
 
 
 def _is_vague(hypothesis: Hypothesis) -> bool:
-    """Tell whether a condition is a list of nearly all strategies, or a bound beyond zero.
+    """Tell whether nearly every case meets a condition, so that it explains nothing.
 
-    Nearly every input holds an element below a positive bound, or above a negative one.
+    This holds for a list of nearly all strategies. It also holds for an upper bound above zero or a
+    lower bound below zero, since nearly every input has such an element.
     """
     return any(_is_long(each) or _is_beyond_zero(each) for each in hypothesis.predicates)
 

@@ -1,4 +1,4 @@
-"""A bounded choice among a run's failures, which does not depend on the order of judging."""
+"""Keep a limited number of a run's failures; the choice does not depend on their order."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.judging.verdicts import reason
 
 MOST_FAILURES = 1000
-"""Failures of one op that a run keeps, besides the smallest one of each kind."""
+"""Maximum number of failures that a run keeps per op, besides the smallest of each kind."""
 
 
 class FailureSample:
     """The failures of a run that its report lists; the others are only counted.
 
-    While too many are kept, the reason with the most cases loses its last case by number; so all
-    cases of a rare reason stay. The smallest case of each kind of failure always stays, too.
+    If there are too many, the most frequent reason loses the failure with the highest number, so
+    that all failures with a rare reason are kept. The smallest case of each kind of failure is
+    always kept, too.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class FailureSample:
         self._counts: Counter[str] = Counter()
 
     def wants(self, judged: Judged) -> bool:
-        """Tell whether a failure would be kept by now."""
+        """Tell whether a failure would be kept if it were added now."""
         kind = _kind(judged)
         known = self._smallest.get(kind)
         if self._held < self._most or known is None or _size(judged) < _size(known):
@@ -44,7 +45,7 @@ class FailureSample:
         return (len(same or ()) + 1, why) < self._fullest()
 
     def add(self, judged: Judged) -> None:
-        """Count one more failure, in any order, and keep it if it is wanted."""
+        """Count one more failure, and keep it if it is wanted; failures may come in any order."""
         kind = _kind(judged)
         self._counts[kind] += 1
         if not self.wants(judged):
@@ -63,7 +64,7 @@ class FailureSample:
                 del self._by_reason[fullest]
 
     def _fullest(self) -> tuple[int, str]:
-        """Return the number of cases of the reason with the most cases, and that reason."""
+        """Find the reason with the most cases; return the number of its cases, and the reason."""
         return max((len(cases), why) for why, cases in self._by_reason.items())
 
     def kept(self) -> list[Judged]:

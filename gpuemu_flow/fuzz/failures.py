@@ -73,13 +73,14 @@ class Reproduction:
         The result of the op as it is now.
     inputs, actual, expected : mapping of str to ndarray
     did_not_show : bool
-        True if it passed in every setting, although neither code nor configuration has changed
-        since it was recorded: an intermittent failure, on which there is no verdict.
+        True if the case passed in every setting, although code and configuration are the same as
+        when the failure was recorded. The failure is then intermittent, and there is no verdict on
+        it.
     known : bool
         False if no failure of the case was recorded here.
     disallowed : str
-        For a case that was not recorded: its sizes that the op's schema does not allow, so that
-        `run` never judges it. Empty if there are none.
+        The sizes of the case that the op's schema does not allow, so that `run` never judges it;
+        empty if there are none, and for a recorded case.
     """
 
     record: FailureRecord
@@ -93,12 +94,12 @@ class Reproduction:
 
     @property
     def still_fails(self) -> bool:
-        """Tell whether the op fails on the case, in the recorded way or another."""
+        """Tell whether the op fails on the case, in the recorded way or in another."""
         return self.result.verdict in BAD
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if it still fails, 0 if it passes, 4 if there is no verdict."""
+        """Return 1 if the op still fails, 0 if it passes, 4 if there is no verdict."""
         if self.still_fails:
             return 1
         if self.did_not_show or self.disallowed:
@@ -132,7 +133,7 @@ class FailureLog:
         Parameters
         ----------
         inputs : mapping of str to ndarray, optional
-            Values in any layout; without them they are made from the case.
+            Input values in any layout; by default, they are made from the case.
         more : mapping, optional
             Further facts about how the outputs were made.
         """
@@ -153,7 +154,7 @@ class FailureLog:
         return self.store.add(record, blobs.encode(values))
 
     def _code(self, op: str, dtype: str) -> str:
-        """Return the digest of an op's code and configuration, as it was when first asked for."""
+        """Return the digest of an op's code and configuration, which is computed only once."""
         where = op, dtype
         if where not in self._codes:
             self._codes[where] = code_key(self._workspace, *where)
@@ -161,7 +162,7 @@ class FailureLog:
 
 
 def record_results(workspace: Workspace, fresh: Sequence[OpResult]) -> list[Problem]:
-    """Record the failing cases of results that a run itself judged, and return warnings."""
+    """Record the failing cases of results that a run itself judged; return warnings."""
     log = FailureLog(workspace)
     for result in fresh:
         subject = op_subject(workspace, result.op, result.dtype).subject
@@ -198,7 +199,7 @@ def inputs_dropped(workspace: Workspace) -> list[Problem]:
 
 
 def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
-    """Find failures by seed or id, newest first; those shrunk from others come last.
+    """Find failures by seed or id, newest first, but shrunk failures last.
 
     Raises
     ------
@@ -228,7 +229,7 @@ def find_or_make(
     dtype: str | None = None,
     case_text: str | None = None,
 ) -> list[FailureRecord]:
-    """Find failures of one dtype or case as `find_failures` does; if none, make one from a seed."""
+    """Find failures like `find_failures`; if none is recorded, make records of the named cases."""
     wanted = canonical_dtype(dtype) if dtype else None
     try:
         found = find_failures(workspace, word, op)
@@ -249,9 +250,9 @@ def find_or_make(
 
 
 def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArray[Any]]:
-    """Return the exact inputs of a failure, in the layouts that they had.
+    """Return the exact inputs of a failure, in their layouts.
 
-    Inputs that a function of the user's did not return are left out.
+    Inputs that could not be made, since the user's function failed, are left out.
 
     Raises
     ------
@@ -271,10 +272,10 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 
 
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
-    """Return the subject of a failure: the op as configured now, else as it was recorded.
+    """Return the subject of a failure: the op as configured now, or as recorded if it is gone.
 
-    A request to the daemon may have changed the op's arguments and tolerance: its failure is
-    judged with the recorded ones.
+    A request to the daemon may have changed the op's arguments and tolerance. Its failure is judged
+    with the recorded arguments and tolerance.
 
     Raises
     ------
@@ -302,7 +303,7 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
 
 
 def _first(workspace: Workspace, record: FailureRecord) -> FailureRecord:
-    """Find the original of a shrunk failure; return the failure itself if there is none."""
+    """Find the original of a shrunk failure; return the record itself if it was not shrunk."""
     store, seen = FailureStore(workspace.cache), {record.id}
     while record.minimized_from is not None and record.minimized_from not in seen:
         seen.add(record.minimized_from)
@@ -331,11 +332,11 @@ def _not_runnable(record: FailureRecord) -> UsageError:
 def reproduce(
     workspace: Workspace, records: Sequence[FailureRecord], *, cancel: Event | None = None
 ) -> list[Reproduction]:
-    """Run recorded failures again, on their exact inputs, in each setting that may show them.
+    """Run recorded failures again, on their exact inputs, in each setting in which they may occur.
 
-    Each result is that of the plainest setting that shows all that was recorded, or else of the
-    plainest one in which the op fails at all. The result's notes describe that setting if repeated
-    runs confirm it.
+    Each result comes from the simplest setting in which everything recorded occurs, or else from
+    the simplest setting in which the op fails at all. The result's notes describe this setting if
+    repeated runs confirm it.
     """
     workspace.cache.create()
     with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
@@ -358,7 +359,7 @@ class _Rerun:
         self._changed = False
 
     def reproduction(self) -> Reproduction:
-        """Return the outcome, and record whether the failure is mended or intermittent."""
+        """Return the outcome, and record whether the failure is fixed or intermittent."""
         setting, shown = self._first_that_shows()
         passed = shown.result.verdict is Verdict.PASSED
         differs = False

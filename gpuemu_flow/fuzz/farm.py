@@ -30,7 +30,7 @@ class CaseBatch:
     cases: tuple[QueuedCase, ...]
 
     def halves(self) -> tuple[CaseBatch, CaseBatch] | None:
-        """Return two batches with the same cases; None if there is only one case."""
+        """Divide the cases into two batches; return None if there is only one case."""
         middle = len(self.cases) // 2
         if not middle:
             return None
@@ -47,7 +47,7 @@ class RemoteVerdict:
     ----------
     result : CheckResult
     made : Case or None
-        The case with the values that the user's functions returned; None where there are none.
+        The case with the values that the user's functions returned; None if they returned none.
     """
 
     result: CheckResult
@@ -65,14 +65,14 @@ class BatchReply:
     verdicts : tuple of RemoteVerdict
         In the order of the batch.
     key : str
-        Digest of all that decides the verdicts, as the worker sees it; empty if a file was written
+        Digest, on the worker, of everything that decides the verdicts; empty if a file was written
         to meanwhile.
     names : Discovered
         Inputs that the programs were seen to use; empty if the coordinator knows the key.
     parts : mapping of str to str
         The states, on the worker, of the inputs in `names`.
     seconds : float
-        Time that judging took.
+        Time that judging took, in seconds.
     """
 
     worker: str
@@ -95,13 +95,13 @@ class Farm(Protocol):
         """Return the number of batches without a reply."""
 
     def submit(self, batch: CaseBatch, known: Collection[str]) -> None:
-        """Send a batch, with the keys of replies whose inputs need not be named again."""
+        """Send a batch. Replies with a key in `known` need not list their inputs again."""
 
     def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
-        """Return the replies that have come, after at most `timeout` seconds.
+        """Return the replies that have arrived, after at most `timeout` seconds.
 
-        A batch whose worker died is divided and sent again. None stands for the reply to a batch
-        of one case that killed every worker that was given it.
+        A batch whose worker died is divided and sent again. The reply is None for a batch of one
+        case that killed every worker that received it.
 
         Raises
         ------
@@ -117,10 +117,10 @@ class Cluster(Protocol):
     def open_farm(
         self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
     ) -> AbstractContextManager[Farm]:
-        """Open the workers for one op as a context, and end their work on it when it is left.
+        """Return a context in which workers judge the cases of one op.
 
         Parameters
         ----------
         alone : bool
-            Cases are judged one by one.
+            True to judge cases one by one.
         """

@@ -1,8 +1,8 @@
-"""Values that keep a condition on an input, or break it, and have little else in common.
+"""Make values that meet a condition on an input, or break it, and have little else in common.
 
-A condition found among generated cases may merely accompany the real one: a row of wide range also
-has negative elements. Here an input of a failing case is filled anew, inside and outside of the
-condition, with other signs, offsets and patterns each time.
+A condition found among generated cases may only be correlated with the real one. For example, a row
+with a wide range also has negative elements. Here an input of a failing case is filled with new
+values that meet or break the condition, with other signs, offsets and patterns each time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Rows = NDArray[np.float64]
 Make = Callable[[Rows, float], Iterator[Rows]]
 
 _FREE_KINDS = ("", "positive")
-"""Kinds of inputs whose elements may be chosen one by one."""
+"""Kinds of inputs whose elements may be chosen independently."""
 
 _EXCHANGED_KINDS = (*_FREE_KINDS, "lengths", "indices")
-"""Kinds of inputs whose elements may take the values of others."""
+"""Kinds of inputs whose elements may get the values of other elements."""
 
 _MARKED: dict[str, Callable[[Rows], NDArray[np.bool_]]] = {
     "zero": lambda rows: rows == 0,
@@ -36,7 +36,7 @@ _MARKED: dict[str, Callable[[Rows], NDArray[np.bool_]]] = {
     "infinite": np.isinf,
     "not_finite": lambda rows: ~np.isfinite(rows),
 }
-"""Marks of an input that are marks of single elements."""
+"""Marks of inputs that are properties of single elements."""
 
 
 def fillings(
@@ -47,16 +47,16 @@ def fillings(
     Parameters
     ----------
     predicate : Predicate
-        Nothing is yielded unless it is about the elements of one input.
+        The condition. If it is not about the elements of one input, nothing is yielded.
     case : Case
     given : ndarray
-        The input as the case has it: shape, layout and dtype stay.
+        The case's input, whose shape, layout and dtype are kept.
     seed : int
 
     Yields
     ------
     inside : bool
-        The condition holds for the values.
+        True if the values meet the condition.
     values : ndarray
     """
     bound = predicate.value
@@ -84,9 +84,10 @@ def _exchanged(
     given: NDArray[Any],
     seed: int,
 ) -> Iterator[tuple[bool, NDArray[Any]]]:
-    """Yield an input without its marked elements, and with one of them.
+    """Yield an input without marked elements, and with one marked element.
 
-    All values are some that the input has, which keeps bounds that are not known here.
+    Marked elements are replaced by other elements of the same input, so that bounds that are not
+    known here are kept.
     """
     spec = next((spec for spec in case.inputs if spec.name == subject), None)
     if spec is None or _others_need(spec, case):
@@ -119,7 +120,7 @@ def _laid_out(flat: NDArray[Any], given: NDArray[Any]) -> NDArray[Any]:
 
 
 def _others_need(spec: InputSpec, case: Case) -> bool:
-    """Tell whether another input's values follow from those of this one."""
+    """Tell whether the values of another input depend on the values of this input."""
     rules = [other.rule for other in case.inputs if other.rule is not None]
     return any(spec.name in (rule.of, rule.other) for rule in rules)
 
@@ -208,7 +209,7 @@ def _offsets(draws: Rows, bound: float) -> Iterator[Rows]:
         return
     for ratio in (2.0 * bound, 0.3 * bound):
         for mean in (1.0, -1.0, 100.0):
-            yield mean + abs(mean) / ratio * 3.46 * (draws - 0.5)  # a uniform draw's deviation is 1
+            yield mean + abs(mean) / ratio * 3.46 * (draws - 0.5)  # 3.46: unit standard deviation
 
 
 def _least_magnitudes(draws: Rows, bound: float) -> Iterator[Rows]:

@@ -18,9 +18,9 @@ _CaseKey = tuple[int, str]
 def fixed_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str]:
     """Return the ids of the failures whose cases passed when they last ran.
 
-    They passed in `reproduce` or in the last run, and code or configuration had changed since they
-    were recorded: a failure that passes without a change is intermittent. If an edit has broken a
-    fixed case again since, the next run finds that.
+    Such a case passed in `reproduce` or in the last run, after code or configuration had changed.
+    If it passed without a change, the failure is intermittent. If a later edit has broken a fixed
+    case again, the next run finds that.
     """
     passed: dict[tuple[str, str], set[_CaseKey]] = {}
     found = set()

@@ -1,4 +1,4 @@
-"""Fuzzing: judge many cases of an op as fast as its programs run, and cache every verdict."""
+"""Fuzz an op: judge many cases as fast as its programs run, and cache every verdict."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners import malloc
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import Discovered, SeenInputs
 from gpuemu_flow.store.failures import FailureStore
@@ -36,23 +37,23 @@ class FuzzOptions:
     Attributes
     ----------
     iterations : int or None
-        Cases per op; None with a `time_limit` means as many as it allows.
+        Cases per op; None for as many as `time_limit` allows.
     seed : int or None
-        Master seed; None takes the workspace's.
+        Master seed; None for the workspace's.
     dtypes, strategies, layouts : tuple of str
         Empty means the op's own.
     shapes : tuple of shape
-        Exactly these; see `cases.op_schema.with_shapes`.
+        Use exactly these shapes; see `cases.op_schema.with_shapes`.
     fail_fast : bool
     time_limit : float or None
         Seconds per op.
     jobs : int
     force : bool
-        True: the action cache is not read.
+        True to judge every case, even if the action cache has its verdict.
     confirm : bool
-        New cases are run, to confirm the causes of failures.
+        True to run new cases that confirm the causes of failures.
     most_failures : int
-        Failures per op that are kept; the others are counted.
+        Maximum number of failures per op to keep; the others are only counted.
     """
 
     iterations: int | None = 100
@@ -75,16 +76,17 @@ class Fuzzer:
     Parameters
     ----------
     workspace : Workspace
-        Its run lock need not be held: verdicts go into the action cache only.
+        The workspace. Its run lock need not be held, since only the action cache is written.
     op : str
     options : FuzzOptions
     on_case : callable
-        Called with each `Judged` as it is known, from several threads, one at a time.
+        Called with each `Judged` as soon as it is known; from several threads, but never at the
+        same time.
     on_failure : callable
-        Called with the `EvaluatedCase` of each case that failed and that `OpFuzzOutcome.failures`
-        may contain, while its tensors are valid.
+        Called with the `EvaluatedCase` of each failed case that `OpFuzzOutcome.failures` may
+        contain. Its tensors are valid only during the call.
     cancel : threading.Event
-        Set to end the run; what was judged is kept.
+        Set to end the run; verdicts so far are kept.
     cluster : Cluster, optional
         Machines that judge the cases; by default this machine judges them.
     """
@@ -129,7 +131,7 @@ class Fuzzer:
         return ExpectedStore(self._cache, key, inputs=about, force=force)
 
     def is_outdated(self) -> bool:
-        """Tell whether the op could read a file that its reference was just seen to use."""
+        """Tell whether the reference was seen to use a file that the op can still read."""
         for subject, expected in zip(self.subjects, self._expected_cache, strict=True):
             if subject.known is not None and expected.inputs is not None:
                 used = revealed(expected.inputs.used, subject.known, self._workspace.root)
@@ -145,8 +147,8 @@ class Fuzzer:
         UsageError
             ``bad-shape``.
         FlowError
-            When the cache, the workers or the cluster cannot be used; ``needs-missing`` for a
-            program that uses the output of a rule without waiting for the rule.
+            The cache, the workers or the cluster cannot be used; or ``needs-missing``: a program
+            uses the output of a rule without waiting for the rule.
         """
         begin = time.perf_counter()
         outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures)
@@ -166,6 +168,7 @@ class Fuzzer:
 
     def _run_here(self, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Judge the cases in threads of this process."""
+        malloc.tune()  # the tensors of fully checked cases come and go
         jobs = max(1, self._options.jobs)
         sessions = jobs * SESSIONS_PER_EVALUATOR * len(self.subjects)
         with Pool(sessions, staging=self._cache.staging) as pool:
@@ -177,10 +180,10 @@ class Fuzzer:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(WAKE_SECONDS)  # else a signal might wait with it
+                    thread.join(WAKE_SECONDS)  # without a limit, signals would have to wait
 
     def _run_on(self, cluster: Cluster, source: CaseSource, outcome: OpFuzzOutcome) -> None:
-        """Have a cluster judge the cases, and handle the verdicts in the order of the cases."""
+        """Let a cluster judge the cases, and handle the verdicts in the order of the cases."""
         from gpuemu_flow.fuzz.remote_run import RemoteRun  # noqa: PLC0415 - few use a cluster
 
         with cluster.open_farm(
@@ -250,14 +253,14 @@ class Fuzzer:
     def _refuse_unordered(self, which: int) -> None:
         """Raise RunnerError ``needs-missing`` if a verdict may depend on an outdated file."""
         used = self._verdicts.inputs[which].used
-        if used is not self._ordered[which]:  # as hardly ever
+        if used is not self._ordered[which]:  # which is rare
             self.subjects[which].others.refuse(used)
             self._ordered[which] = used
 
     def _judged(
         self, queue: CaseQueue, which: int, number: int, case: Case, outcome: OpFuzzOutcome
     ) -> Iterator[Judged]:
-        """Start judging one case, and yield all verdicts that are known by then."""
+        """Start judging one case, and yield all verdicts that are ready, also of earlier cases."""
         key = case_key(number, case)
         known = self._verdicts.find(which, key)
         if known is not None:
@@ -272,7 +275,7 @@ class Fuzzer:
     def _keep(
         self, which: int, queued: QueuedCase, evaluated: EvaluatedCase, outcome: OpFuzzOutcome
     ) -> Judged:
-        """Record a failure while its tensors are valid, and the verdict."""
+        """Store a verdict, and report a failure while its tensors are valid."""
         self._refuse_unordered(which)
         judged = Judged(queued.number, evaluated.case, evaluated.result)
         if evaluated.result.verdict in BAD:

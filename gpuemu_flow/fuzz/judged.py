@@ -13,7 +13,7 @@ class Judged:
     Attributes
     ----------
     number : int
-        Place in the run, over all dtypes.
+        Position in the run, counted over all dtypes.
     case : Case
     result : CheckResult
     cached : bool

@@ -1,4 +1,4 @@
-"""Mutation score of an op that is a compiled kernel: bugs planted in its PTX, found or not."""
+"""Plant bugs in the PTX of a compiled op, and count those that its check finds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plant_in_file(program: Program) -> Iterator[PtxMutant]:
 def try_kernel_mutants(
     workspace: Workspace, op: str, cases: dict[str, list[Case]], cancel: Event | None
 ) -> KernelMutation:
-    """Run an op with each bug on its cases, until one of the cases finds the bug.
+    """Run an op with each planted bug on its cases, until a case finds the bug.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def _try_triton(
     workspace: Workspace, pool: Pool, subject: Subject, folder: Path, cases: Sequence[Case],
     cancel: Event | None, found: KernelMutation,
 ) -> None:  # fmt: skip
-    """Try bugs in the PTX that Triton makes, in one worker, so that Triton compiles only once."""
+    """Plant bugs in the PTX that Triton makes, in one worker, so that Triton compiles only once."""
     (folder / RECORD).mkdir()
     program = replace(subject.op, argv=(*subject.op.argv, str(folder)))
     if program.sandbox is not None:

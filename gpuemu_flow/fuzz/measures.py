@@ -1,4 +1,4 @@
-"""Measure the check itself: the bugs it would miss, and tolerances from observed errors."""
+"""Measure an op's check: the bugs that it misses, and the tolerances that the op needs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Mutation:
     cases : int
         Number of cases with a finite value to compare.
     kernel : MutationScore or None
-        The score of bugs planted in the op's own PTX; None if it is no compiled kernel, or if no
+        The score of bugs planted in the op's PTX; None if the op is no compiled kernel, or if no
         case passes with the unchanged kernel.
     kernel_untold : int
         Cases that do not pass with the unchanged kernel, and so reveal no planted bugs.
@@ -79,7 +79,7 @@ class Mutation:
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:
-    """Return the cases of a default run, or `count` of the same sequence."""
+    """Return the cases of a default run, or the first `count` cases of the same sequence."""
     name = f"generate:{subject.subject.name}:{subject.subject.dtype}"
     return plan_cases(
         subject.schema,
@@ -176,7 +176,7 @@ def _trivial_results(prepared: Prepared, previous: Arrays | None) -> Iterator[Tr
 def calibrate_op(
     workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
 ) -> list[Calibration]:
-    """Suggest tolerances from the errors of the op as it is now, which must be trusted.
+    """Suggest tolerances from the errors of the present op, which must be known to be correct.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def calibrate_op(
     with _all_evaluators(workspace, op, cancel) as each:
         for subject, evaluator in each:
             contracts = subject.subject.compare.outputs
-            # Of these no error can be told from two tensors; others have a tolerance of their own.
+            # For these outputs, two tensors show no error; other outputs have a separate tolerance.
             elsewhere = {c.name for c in contracts if not c.plain or c.tolerance is not None}
             for case in _cases(workspace, subject, cases):
                 if case.strategy in ("special", "extremes"):
@@ -205,7 +205,7 @@ def calibrate_op(
 
 
 def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]) -> Path:
-    """Put suggested tolerances into the file that the op is written in, and return its path."""
+    """Write suggested tolerances to the configuration file that defines the op; return its path."""
     path = workspace.root / workspace.config.op(op).file
     if all(file.path != path for file in workspace.config.files):
         path = workspace.config_path

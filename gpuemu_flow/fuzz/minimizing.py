@@ -1,4 +1,4 @@
-"""Shrink a recorded failure by running its op again and again; record the smallest case."""
+"""Shrink a recorded failure by running the op on smaller cases; record the smallest one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import Case, CheckResult, FailureKind
 
 HANG_SECONDS = 2.0
-"""While a hang is shrunk, every smaller case that hangs costs no more than this."""
+"""Time limit, in seconds, of each smaller case while a hang is shrunk."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Minimization:
     ----------
     original : FailureRecord
     minimized : FailureRecord or None
-        None when the failure no longer shows.
+        None if the failure no longer occurs.
     steps, calls : int
         Smaller failing cases found, and runs of the op.
     one_minimal : bool
@@ -72,7 +72,7 @@ def minimise_failure(
     budget: int,
     cancel: Event | None = None,
 ) -> Minimization:
-    """Shrink a recorded failure by running the op again and again; verify and store the result.
+    """Shrink a recorded failure by running the op on smaller cases; verify and store the result.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def _only_slow(record: FailureRecord, timeout: float) -> Problem:
 
 
 def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
-    """Locate the failing element along each dim, around which slices are tried first."""
+    """Return the index of the failing element along each dim, to try slices around it first."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     if schema is None or first is None or first.index is None:
         return None
@@ -176,7 +176,7 @@ class _Shrinker:
             if found.reproduced and not self.fails_alone(
                 Candidate(found.inputs, found.layouts, found.dims)
             ):
-                # State that earlier candidates had left behind failed: one process for each.
+                # The failure came from the state of earlier candidates, so use a process for each.
                 found = minimise(inputs, still_fails=self.fails_alone, **ask)
             if found.reproduced:
                 break
@@ -198,7 +198,7 @@ class _Shrinker:
             return self._judge(evaluator, candidate)
 
     def told_by_setting(self, candidate: Candidate) -> str:
-        """Return the sentence on the setting in which a case fails, if it is confirmed."""
+        """Return a sentence on the setting in which a case fails; empty if it is not confirmed."""
         setting = self._setting
 
         def fails(other: FailureSetting) -> bool:

@@ -1,4 +1,4 @@
-"""Make a case from the words that a report printed for it; no record is needed."""
+"""Make a case from the text that a report printed for it; no record is needed."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from gpuemu_flow.types import (
 from gpuemu_flow.value_rules import ABSENT, strategies_of
 
 LOOKED_AT = 2000
-"""Cases of the workspace's own seed among which one is looked for by its seed alone."""
+"""Number of cases of the workspace's master seed among which a case is looked for by its seed."""
 MAX_ELEMENTS = 1 << 31
 TRIED = 100_000
-"""Sizes of dims that are tried to find those that no shape shows."""
+"""Maximum number of sizes that are tried for dims that no shape contains."""
 _ENDS = re.compile(r"(ends[1-9])?")
 _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
 def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
-    """Return the case of an op with this schema that `Case.to_text` wrote.
+    """Return the case of an op with this schema whose `Case.to_text` is `text`.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
 
 
 def _demand_shapes(schema: OpSchema, inputs: Sequence[InputSpec]) -> None:
-    """Raise ``bad-case`` for shapes that no case of the schema has, whatever the sizes of dims."""
+    """Raise ``bad-case`` if no sizes of the schema's dims result in these shapes."""
     if takes_any_rank(schema):
         return
     sizes: dict[str, int] = {}
@@ -99,7 +99,7 @@ def _demand_shapes(schema: OpSchema, inputs: Sequence[InputSpec]) -> None:
 
 
 def disallowed_sizes(schema: OpSchema, case: Case) -> str:
-    """Describe the sizes of a case that its op's schema does not allow; empty if there are none."""
+    """List the dims of a case with sizes that the op's schema does not allow; empty for none."""
     if takes_any_rank(schema):
         return ""
     sizes, known = dict(case.dims), {dim.name: dim for dim in schema.dims}
@@ -112,7 +112,7 @@ def disallowed_sizes(schema: OpSchema, case: Case) -> str:
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
-    """Return the case of these inputs; infer its target from the input that differs."""
+    """Return the case with these inputs; the input that is not plain becomes the target."""
     special = [i for i in inputs if i.layout != "contiguous"] or [
         i for i in inputs if i.strategy != "normal"
     ]
@@ -137,7 +137,7 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
 
 
 def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the sizes of all dims; find those that no shape shows by trying."""
+    """Return the sizes of all dims; try sizes for dims that no shape contains."""
     known = {dim.name: seen[dim.name] for dim in schema.dims if dim.name in seen}
     if not (schema.derived or schema.limits):
         return tuple(known.items())
@@ -154,7 +154,7 @@ def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], .
 
 
 def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
-    """Return the case with a seed, if the workspace's master seed gives one."""
+    """Return the case with this seed among the op's cases, in a list; empty if there is none."""
     cases = iterate_cases(
         subject.schema,
         seed=subject.seed,
@@ -168,13 +168,13 @@ def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
 def records_from_words(
     workspace: Workspace, seed: int, op: str, dtype: str | None = None, text: str | None = None
 ) -> list[FailureRecord]:
-    """Make records of the cases with a seed, as if ``run`` had found them here.
+    """Make records of the cases with a seed, as if ``run`` had found these failures.
 
     Raises
     ------
     UsageError
-        ``bad-case``, ``unknown-op``, ``op-skipped``, ``no-such-dtype``; ``unknown-failure`` where
-        no case has the seed.
+        ``bad-case``, ``unknown-op``, ``op-skipped``, ``no-such-dtype``; ``unknown-failure`` if no
+        case has the seed.
     """
     (name,) = select_ops(workspace, [op])
     if text is not None:

@@ -1,4 +1,4 @@
-"""The result of fuzzing an op, counted case by case, in memory that does not grow."""
+"""Count the result of fuzzing an op case by case, in constant memory."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from gpuemu_flow.verdicts import Tally
 
 
 class OpFuzzOutcome:
-    """The result of fuzzing one op, the same whatever the number of jobs.
+    """The result of fuzzing one op, which does not depend on the number of jobs.
 
     Parameters
     ----------
     op : str
     seed : int
     most_failures : int
-        Failures that are kept; the others are counted.
+        Maximum number of failures to keep; the others are only counted.
 
     Attributes
     ----------
     cases, cached : int
-        Numbers of judged cases, and of those whose verdicts came from the action cache.
+        Number of judged cases, and number of cases whose verdict came from the action cache.
     coverage : Coverage
         Coverage of these cases.
     worst_margin : float
         Largest finite share of the tolerance that a passed case used.
     margins : list of int
-        Numbers of passed cases by share of the tolerance used: equal buckets from 0 to 1.
+        Histogram of the passed cases by the share of the tolerance used, in equal buckets from 0 to
+        1.
     passed_classes : Counter of str
-        Cases that passed by class of shapes.
+        Number of passed cases for each class of shapes.
     duration_s : float
     interrupted : bool
     timed_out_again : bool
-        `MOST_TIMEOUTS` cases in a row timed out.
+        True if `MOST_TIMEOUTS` cases in a row timed out.
     tally : Tally
         Counts of compared elements, and the verdict on all cases.
     """
@@ -64,7 +65,7 @@ class OpFuzzOutcome:
         self._sample: list[tuple[int, int, Case]] = []
 
     def add(self, judged: Judged) -> None:
-        """Count one more case, in any order."""
+        """Count one more case; cases may come in any order."""
         case, result = judged.case, judged.result
         self.cases += 1
         self.cached += judged.cached
@@ -86,7 +87,7 @@ class OpFuzzOutcome:
             self.margins[min(MARGIN_BUCKETS - 1, int(share * MARGIN_BUCKETS))] += 1
 
     def _take_sample(self, number: int, case: Case) -> None:
-        """Keep the cases with the lowest seeds, which do not depend on the order of judging."""
+        """Keep the cases with the lowest seeds, so that the choice does not depend on the order."""
         entry = (-case.seed, -number, case)
         if len(self._sample) < MOST_PASSING:
             heapq.heappush(self._sample, entry)
@@ -99,15 +100,15 @@ class OpFuzzOutcome:
 
     @property
     def failures(self) -> list[Judged]:
-        """Return the cases that failed or ended in an error, by number: all, or a choice of many.
+        """Return the cases that failed or ended in an error, by number.
 
-        See `FailureSample`.
+        If there are many, this is a selection; see `FailureSample`.
         """
         return self._failures.kept()
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Count the failures by kind that `failures` leaves out; empty if it has all of them."""
+        """Count, by kind, the failures that `failures` leaves out; empty if it contains all."""
         return self._failures.left_out()
 
     def wants(self, judged: Judged) -> bool:
@@ -116,7 +117,7 @@ class OpFuzzOutcome:
 
     @property
     def passing(self) -> list[Case]:
-        """Return the cases that passed, by number: all, or an evenly spaced choice of many."""
+        """Return the cases that passed, by number; of many, those with the lowest seeds."""
         return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
 
     def counted(self) -> Mapping[str, Counter[str]]:

@@ -35,11 +35,11 @@ from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Json
 Arrays = Mapping[str, NDArray[Any]]
 
 WARM = 4
-"""Ops and dtypes whose programs are kept open at once."""
+"""Maximum number of ops and dtypes whose programs are kept open."""
 
 
 class OwnOutputs:
-    """Cases of a workspace's ops, and verdicts on outputs of them. Thread-safe.
+    """Cases of a workspace's ops, and verdicts on outputs for them. Thread-safe.
 
     Parameters
     ----------
@@ -93,17 +93,17 @@ class OwnOutputs:
         inputs: Arrays | None = None,
         tolerance: tuple[float, float] | None = None,
     ) -> CheckResult:
-        """Judge outputs of a case.
+        """Judge outputs for a case.
 
         Parameters
         ----------
         outputs : mapping of str to ndarray
-            The single output of an op that names none has the empty name.
+            Outputs by name. If the op names no outputs, its single output has the empty name.
         inputs : mapping of str to ndarray, optional
-            The arrays that the op got. If they are given, it is checked that the op did not change
-            them.
+            The arrays that the op got, to check that it did not change them; None to skip this
+            check.
         tolerance : (atol, rtol), optional
-            Instead of the configured one.
+            Tolerance to use instead of the configured one.
 
         Raises
         ------
@@ -137,9 +137,10 @@ class OwnOutputs:
             )
 
     def raised(self, op: str, case: Case, error: BaseException) -> CheckResult:
-        """Judge a case in which the op or its test raised an exception.
+        """Judge a case in which the op, or the test of it, raised an exception.
 
-        An error of this package says nothing about the op, and the reference is not run.
+        For an error of this package, the reference is not run, since the error says nothing about
+        the op.
         """
         with self._lock:
             program = self._subject(op, case.dtype, None).op
@@ -196,7 +197,7 @@ class OwnOutputs:
         return replace(made, subject=replace(made.subject, samples=samples))
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
-        """Return warm programs, and close those that were unused for longest."""
+        """Return warm programs for a subject, and close the least recently used ones."""
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
             self._warm.move_to_end(key)
@@ -228,5 +229,5 @@ class OwnOutputs:
 
 
 def output_names(subject: Subject) -> tuple[str, ...]:
-    """Return the names of the outputs; the usual single name if the schema has none."""
+    """Return the names of the outputs; the default name if the schema names none."""
     return subject.reference.output_names or (DEFAULT_OUTPUT,)

@@ -1,4 +1,4 @@
-"""Cases of an op by number, in the order of ``run`` and ``fuzz``, planned as far as needed."""
+"""Return cases of an op by number, in the order of ``run`` and ``fuzz``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case
 
 KEPT = 32
-"""Sequences that are remembered; the others are planned anew."""
+"""Maximum number of remembered sequences; others are planned again."""
 MAX_INDEX = 200_000
 
 
 @dataclass(frozen=True)
 class CaseSequence:
-    """The settings that decide the cases of one op and dtype, besides the op's schema.
+    """The settings that, with the op's schema, decide the cases of one op and dtype.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class _Planned:
 
 
 class PlannedCases:
-    """Cases by op, sequence and number. Thread-safe."""
+    """Finds cases by op, sequence and number. Thread-safe."""
 
     def __init__(self) -> None:
         self._planned: OrderedDict[tuple[str, str, CaseSequence], _Planned] = OrderedDict()

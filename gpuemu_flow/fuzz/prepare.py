@@ -1,4 +1,4 @@
-"""Build compiled code, unless it is current, for commands that run ops outside of ``run``."""
+"""Build compiled code that is outdated, for all commands that run ops except ``run``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None)
     Raises
     ------
     RunnerError
-        The compiler's errors; ``kernel-not-built`` when none is known.
+        The compiler's errors; ``kernel-not-built`` if the compiler reported none.
     """
     wanted = [source.task for source in spec.inputs if stages.is_needed(source.role)]
     if not wanted:

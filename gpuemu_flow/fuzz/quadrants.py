@@ -12,7 +12,7 @@ Quadrant = tuple[bool, ...]
 
 
 class Waiting:
-    """Cases by quadrant: those that meet both of two conditions, one, the other, or neither.
+    """Waiting cases by quadrant: which of the two parts of a condition they meet.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Waiting:
         Parameters
         ----------
         inside : bool
-            True to take a case that meets all parts of the condition; False to take one from the
+            True to take a case that meets all parts of the condition. False to take a case from the
             least tried of the other quadrants.
         any_of : bool
             True to take a case from any other quadrant if none waits in the least tried one.
@@ -59,7 +59,7 @@ class Waiting:
         self._tried[quadrant] = self._tried.get(quadrant, 0) + 1
 
     def each_tried(self, least: int) -> bool:
-        """Tell whether each of two conditions was tried often enough without the other."""
+        """Tell whether enough judged cases met each part without the other part."""
         alone = [quadrant for quadrant in self._outer() if any(quadrant)]
         return all(self._tried.get(quadrant, 0) >= least for quadrant in alone)
 

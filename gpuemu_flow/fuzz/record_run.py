@@ -1,4 +1,4 @@
-"""Record the failing cases of a run; import the code for it only if there are some."""
+"""Record the failing cases of a run; without any, import no further modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuemu_flow.results.model import RunReport
 
 
 def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
-    """Record the failing cases that a run itself judged, and return warnings."""
+    """Record the failing cases that a run itself judged; return warnings."""
     fresh = [r for r in report.results if r.failures and not r.cached]
     if not fresh:
         return []

@@ -1,4 +1,4 @@
-"""Judge recorded inputs again, in the setting that their failure needs."""
+"""Judge recorded inputs again, in a setting in which the failure may occur."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _WATCHED = (
 
 
 CONFIRMED_BY = 5
-"""Runs in a setting that must agree before it is told what the setting shows."""
+"""Number of runs in a setting that must agree to confirm it."""
 
 DIFFERS = "results differ between equal calls: it fails in some of them only"
 
 
 class FailureSetting(enum.Enum):
-    """A setting in which a failure occurs; its value is a sentence for people."""
+    """A setting in which a failure occurs; its value is a sentence to show to the user."""
 
     ALONE = ""
     AFTER_DECOY = "shows only after a call on other inputs of the same shapes: the op keeps state"
@@ -60,15 +60,16 @@ def judge_in(
     Parameters
     ----------
     setting : FailureSetting
-        The setting; callers try the plainest first, since a failure in it is easiest to explain.
+        The setting. Callers try the simplest first, since a failure in it is easiest to explain.
     evaluator : CaseEvaluator
-        Has to run the op in a new process, unless state of earlier calls may have an influence.
+        Evaluator. It must run the op in a new process if state of earlier calls must have no
+        influence.
     case : Case
         The case that the inputs belong to, with their shapes and layouts.
     inputs : mapping of str to ndarray
         The inputs' values, in their layouts.
     record : FailureRecord
-        The failure whose signs are watched for.
+        The record of the failure that is expected.
     """
     watched = record.kind in _WATCHED
     checks = Checks(inputs_unchanged=True, repeat=True) if watched else Checks()
@@ -81,19 +82,19 @@ def judge_in(
 
 
 def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], bool]) -> str:
-    """Return the sentence on a setting that showed a failure, if repeated runs confirm it.
+    """Return a sentence on the setting in which a failure occurred, if repeated runs confirm it.
 
     Parameters
     ----------
     setting : FailureSetting
-        The first setting in which the failure showed.
+        The first setting in which the failure occurred.
     fails : callable
         Runs the case once in a setting, and tells whether it fails.
 
     Returns
     -------
     str
-        `DIFFERS` where equal runs differ; empty for a failure that shows in the plainest setting.
+        `DIFFERS` if identical runs differ; empty if the failure occurs in the simplest setting.
     """
     if setting is FailureSetting.ALONE:
         return ""
@@ -114,12 +115,12 @@ def shows_all(record: FailureRecord, result: CheckResult) -> bool:
     recorded = CheckResult.from_json(record.result)
     reasons = {reason(failure) for failure in result.failures}
     wanted = {reason(failure) for failure in recorded.failures}
-    if not wanted:  # nobody wrote down how it failed
+    if not wanted:  # the record does not tell how it failed
         return result.verdict in BAD
     return result.verdict is recorded.verdict and wanted <= reasons
 
 
 def fails_alike(record: FailureRecord, result: CheckResult) -> bool:
-    """Tell whether the recorded failure's own reason is among a result's reasons."""
+    """Tell whether a result contains the reason of the recorded failure."""
     reasons = {reason(failure) for failure in result.failures}
     return result.verdict.value == record.verdict and recorded_reason(record) in reasons

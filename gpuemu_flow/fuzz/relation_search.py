@@ -1,4 +1,4 @@
-"""Test relations between wrong and right outputs on one case after another."""
+"""Test relations between wrong and correct outputs on one case after another."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case
 
 PLAIN = ("normal", "uniform", "integers", "small", "negative", "ties")
-"""Strategies whose values let a relation show: finite, and neither huge nor all alike."""
+"""Strategies whose values can reveal a relation: finite, and neither huge nor all equal."""
 
 FIRST = 3
-"""Known failing cases that relations are looked for in."""
+"""Number of known failing cases in which relations are looked for."""
 
 OF_TILES = ("padded", "cut", "repeated", "unwritten-tiles", "masked-tiles", "tile-edge")
-"""Relations whose formula is a tile: which one it is, other cases have to tell."""
+"""Relations whose formula is a tile size; other cases have to show which size it is."""
 
 RIVALS = {"extra-zero": ("masked", "masked-tiles"), "masked": ("extra-zero",)}
-"""Relations that are told apart by one element of a row only: both may be left in the end."""
+"""Relations that differ in only one element of a row, so that both may remain at the end."""
 
 OF_ENDS = ("unwritten", "place")
 OF_WRITING = (*OF_ENDS, "unwritten-tiles")
 CONTRADICTED = 2
-"""Cases known to pass that speak against a relation: one may hold nothing but zeros."""
+"""Number of passing cases that contradict a relation; a single one may contain only zeros."""
 
 FORGIVEN = 8
-"""One case in so many may contradict a relation: rounding can be larger than the error."""
+"""One case in this many may contradict a relation, since rounding can be larger than the error."""
 
 ENOUGH = 6
-"""New failing cases that a relation has to explain."""
+"""Number of new failing cases that a relation has to explain."""
 
 LEAST, MOST = 12, 1 << 15
-"""Elements that the inputs of such a case have together."""
+"""Minimum and maximum number of elements, over all inputs, of a case that can reveal relations."""
 
 PREFERRED = (
     "factor", "wrapped", "transposed", "reshaped", "reversed", "offset", "power", "row-term",
@@ -52,12 +52,12 @@ PREFERRED = (
     "mask-shift", "repeated", "repeated-input", "unwritten-tiles", "clamped", "eps", "row-stat",
     "half", "rounded-input", "place",
 )  # fmt: skip
-"""Of relations that fit alike, the plainest one is named."""
+"""Order in which relations that fit equally well are preferred, simplest first."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One new case after its run; `failed` says whether it failed in the examined way."""
+    """One new case after its run; `failed` is true if it failed in the examined way."""
 
     case: Case
     failed: bool | None
@@ -67,7 +67,7 @@ class Tried:
 
 
 class RelationSearch:
-    """Maintains the set of relations that explain every failing case so far.
+    """Maintains the set of relations that explain all failing cases so far.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class RelationSearch:
     Attributes
     ----------
     left : set of Relation or None
-        None until a case was observed.
+        The remaining relations; None until a case was observed.
     enough : int
     """
 
@@ -95,13 +95,13 @@ class RelationSearch:
 
     @staticmethod
     def is_plain(case: Case) -> bool:
-        """Tell whether a case is suited to reveal relations."""
+        """Tell whether a case has the values and the number of elements to reveal relations."""
         if any(0 in spec.shape for spec in case.inputs):
             return False
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
 
     def candidates(self, failing: Sequence[Case]) -> list[Case]:
-        """List a few failing cases of different, small sizes above 1 to begin with."""
+        """List a few failing cases to begin with; they have different, small sizes above 1."""
         plain = sorted(filter(self.is_plain, failing), key=_how_telling)
         chosen: list[Case] = []
         for case in plain:
@@ -115,8 +115,8 @@ class RelationSearch:
         Returns
         -------
         bool or None
-            True if a relation fits the case, False if none does; None if no relation predicts
-            anything.
+            True if a relation fits the case, False if none does; None if no relation predicts the
+            case's outputs.
         """
         seen = self.observation(tried)
         if seen is None:
@@ -132,7 +132,7 @@ class RelationSearch:
         allowed = self._seen // FORGIVEN
         self.left = {r for r in self.left or () if self._misses[r] <= allowed + (self._seen < 4)}
         if not self.left and tried.failed and self._begin(seen):
-            return True  # what the cases before were explained by was chance
+            return True  # the earlier cases fitted by chance
         return True if True in told else False if False in told or not told else None
 
     def _begin(self, seen: ObservedCase) -> bool:
@@ -158,12 +158,12 @@ class RelationSearch:
             return None
         if relation.kind in _OF_OUTPUTS:
             return predict(relation, seen)
-        # It says nothing of this case. Where swapped axes would have to be of one size, and others
-        # pass, that they are of one size is what is wrong.
+        # The relation does not apply to this case. If it needs two axes of one size, and cases with
+        # other sizes pass, then the equal size itself is the cause.
         return not tried.failed and relation.kind != "swapped-input"
 
     def weigh(self, passing: Sequence[Case]) -> None:
-        """Drop the relations that already known passing cases contradict, without running one.
+        """Drop the relations that known passing cases contradict, without running these cases.
 
         For example, an op that never writes the end of a dim fails at every size above 1: one
         passing case with such a size contradicts the relation.
@@ -183,16 +183,17 @@ class RelationSearch:
         }
 
     def spared(self, tried: Tried) -> None:
-        """Drop each relation that enough passing cases, counting this one, contradict.
+        """Drop each relation that enough passing cases contradict, this case included.
 
-        For a relation about unwritten elements one case is enough, for others two are.
+        A relation about unwritten elements is dropped after one such case, other relations after
+        two.
         """
         seen = self.observation(tried)
         if seen is None or tried.failed is not False:
             return
         for relation in self.left or ():
             self._spared[relation] += self._fits(relation, seen, tried) is False
-        # What was written in one case is not what is never written.
+        # An element that was written in one case is not one that is never written.
         self.left = {
             r
             for r in self.left or ()
@@ -200,7 +201,7 @@ class RelationSearch:
         }
 
     def best(self) -> Relation | None:
-        """Return the best remaining relation; None while a similar one is as good."""
+        """Return the best remaining relation; None while a similar relation fits equally well."""
         best = min(self.left or (), key=lambda r: (self._misses[r], _rank(r)), default=None)
         if best is None or best.kind not in OF_TILES:
             return None if best is not None and self._has_rival(best) else best
@@ -213,7 +214,7 @@ class RelationSearch:
         return best if len(alike) == 1 else None
 
     def _has_rival(self, best: Relation) -> bool:
-        """Tell whether no case distinguishes a relation from a similar one."""
+        """Tell whether there is a similar relation that no case distinguishes from this one."""
         return any(
             other.kind in RIVALS.get(best.kind, ())
             and other.subject == best.subject
@@ -230,7 +231,7 @@ class RelationSearch:
         return tuple(sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in axes)
 
     def observation(self, tried: Tried) -> ObservedCase | None:
-        """Return a case's tensors as floats; None where they cannot be compared."""
+        """Return a case's tensors as floats; None if they cannot be compared."""
         actual = _floats(tried.actual)
         expected = _floats(tried.expected)
         if actual is None or expected is None or actual.keys() != expected.keys():
@@ -254,7 +255,7 @@ def _floats(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]
 
 
 def _how_telling(case: Case) -> tuple[bool, bool, int]:
-    """Return the sort key of cases: dims of size 1 hide errors along them."""
+    """Return a sort key that puts the most telling cases first: no dims of size 1, and small."""
     return any(size == 1 for _, size in case.dims), case.numel < 64, case.numel
 
 

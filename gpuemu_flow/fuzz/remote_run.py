@@ -24,10 +24,12 @@ from gpuemu_flow.store.discovered import Lookup
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind
 
 TARGET_SECONDS = 0.5
-"""Of a batch: far more than sending it takes, and little to lose with a worker."""
+"""Target duration of a batch: much longer than sending it, but short enough to repeat it if a
+worker is lost."""
 FIRST_BATCH, MOST_BATCH = 8, 256
 AHEAD = 4
-"""Cases that may be judged before an earlier one is, in shares of what is under way."""
+"""Number of cases that may be finished while an earlier case is not, in multiples of the cases
+under way."""
 _NAMED = 3
 
 Told = tuple[int, Judged, EvaluatedCase | None]
@@ -42,7 +44,7 @@ class RemoteRun:
     source : CaseSource
     verdicts : VerdictCache
     lookup : Lookup
-        The inputs' states on this machine: a reply counts only if the worker's are the same.
+        The states of inputs on this machine. A reply counts only if the worker has the same states.
     cancel : threading.Event
     """
 
@@ -67,7 +69,7 @@ class RemoteRun:
         self._ended = False
 
     def judged(self) -> Iterator[Told]:
-        """Yield the place of each case's subject, the verdict, and the outcome if it is new."""
+        """Yield the index of each case's subject, the verdict, and the outcome if it is new."""
         while not self._cancel.is_set():
             self._fill()
             yield from self._in_order()
@@ -77,7 +79,7 @@ class RemoteRun:
                 yield from self._in_order()
             elif self._ended and not any(self._waiting):
                 return
-        for number in sorted(self._ready):  # what was judged counts, though an earlier one was not
+        for number in sorted(self._ready):  # these count even if earlier cases were not judged
             yield self._ready.pop(number)
 
     def _in_order(self) -> Iterator[Told]:
@@ -92,7 +94,7 @@ class RemoteRun:
         return self._drawn - self._told >= window
 
     def _fill(self) -> None:
-        """Send batches until all workers are busy, or too many cases wait for the oldest one."""
+        """Send batches until all workers are busy, or too many results wait for an earlier case."""
         farm, source = self._farm, self._source
         while farm.outstanding < farm.capacity and not self._is_far_ahead and not self._ended:
             item = source.next()
@@ -142,12 +144,12 @@ class RemoteRun:
         self._ready[queued.number] = (which, Judged(queued.number, case, result), evaluated)
 
     def _agrees(self, which: int, reply: BatchReply) -> bool:
-        """Tell whether a worker's verdicts may be kept, as no input was changed meanwhile.
+        """Tell whether no input was changed meanwhile, so that a worker's verdicts may be kept.
 
         Raises
         ------
         UsageError
-            ``cluster-worker-differs``: its inputs are not those of this machine.
+            ``cluster-worker-differs``: the worker's inputs differ from those of this machine.
         """
         if reply.key in self._verified[which]:
             return True

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def results_folder(config: Config, cache: WorkspaceCache) -> Path:
     """Return the folder for the results of submissions: the cache, or ``[storage] db_path``.
 
-    Several workspaces may name one `db_path`; each has a folder of its own there.
+    If several workspaces name the same `db_path`, each has a separate folder there.
     """
     path = config.storage.db_path
     return cache.folder if path is None else path / workspace_stem(config.root)

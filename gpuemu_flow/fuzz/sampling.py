@@ -1,4 +1,4 @@
-"""Cases from which an op's traits are found if requests bring inputs of their own."""
+"""Choose the cases from which an op's traits are found, for requests with their own inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.fuzz.subjects import OpTasks
 from gpuemu_flow.types import Case, InputSpec
 
 TINY = 64
-"""Elements of a case below which its own shapes say too little: softmax of one element is exact."""
+"""Number of elements below which a case shows no traits: softmax of one element is exact."""
 
 
 def planned_samples(tasks: OpTasks) -> list[Case]:
@@ -24,13 +24,13 @@ def planned_samples(tasks: OpTasks) -> list[Case]:
 def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
     """Tell whether traits found on the op's own samples also hold for a case.
 
-    They do if the case's inputs fit the schema, or are too small to show traits of their own.
+    The traits hold if the case's inputs fit the schema, or are too small to have other traits.
     """
     return bool(own) and (fits(schema, case.inputs) or case.numel < TINY)
 
 
 def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
-    """Tell whether inputs have the names, ranks and shared dims of a schema, of any size."""
+    """Tell whether inputs have the names and ranks of a schema, and equal sizes of equal dims."""
     if [spec.name for spec in inputs] != [tensor.name for tensor in schema.inputs]:
         return False
     shapes = {spec.shape for spec in inputs}
@@ -40,7 +40,7 @@ def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
     derived = {dim.name for dim in schema.derived}
     for spec, tensor in zip(inputs, schema.inputs, strict=True):
         if tensor.rule is not None and tensor.rule.optional and not any(spec.shape):
-            continue  # None stands in its place
+            continue  # the optional input is None
         if len(spec.shape) != len(tensor.dims):
             return False
         for size, dim in zip(spec.shape, tensor.dims, strict=True):

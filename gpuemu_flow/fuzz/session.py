@@ -49,10 +49,10 @@ def fuzz_ops(
     ----------
     workspace : Workspace
     ops : iterable of str
-        Empty means all that can be run.
+        Ops to fuzz; empty means all ops that can be run.
     options : FuzzOptions
     minimize : bool
-        Shrink the smallest failure of each cause.
+        True to shrink the smallest failure of each cause.
     on_start : callable
         Called with the op and its number of cases, which is None if only a time limit is set.
     on_case : callable
@@ -125,7 +125,8 @@ def _fuzz_op(
             cluster=cluster,
         )
         outcome = fuzzer.run()
-        # It could read what the reference has just been seen to load: no verdict of these counts.
+        # The op could read files that the reference was just seen to load, so these verdicts do not
+        # count.
         if outcome.interrupted or not fuzzer.is_outdated():
             break
     else:
@@ -194,7 +195,7 @@ def _stopped_early(outcome: OpFuzzOutcome, options: FuzzOptions) -> str:
 def _causes(
     workspace: Workspace, op: str, outcome: OpFuzzOutcome, options: FuzzOptions, cancel: Event
 ) -> Sequence[Cause]:
-    """Confirm causes by new cases, for the failures of a run that went to its end."""
+    """Return causes of the failures, confirmed by new cases; none if the run was interrupted."""
     if not outcome.failures or outcome.interrupted or options.fail_fast:
         return ()
     budget = cause_budget(workspace, confirm=options.confirm)
@@ -266,7 +267,7 @@ def _shape_classes(failing: Iterable[Judged], outcome: OpFuzzOutcome) -> dict[st
 
 
 def _recorded(log: FailureLog, op: str, failing: Sequence[Judged]) -> dict[str, str]:
-    """Map the failing cases to the ids of the op's newest records of them."""
+    """Map each failing case to the id of its newest record."""
     wanted = {digest_json(judged.case.to_json()) for judged in failing}
     newest: dict[str, tuple[str, str]] = {}
     for record in log.store if wanted else ():
@@ -280,7 +281,7 @@ def _recorded(log: FailureLog, op: str, failing: Sequence[Judged]) -> dict[str, 
 def _record(
     log: FailureLog, known: Mapping[str, str], op: str, judged: Judged, cause: str
 ) -> FailureRecord:
-    """Store the cause in a failing case's record, which is made anew for a cached verdict."""
+    """Store the cause in a failing case's record; make a record if there is none."""
     failure_id = known.get(digest_json(judged.case.to_json()))
     if failure_id is None:
         failure_id = log.add(op, judged.case, judged.result, source="fuzz", cause=cause)

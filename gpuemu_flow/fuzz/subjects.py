@@ -33,7 +33,7 @@ from gpuemu_flow.types import Case, Json
 
 @dataclass(frozen=True)
 class OpTasks:
-    """The tasks of one op in one dtype that its subject is made from."""
+    """The tasks of one op in one dtype, from which its subject is made."""
 
     generate: TaskSpec
     op: TaskSpec
@@ -46,7 +46,7 @@ class OpTasks:
         return schema_from_json(self.generate.settings["schema"])
 
     def samples(self) -> list[Case]:
-        """Plan the cases from which the op's traits are found out.
+        """Plan the cases from which the op's traits are found.
 
         Raises
         ------
@@ -102,18 +102,17 @@ class OpSubject:
         The workspace's master seed.
     strategies, layouts : tuple of str
     op_key, reference_key : str
-        Digests of all that decides what the two programs compute, as far as it is known before they
-        run.
+        Digest, for each program, of everything known before a run that decides what it computes.
     judge_key : str
-        Digest of all that decides a verdict besides outputs.
+        Digest of everything that decides a verdict, except the outputs.
     op_sources, reference_sources : Discovered
-        The files that the two programs are known to consist of before they run.
+        The files that are known, before a run, to be part of the two programs.
     hidden : tuple of str
-        Files of the workspace that the reference was seen to use, and the op is kept from.
-    known : tuple of str
+        Files of the workspace that the reference was seen to use, and that the op must not read.
+    known : tuple of str or None
         Files that are never hidden, see `TaskSpec.known`; None if no file is hidden at all.
     others : RuleOutputs
-        The outputs of rules that the programs must not use, since they do not wait for them.
+        The outputs of rules that the programs must not use, since they do not wait for these rules.
     """
 
     subject: Subject
@@ -159,12 +158,12 @@ def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
 
 
 def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list[str]:
-    """Return the dtypes that an op is checked in, or those of `wanted`.
+    """Return the dtypes in which an op is checked; if `wanted` is not empty, only those in it.
 
     Raises
     ------
     UsageError
-        ``no-such-dtype`` when the op is not checked in one of `wanted`.
+        ``no-such-dtype`` if the op is not checked in all of `wanted`.
     """
     known = [s.dtype for s in workspace.graph.tasks.values() if s.stage == "op" and s.subject == op]
     for dtype in wanted:
@@ -180,17 +179,18 @@ def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list
 def op_subject(
     workspace: Workspace, op: str, dtype: str, *, to_run: bool = True, learned: bool = True
 ) -> OpSubject:
-    """Return one op in one dtype, ready to be tried; compiled code is built first.
+    """Return one op in one dtype, ready to be run; compiled code is built first.
 
     Parameters
     ----------
     workspace : Workspace
     op, dtype : str
     to_run : bool
-        False if only its keys are needed: then nothing is built, and no trust is required.
+        False if only the subject's keys are needed. Then nothing is built, and the workspace need
+        not be trusted.
     learned : bool
-        False if the op is kept from no file because its reference was seen to use it: machines of a
-        cluster have seen different runs.
+        True to hide from the op the files that its reference was seen to use. False for a cluster,
+        whose machines have seen different runs.
 
     Raises
     ------
@@ -262,9 +262,9 @@ def op_subject(
 def open_ordered(
     workspace: Workspace, pool: Pool, subject: Subject, cancel: Event | None = None
 ) -> Iterator[CaseEvaluator]:
-    """Open warm programs of an op of a workspace; close them on leaving.
+    """Open warm programs of an op for the duration of a context.
 
-    Results from inside the block are valid only if no error is raised on leaving it.
+    Results from inside the context are valid only if leaving it raises no error.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from gpuemu_flow.types import BAD
 
 @dataclass
 class _Run:
-    """Submissions of one process with one state of its code: digest, first and last time."""
+    """Submissions of one process with one state of its code: digest, first time and last time."""
 
     code: str
     first: int
@@ -20,11 +20,11 @@ class _Run:
 
 
 def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return the results that no newer state of the same code has made obsolete, oldest first.
+    """Return the results of states of the code that are not obsolete, oldest first.
 
-    A state of the code is obsolete once another state began to submit after its last submission.
-    States that submit at the same time, such as two checkouts of one origin, both count.
-    Submissions that do not identify their code count until they are forgotten by hand.
+    A state of the code is obsolete if, after its last submission, another state submitted for the
+    first time. States that submit alternately, such as two checkouts of one origin, both count.
+    Submissions that do not identify their code count until the user forgets them.
     """
     ordered = sorted(stored, key=lambda one: one.key)
     runs: dict[tuple[str, str], dict[tuple[object, str], _Run]] = defaultdict(dict)
@@ -47,18 +47,19 @@ def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
 def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
     """Return the newest result of each op, dtype, case and code.
 
-    The same case by other code is another result: one that passes must not hide one that fails.
+    Results of the same case with other code are kept apart: a pass of one must not hide a failure
+    of another.
     """
     found = {(one.op, one.dtype, one.seed, one.origin): one for one in stored}
     return list(found.values())
 
 
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
-    """Select for each op, dtype, case and code the newest result whose `judged_by` is `now`.
+    """Select the newest result of each op, dtype, case and code whose `judged_by` is `now`.
 
-    A later result with another `judged_by`, due to a tolerance of its own or another reference,
-    does not hide an earlier failure. It does hide an earlier pass if the later code did not
-    identify itself, as that code may have changed in between.
+    A later result with another `judged_by`, due to another tolerance or reference, does not hide an
+    earlier failure. It does hide an earlier pass if the later code did not identify itself, since
+    the code may have changed in between.
 
     Parameters
     ----------

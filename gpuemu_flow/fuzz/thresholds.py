@@ -1,8 +1,8 @@
-"""Determine the numbers in a condition on sizes: the multiple, and the threshold.
+"""Find the exact multiple or threshold in a condition on sizes.
 
-Cases drawn at random leave several numbers possible: "not a multiple of 16" and "of 8" agree until
-a case of size 24 is run, and a threshold lies anywhere between two sizes that were seen. Here known
-failing cases are run again with one dim of a chosen size.
+After random cases, several numbers are possible: "not a multiple of 16" and "not a multiple of 8"
+agree until a case of size 24 is run, and a threshold may be anywhere between two tested sizes. Here
+known failing cases are run again with a chosen size of one dim.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from gpuemu_flow.cases.predicates import Predicate
 from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_RUNS = 24
-"""Cases that may be run for one condition."""
+"""Maximum number of cases to run for one condition."""
 
 SIZES = 2
-"""Sizes that have to agree before a multiple is halved."""
+"""Number of sizes that have to agree before a multiple is halved."""
 
 REACH = 12
-"""Multiples about a known size that are looked at for one that can be run."""
+"""Number of multiples around a known size that are tried until one of them can be run."""
 
 TILE = 8
 
 Known = tuple[CaseFacts, bool]
 
 Probe = Callable[[Sequence[Predicate], str, int], bool | None]
-"""Tells whether a case fails that has a dim of some size and meets the predicates; None if there
+"""Tells whether a case fails if it meets the predicates and a dim has a certain size; None if there
 is no such case."""
 
 
 @dataclass
 class _Allowance:
-    """Counts the sizes that are tried."""
+    """The number of sizes that may still be tried."""
 
     left: int = MOST_RUNS
 
@@ -41,7 +41,7 @@ class _Allowance:
 def with_exact_numbers(
     predicates: Sequence[Predicate], known: Sequence[Known], probe: Probe
 ) -> tuple[Predicate, ...]:
-    """Return a condition whose numbers about sizes were found exactly, by new cases.
+    """Return a condition whose numbers about sizes were made exact by new cases.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def with_exact_numbers(
     Returns
     -------
     tuple of Predicate
-        The exact condition; the given one if a known failing case contradicts the exact one.
+        The exact condition; `predicates` unchanged if a known failing case contradicts it.
     """
     left = _Allowance()
     found = list(predicates)
@@ -80,9 +80,9 @@ def _multiple(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Return a predicate with its multiple halved as often as new cases support the half.
+    """Halve the multiple in a predicate as often as new cases support the half.
 
-    The size of such a case is a multiple of the half, and not of the whole.
+    The size in such a case is a multiple of the half, but not of the multiple itself.
     """
     name, step = predicate.subject, int(str(predicate.value))
     as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true
@@ -159,8 +159,8 @@ def _threshold(
 def _rounded(size: int) -> int:
     """Round a size down to a multiple of `TILE`, unless it is at most two tiles.
 
-    A bug that does not show in every case shows least often next to its threshold: two cases that
-    pass there prove little, and thresholds of kernels are multiples of tiles.
+    Thresholds of kernels are multiples of tiles. Moreover, a bug may affect only some cases, and
+    the fewest of them near its threshold, so two passing cases there prove little.
     """
     return size // TILE * TILE if size > 2 * TILE else size
 

@@ -1,4 +1,4 @@
-"""The verdicts of a fuzz run in the action cache: found before a case is judged, kept after it."""
+"""Find a fuzz run's verdicts in the action cache, and store new ones there."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 VERSION = 3
 FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
 FEWEST_WRITTEN, MOST_WRITTEN = 50, 1000
-"""Verdicts per transaction of the action cache."""
+"""Minimum and maximum number of verdicts per transaction of the action cache."""
 
 WRITE_SECONDS = 0.25
-"""Time between transactions with fewer verdicts than the most."""
+"""Minimum time in seconds between transactions with fewer than `MOST_WRITTEN` verdicts."""
 
 
 def checks_for(number: int) -> Checks:
-    """Return the checks of a case: all for the first and some later cases, else few."""
+    """Return the checks of a case: all checks for the first case and some later ones, else few."""
     full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
     return FULL_CHECKS if full else PLAIN
 
@@ -37,13 +37,13 @@ def expected_key(subject: OpSubject) -> str:
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return the key of everything known before a run that decides the verdicts on an op."""
+    """Return the key of all that decides the verdicts on an op, as far as known before a run."""
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])
 
 
 def case_key(number: int, case: Case) -> list[Json]:
-    """Return the part of a verdict's key that depends on the case and its place in the run."""
+    """Return the part of a verdict's key that depends on the case and its number in the run."""
     return [checks_for(number) is FULL_CHECKS, case.identity()]
 
 
@@ -57,7 +57,7 @@ class VerdictCache:
         The op in each of its dtypes; a case names its subject by the index in this sequence.
     lookup : Lookup
     force : bool
-        True: nothing is found.
+        True to find no stored verdicts.
 
     Attributes
     ----------
@@ -95,18 +95,18 @@ class VerdictCache:
         )
 
     def put(self, which: int, key: list[Json], result: CheckResult) -> None:
-        """Cache a verdict, unless the case ended in an error, which may not occur again."""
+        """Cache a verdict, except ``error``, since an error may not occur again."""
         if result.verdict not in (Verdict.ERROR, Verdict.SKIPPED):
             self._write((self.inputs[which], key, result.to_json()))
 
     def flush(self) -> None:
-        """Store what is still in memory."""
+        """Store the verdicts that are still in memory."""
         self._write(force=True)
 
     def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
         """Store verdicts in groups, since one transaction costs more than judging a tiny case.
 
-        Verdicts whose programs, or files that these read, were edited meanwhile are dropped.
+        Verdicts are dropped if a program, or a file that it reads, was edited meanwhile.
         """
         with self._lock:
             self._unwritten += records
@@ -123,7 +123,7 @@ class VerdictCache:
             )
 
     def _is_due(self, *, force: bool) -> bool:
-        """Tell whether it is time for a transaction."""
+        """Tell whether enough verdicts wait, or have waited long enough, to be written."""
         count = len(self._unwritten)
         if force or count >= MOST_WRITTEN:
             return count > 0

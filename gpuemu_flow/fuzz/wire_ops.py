@@ -1,4 +1,4 @@
-"""Subjects for requests on the wire: any dtype, with or without an op that can be run."""
+"""Make subjects for requests on the wire, in any dtype, also for ops that cannot be run."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import IN_PROCESS, PRECISIONS, Case, Json, Tolerance
 
 SUBMITTED = "submitted"
-"""Kind of the program that stands for an op whose outputs clients send: no runner knows it."""
+"""Kind of program for ops whose outputs clients send; no runner can run it."""
 
 
 MAX_MADE = 1000
-"""Subjects per op and dtype: each set of kwargs makes one."""
+"""Maximum number of subjects per op and dtype, since each set of kwargs makes one."""
 
 MOST_REMEMBERED = 64
-"""Observations of one program that are recognised: each of its warm workers has its own."""
+"""Number of remembered observations of a program, since each of its warm workers has its own."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Query:
     ----------
     op, dtype : str
     kwargs : mapping
-        Added to the op's own; strings from protocol v1.
+        Keyword arguments to add to the op's; in protocol v1, they are strings.
     tolerance : (atol, rtol) or None
     input_names : tuple of str
         Names of the inputs; empty means the configured names.
@@ -64,7 +64,7 @@ class Query:
     precision: str = ""
 
     def key(self) -> tuple[object, ...]:
-        """Return a value that is equal for requests with the same changes to the op."""
+        """Return a key that is equal for requests with the same changes to the op."""
         kwargs = tuple((name, repr(value)) for name, value in sorted(self.kwargs.items()))
         return (self.op, self.dtype, kwargs, self.tolerance, self.input_names, self.precision)
 
@@ -75,18 +75,18 @@ class WireInputs:
     Parameters
     ----------
     known : KnownInputs
-        Storage of the set of inputs for the next process.
+        Stores the set of inputs for later processes.
     lookup : Lookup
     names : Discovered
         Inputs that were seen before.
     others : RuleOutputs
-        The outputs of rules that the programs must not use, since they do not wait for them.
+        The outputs of rules that the programs must not use, since they do not wait for these rules.
 
     Attributes
     ----------
     begun : int
-        Time at which observation began: a program loaded later equals its files, unless one of
-        them was written to since.
+        Time at which observation began. A program that was loaded later matches its files, unless
+        one of them was written to since then.
     parts : dict of str to str
         States of all inputs.
     """
@@ -97,7 +97,7 @@ class WireInputs:
         self._known = known
         self._others = others
         self._lookup = lookup
-        self._last: dict[str, deque[Observation]] = {}  # of several warm workers in turn
+        self._last: dict[str, deque[Observation]] = {}  # observations of several warm workers
         self._lock = threading.Lock()
         self._moved = False
         self._kept: Discovered | None = None
@@ -127,7 +127,7 @@ class WireInputs:
                 return
             if names != self.names:
                 self.names, self.parts = names, self._lookup.parts(names)
-            if names != self._kept:  # also where an edit brought nothing new: its key is another
+            if names != self._kept:  # also after an edit, which changes the key
                 self._known.add(names)
                 self._kept = names
 
@@ -144,7 +144,7 @@ class WireInputs:
 
     @property
     def moved(self) -> bool:
-        """Tell whether an input was written to while programs ran."""
+        """Tell whether an input was written to since observation began."""
         return self._moved
 
     def hold(self) -> bool:
@@ -176,17 +176,17 @@ class WireSubject:
 
     @property
     def judged_by(self) -> str:
-        """Return a digest of everything known by now, except the case, that decides a verdict.
+        """Return a digest of everything known so far, except the case, that decides a verdict.
 
-        If an input was written to meanwhile, the digest matches no other: the program may have
-        read a content that the input no longer has.
+        If an input was written to meanwhile, the digest is unique, since the program may have read
+        a content that the input no longer has.
         """
         if self.seen.moved:
             return digest_json([self.base, "moved", self.seen.begun])
         return self.seen.digest_with(self.base)
 
     def learn(self, observed: Mapping[str, Observation]) -> None:
-        """Add the inputs that the programs were seen to use, by ``op`` and ``reference``."""
+        """Add the inputs that the programs ``op`` and ``reference`` were seen to use."""
         for who, seen in observed.items():
             self.seen.learn(who, seen, self.subject.program(who).given)
 
@@ -199,7 +199,7 @@ class WireSubject:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """One op in one dtype, compiled from the configuration, and the state of its files then."""
+    """One op in one dtype, as compiled from the configuration, and the state of its files then."""
 
     subject: Subject
     stamps: tuple[tuple[str, Stamp | None], ...]
@@ -209,7 +209,7 @@ class _Compiled:
 
 
 class Subjects:
-    """Makes subjects of one configuration; compiles an op anew when one of its files changed.
+    """Makes subjects of one configuration; compiles an op again if one of its files has changed.
 
     Parameters
     ----------
@@ -241,8 +241,8 @@ class Subjects:
         Parameters
         ----------
         case : Case
-            The requested case. Where the op's own cases cannot stand for it, the op's traits and
-            the dtypes of its outputs are found out on its shapes.
+            The requested case. If the op's own cases do not represent it, the op's traits and the
+            dtypes of its outputs are found on this case's shapes.
         """
         compiled = self._current(query.op, query.dtype)
         key = query.key()
@@ -259,14 +259,14 @@ class Subjects:
         return known
 
     def judged_by(self, query: Query) -> str:
-        """Return the digest that `WireSubject.judged_by` gives for the subject of a query."""
+        """Return `WireSubject.judged_by` of the subject of a query."""
         compiled = self._current(query.op, query.dtype)
         return digest_json(
             [self._base(query, compiled, self._as_queried(query, compiled)), compiled.seen.parts]
         )
 
     def stamps(self, op: str, dtype: str) -> dict[str, Stamp | None]:
-        """Return the stamp of each file that `judged_by` depends on, by path."""
+        """Return the stamp of each file that `judged_by` depends on, by path; None if missing."""
         compiled = self._current(op, dtype)
         names, lookup = compiled.seen.names, self._lookup
         paths = [lookup.path(member) for member in (*names.files, *names.missed)]
@@ -276,7 +276,7 @@ class Subjects:
         parts = [subject.reference.to_json(), subject.op.to_json(), subject.compare.to_json()]
         samples = [case.identity() for case in subject.samples]
         made_of = [compiled.digests, self._environment, self._version, samples]
-        return digest_json([repr(query.key()[1:]), *parts, *made_of])  # but for the op's name
+        return digest_json([repr(query.key()[1:]), *parts, *made_of])  # without the op's name
 
     def _as_queried(self, query: Query, compiled: _Compiled) -> Subject:
         """Return the subject of an op with the changes of a request."""
@@ -313,8 +313,8 @@ class Subjects:
     ) -> WireSubject:
         subject = self._as_queried(query, compiled)
         base = self._base(query, compiled, subject)
-        # Programs that were loaded before something was edited are not used again, whatever it is
-        # edited to: hence the time.
+        # The time is part of the key: programs that were loaded before an edit are not used again,
+        # even if the edit is undone.
         loaded = digest_json([repr(key), base, compiled.seen.begun])
         return WireSubject(replace(subject, samples=samples), loaded, base, compiled.seen)
 
@@ -345,7 +345,7 @@ class Subjects:
         files = sorted({*sources, *code})
         table = FileTable(self._root)
         digests = tuple(table.digest(path) for path in files)
-        # Without the op's name: one that is renamed is judged by the same.
+        # Without the op's name, so that a renamed op keeps its digest.
         programs = [subject.op.to_json(), subject.reference.to_json()]
         static = digest_json(["wire", programs, dtype, files, digests, self._version])
         inputs = KnownInputs(self._cache.actions, static, self._lookup)
@@ -353,7 +353,7 @@ class Subjects:
         names = Discovered() if earlier is None else earlier.seen.names
         others = RuleOutputs.not_awaited(graph, self._root, op.name)
         for known in inputs.sets()[:1]:
-            others.refuse(known)  # verdicts may be kept from before there was the rule
+            others.refuse(known)  # stored verdicts may be older than the rule
             names |= known
         return _Compiled(
             subject,
@@ -378,10 +378,10 @@ class Subjects:
 
 
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
-    """Convert keyword arguments of the wire, all strings, to other types where certain.
+    """Convert keyword arguments of a request, all strings, to other types where it is safe.
 
-    A callable gets numbers, booleans and None. A script must receive the text that was sent, so a
-    value is converted only if it becomes the same text again.
+    For a callable, texts of numbers, booleans and None are converted. A script must receive the
+    text that was sent, so a value is converted only if it becomes the same text again.
     """
     typed = {}
     for name, value in given.items():
@@ -412,15 +412,15 @@ def _parse(text: str) -> Json:
 def tolerance_of(
     kwargs: dict[str, Json], op: OpConfig
 ) -> tuple[tuple[float, float] | None, dict[str, Json]]:
-    """Take ``atol`` and ``rtol`` out of a request's kwargs, unless the op has arguments so named.
+    """Take ``atol`` and ``rtol`` out of a request's kwargs, unless they name arguments of the op.
 
-    The published client's adapters send them in this way; upstream passes them to the script, which
-    fails.
+    The published client's adapters send tolerances in this way. The upstream daemon passes them on
+    to the script, which fails.
 
     Raises
     ------
     ValueError
-        For one that is neither None nor a finite number of 0 or more.
+        A tolerance is neither None nor a finite number of 0 or more.
     """
     rest = dict(kwargs)
     found = {}
@@ -442,10 +442,10 @@ def tolerance_of(
 
 
 def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
-    """Take ``precision`` out of a request's kwargs, unless the op has an argument so named.
+    """Take ``precision`` out of a request's kwargs, unless it names an argument of the op.
 
-    Return an empty string if it is absent or the configured one. Any other value is an argument for
-    the reference, as some references have one of this name.
+    The precision is empty if it is absent or the configured one. Any other value that is no
+    precision stays an argument, since some references have an argument of this name.
     """
     rest = dict(kwargs)
     if "precision" in op.kwargs or rest.get("precision") not in PRECISIONS:

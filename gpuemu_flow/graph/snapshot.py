@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +15,15 @@ from gpuemu_flow.config.target_options import Target
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.graph import task_file
 from gpuemu_flow.graph.graph import Graph
-from gpuemu_flow.inputs.files import FileTable, Stamp
+from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import OtherFormatError, mark_of, seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
-FORMAT = 15
+FORMAT = 16
 TASKS_SUFFIX = ".tasks"
 _DIGITS = 32
 
@@ -162,13 +164,22 @@ class Basis:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        return {**vars(self), "kernels": None if self.kernels is None else vars(self.kernels)}
+        texts: dict[str, int] = {}  # most scripts import the same
+        imports = [
+            [path, content, texts.setdefault(imports, len(texts))]
+            for path, (content, imports) in self.imports.items()
+        ]
+        kernels = None if self.kernels is None else vars(self.kernels)
+        columns = list(map(list, zip(*imports, strict=True)))
+        return {**vars(self), "kernels": kernels, "imports": [list(texts), *columns]}
 
     @classmethod
     def from_json(cls, data: Json) -> Basis:
         """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
         kernels = None if data["kernels"] is None else KernelBasis(**data["kernels"])
-        return cls(**{**data, "kernels": kernels})
+        texts, *columns = data["imports"]
+        imports = {path: [content, texts[n]] for path, content, n in zip(*columns, strict=True)}
+        return cls(**{**data, "kernels": kernels, "imports": imports})
 
 
 @dataclass
@@ -232,7 +243,7 @@ def _save(path: Path, snapshot: Snapshot) -> None:
         "tasks": digest,
         "settings": snapshot.settings.to_json(),
         "basis": snapshot.basis.to_json(),
-        "files": _columns(snapshot.files.entries),
+        "files": snapshot.files.to_json(),
         "stale": [name for name in names if name not in snapshot.current],
         "observed": snapshot.observed.to_json(),
         "base": snapshot.base,
@@ -259,7 +270,10 @@ def tasks_path(path: Path, digest: str) -> Path:
 
 
 def load(
-    path: Path, root: Path, set_aside: Callable[[Path, str], None] = lambda *_: None
+    path: Path,
+    root: Path,
+    set_aside: Callable[[Path, str], None] = lambda *_: None,
+    mend: Callable[[Path, str], Mapping[str, TaskSpec]] | None = None,
 ) -> Snapshot | None:
     """Return a snapshot, or None if it is missing, damaged or of another version.
 
@@ -268,9 +282,12 @@ def load(
     path, root : Path
     set_aside : callable
         Called with a damaged file and the reason.
+    mend : callable, optional
+        Called when a task is asked for and that part of the file of tasks is damaged, with the
+        file and the reason; returns all tasks. Without it all tasks are checked at once.
     """
     with _without_collecting():
-        return _load(path, root, set_aside)
+        return _load(path, root, set_aside, mend)
 
 
 @contextmanager
@@ -285,7 +302,12 @@ def _without_collecting() -> Iterator[None]:
             gc.enable()
 
 
-def _load(path: Path, root: Path, set_aside: Callable[[Path, str], None]) -> Snapshot | None:
+def _load(
+    path: Path,
+    root: Path,
+    set_aside: Callable[[Path, str], None],
+    mend: Callable[[Path, str], Mapping[str, TaskSpec]] | None,
+) -> Snapshot | None:
     folder, read = PrivateFolder(path.parent), path
     try:
         record = folder.read(path)
@@ -294,13 +316,16 @@ def _load(path: Path, root: Path, set_aside: Callable[[Path, str], None]) -> Sna
             return None
         digest = str(content["tasks"])
         read = tasks_path(path, digest)
-        graph = task_file.parse(folder.read(read), digest)
+        repair = task_file.refuse if mend is None else functools.partial(mend, read)
+        graph = task_file.parse(folder.open(read, os.O_RDONLY), digest, repair)
+        if mend is None:
+            task_file.check(graph)
         read = path
         return Snapshot(
             graph,
             Settings.from_json(content["settings"]),
             Basis.from_json(content["basis"]),
-            FileTable(root, _entries(content["files"])),
+            FileTable.from_json(root, content["files"]),
             set(graph.tasks).difference(content["stale"]),
             ObservedSets.from_json(content["observed"]),
             digest,
@@ -309,22 +334,6 @@ def _load(path: Path, root: Path, set_aside: Callable[[Path, str], None]) -> Sna
         )
     except (OSError, OtherFormatError):
         return None
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         set_aside(read, f"damaged graph: {error}")
         return None
-
-
-def _columns(entries: Mapping[str, tuple[Stamp, str]]) -> dict[str, Json]:
-    """Return the table of files as columns, which are parsed faster than a list of rows."""
-    stamps = [stamp for stamp, _ in entries.values()]
-    return {
-        "paths": list(entries),
-        "digests": [digest for _, digest in entries.values()],
-        "stamps": [list(column) for column in zip(*stamps, strict=True)],
-    }
-
-
-def _entries(columns: Mapping[str, Json]) -> dict[str, tuple[Stamp, str]]:
-    stamps = zip(*columns["stamps"], strict=True)
-    rows = zip(stamps, columns["digests"], strict=True)
-    return dict(zip(columns["paths"], rows, strict=True))

@@ -1,7 +1,8 @@
-"""The file that holds a compiled graph: an outline of every task, and each whole task by itself.
+"""The file that holds a compiled graph: an outline of every task, and the tasks in blocks.
 
-Most commands look at few of thousands of tasks. So the outlines are read at once, and a task is
-parsed when it is asked for. The file is never changed, and named by its digest: see `snapshot`.
+Most commands look at few of thousands of tasks. So the outlines are read at once, and a block of
+tasks is read, checked and parsed when one of them is asked for. The head lists the digests of the
+blocks, and the file is never changed and named by the digest of its head: see `snapshot`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,84 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
+from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.graph.graph import Graph, Skip, TaskOutline
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
+T = TypeVar("T")
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
+_TASKS_OF_BLOCK = 64
+_SIZE_DIGITS = 12
+_BEGIN = _SIZE_DIGITS + 1
+"""Bytes before the head: its size in decimal digits, and a line end."""
+
+Mend = Callable[[str], Mapping[str, TaskSpec]]
+"""Returns all tasks of a graph of whose file a part is damaged, given the reason."""
+
+
+class _File:
+    """An open file, closed when this object is no longer used."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, begin: int, end: int) -> bytes:
+        return os.pread(self._descriptor, end - begin, begin)
+
+
+class _Blocks:
+    """Blocks of tasks in a file, each checked when it is read.
+
+    Parameters
+    ----------
+    file : _File
+    begin : int
+        Offset of the first block.
+    sizes : list of int
+        Bytes of each block.
+    digests : list of str
+    """
+
+    def __init__(self, file: _File, begin: int, sizes: list[int], digests: list[str]) -> None:
+        self._file = file
+        self._places = list(itertools.accumulate(sizes, initial=begin))
+        self._digests = digests
+        self._last = -1, b""
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def read(self, number: int) -> bytes:
+        """Return a block.
+
+        Raises
+        ------
+        ValueError
+            It is damaged, or cannot be read.
+        """
+        known, block = self._last
+        if known == number:
+            return block
+        begin, end = self._places[number : number + 2]
+        try:
+            block = self._file.read(begin, end)
+        except OSError as error:
+            raise ValueError(str(error)) from error
+        if _digest(block) != self._digests[number]:
+            raise ValueError(f"block {number} of the tasks is damaged")
+        self._last = number, block
+        return block
 
 
 class StoredTasks(Mapping[str, TaskSpec]):
@@ -24,31 +96,57 @@ class StoredTasks(Mapping[str, TaskSpec]):
     Parameters
     ----------
     outlines : dict of str to TaskOutline
-    content : bytes
-        The file.
-    begin : int
-        Offset in `content` of the first task; the tasks follow each other as JSON.
-    sizes : sequence of int
-        Bytes of each task.
+    sizes : list of int
+        Bytes of each task; the tasks of a block follow each other as JSON.
+    blocks : _Blocks
+    of_block : int
+        Number of tasks of each block but the last.
+    mend : callable
+        Called once if a block is damaged.
     """
 
     def __init__(
-        self, outlines: dict[str, TaskOutline], content: bytes, begin: int, sizes: list[int]
+        self,
+        outlines: dict[str, TaskOutline],
+        sizes: list[int],
+        blocks: _Blocks,
+        of_block: int,
+        mend: Mend,
     ) -> None:
-        places = list(itertools.accumulate(sizes, initial=begin))
-        if len(sizes) != len(outlines) or min(sizes, default=0) < 0 or places[-1] != len(content):
-            raise ValueError("the tasks are not those of the outlines")
         self.outlines = outlines
-        self._content = content
-        self._places = dict(zip(outlines, itertools.pairwise(places), strict=True))
+        self._sizes = sizes
+        self._blocks = blocks
+        self._of_block = of_block
+        self._mend = mend
+        self._numbers = dict(zip(outlines, range(len(outlines)), strict=True))
         self._parsed: dict[str, TaskSpec] = {}
+        self._mended: Mapping[str, TaskSpec] | None = None
+        self._lock = threading.Lock()
 
     def __getitem__(self, name: str) -> TaskSpec:
         found = self._parsed.get(name)
         if found is None:
-            begin, end = self._places[name]
-            found = self._parsed[name] = TaskSpec.from_json(json.loads(self._content[begin:end]))
+            found = self._parsed[name] = self._read(name)
         return found
+
+    def _read(self, name: str) -> TaskSpec:
+        number = self._numbers[name]
+        block, place = divmod(number, self._of_block)
+        begin = sum(self._sizes[number - place : number])
+        if self._mended is None:
+            try:
+                content = self._blocks.read(block)
+                return TaskSpec.from_json(json.loads(content[begin : begin + self._sizes[number]]))
+            except ValueError as error:
+                with self._lock:
+                    if self._mended is None:
+                        self._mended = self._mend(str(error))
+        return self._mended[name]
+
+    def check(self) -> None:
+        """Read all blocks; see the function `check`."""
+        for number in range(len(self._blocks)):
+            self._blocks.read(number)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.outlines)
@@ -91,41 +189,86 @@ def render(graph: Graph) -> bytes:
     numbers = {name: number for number, name in enumerate(graph.tasks)}
     outlines = graph.outlines.values()
     tasks = [_COMPACT.encode(spec.to_json()).encode() for spec in graph.tasks.values()]
+    blocks = [b"".join(part) for part in _parts_of(tasks, _TASKS_OF_BLOCK)]
     index: dict[str, Json] = {
         "names": list(numbers),
         **{name: [getattr(o, name) for o in outlines] for name in TaskOutline._fields},
         "reads": [[numbers[task] for task in outline.reads] for outline in outlines],
         "sizes": list(map(len, tasks)),
+        "of_block": _TASKS_OF_BLOCK,
+        "blocks": list(map(_digest, blocks)),
         "skips": [[s.op, s.dtype, s.reason] for s in graph.skips],
     }
     groups = {g: [numbers[name] for name in members] for g, members in graph.groups.items()}
-    heads = (_COMPACT.encode(part).encode() for part in (index, groups))
-    return b"\n".join((*heads, b"".join(tasks)))
+    head = b"\n".join(_COMPACT.encode(part).encode() for part in (index, groups))
+    return b"".join((f"{len(head):0{_SIZE_DIGITS}}\n".encode(), head, *blocks))
 
 
-def digest_of(content: bytes) -> str:
-    """Return the digest that names the file."""
+def _parts_of(values: list[T], number: int) -> Iterator[list[T]]:
+    for begin in range(0, len(values), number):
+        yield values[begin : begin + number]
+
+
+def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def parse(content: bytes, digest: str) -> Graph:
-    """Rebuild the graph from the result of `render`.
+def digest_of(content: bytes) -> str:
+    """Return the digest that names the file: that of its head, which has those of the blocks."""
+    return _digest(content[_BEGIN : _BEGIN + int(content[:_SIZE_DIGITS])])
+
+
+def refuse(reason: str) -> Mapping[str, TaskSpec]:
+    """Raise StoreError ``cache-damaged``: a `Mend` for those who have no other source of tasks."""
+    raise StoreError(Problem("cache-damaged", f"the stored graph: {reason}", "run again"))
+
+
+def parse(descriptor: int, digest: str, mend: Mend) -> Graph:
+    """Rebuild the graph from a file with the result of `render`.
+
+    Parameters
+    ----------
+    descriptor : int
+        The open file; from now on the graph's, which closes it.
+    digest : str
+        Result of `digest_of`.
+    mend : callable
 
     Raises
     ------
+    OSError
     ValueError, KeyError, TypeError, IndexError
-        The content does not have this digest, or has another form.
+        The file does not have this digest, or has another form.
     """
-    if digest_of(content) != digest:
+    file = _File(descriptor)
+    size = file.size()
+    begin = _BEGIN + min(int(file.read(0, _SIZE_DIGITS)), size)
+    head = file.read(_BEGIN, begin)
+    if _digest(head) != digest:
         raise ValueError("tasks of another graph, or damaged ones")
-    end = content.index(b"\n")
-    begin = content.index(b"\n", end + 1) + 1
-    index = json.loads(content[:end])
-    names = index["names"]
+    end = head.index(b"\n")
+    index = json.loads(head[:end])
+    names, sizes, of_block = index["names"], index["sizes"], index["of_block"]
     index["reads"] = [[names[n] for n in numbers] for numbers in index["reads"]]
-    outlines = dict(
-        zip(names, map(TaskOutline, *(index[f] for f in TaskOutline._fields)), strict=True)
-    )
-    tasks = StoredTasks(outlines, content, begin, index["sizes"])
-    groups = _StoredGroups(content[end + 1 : begin - 1], names)
+    columns = zip(*(index[f] for f in TaskOutline._fields), strict=True)
+    outlines = dict(zip(names, map(TaskOutline._make, columns), strict=True))
+    of_blocks = [sum(part) for part in _parts_of(sizes, of_block)]
+    fit = min(sizes, default=0) >= 0 and begin + sum(of_blocks) == size
+    if not fit or len(of_blocks) != len(index["blocks"]):
+        raise ValueError("the tasks are not those of the outlines")
+    blocks = _Blocks(file, begin, of_blocks, index["blocks"])
+    tasks = StoredTasks(outlines, sizes, blocks, of_block, mend)
+    groups = _StoredGroups(head[end + 1 :], names)
     return Graph(tasks, groups, tuple(Skip(*s) for s in index["skips"]))
+
+
+def check(graph: Graph) -> None:
+    """Read all tasks of a stored graph, so that damage is found before one of them is used.
+
+    Raises
+    ------
+    ValueError
+        A part of its file is damaged.
+    """
+    if isinstance(graph.tasks, StoredTasks):
+        graph.tasks.check()

@@ -1,1 +1,1 @@
-"""Files that ``gpuemu-flow init`` writes: a workspace that passes at once, whole or not at all."""
+"""Write the files of ``gpuemu-flow init``: a workspace that passes at once, or nothing."""

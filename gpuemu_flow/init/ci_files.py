@@ -128,4 +128,4 @@ CI_FILES = {
     "github": (".github/workflows/gpuemu.yml", github),
     "gitlab": (".gitlab-ci.yml", gitlab),
 }
-"""By the value of ``--ci``: where its file lies, and what makes it."""
+"""For each value of ``--ci``, the path of the file and the function that makes its content."""

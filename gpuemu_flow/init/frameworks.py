@@ -1,4 +1,4 @@
-"""Frameworks that ops can be written in: their packages, and their part of a new workspace."""
+"""Frameworks in which ops can be written: their packages, and their part of a new workspace."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class Framework:
     config_name : str
         Value of ``[project] framework``.
     modules : tuple of str
-        Modules that its ops import besides numpy.
+        Modules that ops of the framework import besides numpy.
     install : tuple of str
-        Commands that install these for a CPU, without the interpreter's ``-m pip install``.
+        Arguments of ``python -m pip install`` that install these modules for a CPU, one per
+        command.
     extras : tuple of str
-        Extras of gpuemu-flow itself: ``cuda`` where there are kernels to build and lint.
+        Extras of gpuemu-flow itself: ``cuda`` if there are kernels to build and lint.
     """
 
     name: str

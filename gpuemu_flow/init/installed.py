@@ -1,4 +1,4 @@
-"""The requirement by which pip can install this gpuemu-flow on a CI runner."""
+"""Find the requirement with which pip can install this gpuemu-flow on a CI runner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from gpuemu_flow.quick_dataclass import dataclass
 NAME = "gpuemu-flow"
 _GIT_SECONDS = 10
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-# What stands in a shell, in YAML and in a requirement as it is; no user and no password.
+# Characters that need no quoting in a shell, in YAML and in a requirement; without user and
+# password.
 _URL = re.compile(r"https://[A-Za-z0-9.-]+(?::\d+)?(?:/[A-Za-z0-9._~+-]+)+")
 _SSH = re.compile(r"(?:ssh://)?(?:[^@/]+@)?([A-Za-z0-9.-]+)(?::\d+/|[:/])([^:]+)")
 
@@ -30,7 +31,7 @@ class PipRequirement:
     ----------
     requirement : str
     doubt : str
-        Reason why a runner may not find the package; empty when it will.
+        Reason why a runner may not find the package; empty if it will.
     """
 
     requirement: str
@@ -43,16 +44,16 @@ class PipRequirement:
 
     @property
     def needs_git(self) -> bool:
-        """Tell whether pip calls git for it."""
+        """Tell whether pip needs git to install it."""
         return "git+" in self.requirement
 
 
 def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
-    """Find the origin of the installation that runs.
+    """Find the requirement of the running installation.
 
-    An installation from a package index is identified by its version, one from a repository by the
-    repository's address and commit. An installation from a folder is identified by the folder's
-    clone if its commit has been pushed.
+    An installation from a package index is identified by its version, and one from a repository by
+    the repository's address and commit. An installation from a folder is identified by the
+    repository that the folder was cloned from, if its commit has been pushed.
     """
     pinned = f"{NAME}=={version}"
     try:
@@ -77,7 +78,7 @@ def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
 
 
 def _direct_url(installed: Distribution) -> dict[str, Any]:
-    """Read the record that PEP 610 requires of an installation from outside of an index."""
+    """Read the record that PEP 610 requires for an installation from outside of an index."""
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -123,7 +124,7 @@ def _without_user(address: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command; empty where it fails."""
+    """Return the output of a git command; empty if it fails."""
     if not (folder / ".git").exists():
         return ""
     try:

@@ -1,7 +1,7 @@
-"""Extras of gpuemu-flow that a workspace needs: ``python -m gpuemu_flow.init.needs``, for CI.
+"""Print the extras of gpuemu-flow that a workspace needs: ``python -m gpuemu_flow.init.needs``.
 
-It prints pip's requirement, or nothing. A workflow for many workspaces can thus install the extras
-of each: ``... | xargs -r python -m pip install``.
+It prints a requirement for pip, or nothing. A CI workflow for many workspaces can thus install the
+extras of each: ``... | xargs -r python -m pip install``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def needed_extras(config: Path) -> tuple[str, ...]:
     Raises
     ------
     ConfigError
-        With all errors of the configuration.
+        The configuration is invalid; the error lists all its problems.
     """
     return ("cuda",) if load_config(config).kernels else ()
 
 
 def main() -> int:
-    """Print the requirement for the workspace that the current folder lies in."""
+    """Print the requirement for the workspace that contains the current folder."""
     try:
         extras = needed_extras(find_config(Path.cwd(), os.environ))
     except FlowError as error:

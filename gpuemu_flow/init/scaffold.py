@@ -144,11 +144,11 @@ def plan_files(
         The project's name.
     framework : Framework
     with_examples : bool
-        Three ops in place of one.
+        True for three ops instead of one.
     ci : str or None
-        A key of `CI_FILES`; None leaves the workflow out.
+        A key of `CI_FILES`; None for no workflow.
     origin : PipRequirement
-        Source from which that workflow installs gpuemu-flow.
+        Source from which the workflow installs gpuemu-flow.
     """
     chosen = OPS if with_examples else OPS[:1]
     planned: dict[str, str] = {}
@@ -163,7 +163,7 @@ def plan_files(
 
 
 def plan_workflow(framework: Framework, ci: str, origin: PipRequirement) -> dict[str, bytes]:
-    """Plan the files that a workspace lacks for a CI service; parameters as `plan_files`."""
+    """Plan the files that a workspace lacks for a CI service; see `plan_files` for parameters."""
     path, make = CI_FILES[ci]
     return {path: make(framework, origin).encode()}
 
@@ -174,17 +174,17 @@ def framework_of(config: Path) -> str:
     Raises
     ------
     ConfigError
-        With all errors of the configuration.
+        The configuration is invalid; the error lists all its problems.
     """
     load_config(config)
-    # The loaded configuration has a default where the file names none.
+    # The loaded configuration has a default even if the file names none.
     named = read_source(config, config.name).tree.get("project", {}).get("framework")
     return named if named in FRAMEWORKS else "numpy"
 
 
 def config_text(name: str, framework: Framework, ops: tuple[Op, ...]) -> str:
     """Return the content of ``gpuemu.toml``."""
-    # A JSON string is a TOML basic string, but for DEL, which JSON leaves as it is.
+    # A JSON string is a TOML basic string, except that JSON does not escape DEL.
     quoted = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
     kernel = framework.name == "cuda"
     head = _HEAD.format(

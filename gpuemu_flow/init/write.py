@@ -1,4 +1,4 @@
-"""Write several files into a folder: all of them or none, and replace no existing one."""
+"""Write several files into a folder, either all or none, without replacing existing files."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def install(
 ) -> list[str]:
     """Write `files` below `target`, and list their paths.
 
-    They are made in a temporary folder on the same file system and moved from there, in their
+    The files are written to a temporary folder on the same file system, and moved from there in
     order. If anything fails, the files already moved are removed, and the files that they replaced
-    are restored. A process that is killed between the moves leaves whole files, of which the last
-    ones are missing; installing again completes them, since a file with the right content is no
-    obstacle.
+    are restored. If the process is killed between the moves, the files moved so far are complete
+    and the others are missing. Another call adds the missing ones, since existing files with the
+    same content are accepted.
 
     Parameters
     ----------
     files : mapping of str to bytes
         Contents by path relative to `target`, with ``/``.
     target : Path
-        Folder to write into, made if it does not exist.
+        Folder to write into; it is created if it does not exist.
     force : bool
-        Replace files that are there.
+        True to replace existing files.
     added_to : collection of str
-        Paths whose new content holds the old one, so that replacing loses nothing.
+        Paths whose new content includes the old one, so that replacing them loses nothing.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def _disk_problem(error: OSError, target: Path) -> Problem:
 
 
 def _look(files: Mapping[str, bytes], target: Path, replaceable: Collection[str]) -> list[str]:
-    """Return the paths to write; raise a UsageError with every reason against it."""
+    """Return the paths to write; raise a UsageError with all reasons if they cannot be written."""
     problems, todo = [], []
     root = Path(os.path.realpath(target))
     for path, content in files.items():
@@ -122,7 +122,7 @@ def _holds(place: Path, content: bytes) -> bool:
 
 
 def _move(made: Path, place: Path, backup: Path | None, undo: list[Callable[[], object]]) -> None:
-    """Move a file to its place and an existing one to `backup`; record the reversal in `undo`."""
+    """Move a file to `place`, and an existing file there to `backup`; record how to undo this."""
     for folder in reversed([p for p in place.parents if not p.exists()]):
         folder.mkdir()
         undo.append(folder.rmdir)
@@ -130,7 +130,7 @@ def _move(made: Path, place: Path, backup: Path | None, undo: list[Callable[[], 
         place.rename(backup)
         undo.append(functools.partial(backup.replace, place))
     try:
-        # A link, unlike a rename, fails when somebody made such a file meanwhile.
+        # Unlike a rename, a link fails if another process has created the file meanwhile.
         os.link(made, place)
     except FileExistsError:
         raise

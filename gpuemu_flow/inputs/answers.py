@@ -1,4 +1,4 @@
-"""Cached output of read-only commands, kept beside the plan and printed again if nothing changed.
+"""Cached output of read-only commands, kept next to the plan and printed again if nothing changed.
 
 This module is used before anything heavy is imported, as the plan is. An answer is stored only if
 one plan was valid during the whole command. It is printed again only while that same plan is
@@ -25,7 +25,7 @@ _COMMANDS = frozenset({
 })  # fmt: skip
 _VARIABLES = ("NO_COLOR", "GPUEMU_NO_COLOR", "TERM", "XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP")
 _OF_SERVICES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
-"""Variables for which `ci` writes more than it prints."""
+"""Variables of CI services, in which `ci` writes more than it prints."""
 _DURATION = '\n  "duration_s": '
 
 
@@ -40,7 +40,7 @@ class Answer:
         The words of the command.
     environ : mapping
     terminal : bool
-        Standard output is a terminal.
+        True if standard output is a terminal.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ recording: Answer | None = None
 
 
 def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Tell whether a command writes nothing if nothing has changed: its output may be cached."""
+    """Tell whether a command's output may be cached: it writes nothing if nothing has changed."""
     words = tuple(arguments)
     if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):
         return False
@@ -152,7 +152,7 @@ def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
 
 
 def with_duration(text: str, seconds: float) -> str:
-    """Return an answer with its duration, if it prints one, replaced by the present one."""
+    """Return an answer with its duration, if there is one, replaced by `seconds`."""
     head, mark, tail = text.rpartition(_DURATION)
     if not mark:
         return text

@@ -64,7 +64,7 @@ class Discovery:
     environ : mapping
         Variables that programs inherit.
     ignored : iterable of Path
-        Folders that are the tool's own: the cache.
+        Folders whose files are no inputs: the cache of this tool.
     staging : Path, optional
         Folder for the file of a `FileClock`.
     """
@@ -96,6 +96,7 @@ class Discovery:
         self._memo: dict[str, str] | None = None
         self._memo_of_sets: dict[Discovered, dict[str, str]] = {}
         self._looks = Looks()
+        self._joined: dict[Discovered, tuple[list[Look], dict[str, str]]] = {}
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
         """Convert an observation into a set of names.
@@ -205,15 +206,21 @@ class Discovery:
         """Return the present state of each input, by its name."""
         if _is_listing(names):
             return self._parts(names)
-        found: dict[str, str] = {}
-        for half in halves_of(names):
-            found |= self._look_at(half).parts if self._memo is None else self._at_once(half)
-        return {name: found[name] for name in sorted(found, key=_place)}
+        halves = halves_of(names)
+        if self._memo is not None:
+            return _joined(map(self._at_once, halves))
+        looks = [self._look_at(half) for half in halves]
+        known = self._joined.get(names)
+        if known is None or known[0] != looks:
+            if len(self._joined) >= MOST_LOOKS:
+                self._joined.clear()
+            known = self._joined[names] = looks, _joined(look.parts for look in looks)
+        return known[1]
 
     def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs, if nothing has changed since; else a new one.
 
-        A look costs milliseconds, and is asked for at each request and each group of verdicts.
+        A look costs milliseconds, and is needed at each request and each group of verdicts.
         """
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):
@@ -361,7 +368,7 @@ class Discovery:
         return sorted(found)
 
     def _moved_by(self, names: Discovered, since: int, unchanged: Unchanged) -> list[str]:
-        """Return the inputs that were written to since a time, given a state that is still true."""
+        """Return the inputs that were written to since a time; `unchanged` is the present state."""
         times, link_times = unchanged.times(), unchanged.link_times()
         exist = unchanged.existing()
         found = [name for name in names.files if times.get(self.path(name), -1) >= since]
@@ -437,6 +444,12 @@ class Discovery:
         return folder if self._stdlibs[folder] else ""
 
 
+def _joined(halves: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the parts of a set's halves together, in the order of `grouped`."""
+    found = {name: state for half in halves for name, state in half.items()}
+    return {name: found[name] for name in sorted(found, key=_place)}
+
+
 def _place(name: str) -> tuple[int, str]:
     """Return a sort key that orders parts of keys as `grouped` lists them."""
     kind, _, shown = name.partition(" ")
@@ -444,7 +457,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def grouped(names: Discovered) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the inputs of a set as parts of keys name them: kind, name, and members of that kind.
+    """Yield the kind, the name and the members of each input of a set, as parts of keys.
 
     A name has several members only if one package is installed in several places.
     """
@@ -494,7 +507,7 @@ def _listing(entries: frozenset[str] | None) -> str:
 
 
 def _source_of(path: str) -> str:
-    """Return the source from which compiled code was made, if it exists."""
+    """Return the source of compiled code if it exists, else the path itself."""
     match = _PYC.fullmatch(path) if path.endswith(".pyc") else None
     if match is None:
         return path

@@ -1,4 +1,4 @@
-"""The installed distribution of a file, read from the RECORD files beside it."""
+"""The installed distribution of a file, read from the RECORD files next to it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _top(relative: str) -> str:
 class _Record:
     """The files that a RECORD file lists.
 
-    Of all RECORD files of a folder only one lists a file. So lines are taken apart only where the
-    text contains the file's name.
+    Only one of the RECORD files of a folder lists a given file. So lines are parsed only if the
+    text contains the name of the file.
     """
 
     def __init__(self, path: str) -> None:
@@ -86,7 +86,7 @@ class Distributions:
         ----------
         path : str
         looked : Looked, optional
-            Shared by calls for which each folder and RECORD file may be looked at once.
+            Cache that calls share, so that each folder and RECORD file is read only once.
         """
         looked = Looked() if looked is None else looked
         folder, slash, _ = path.rpartition("/")
@@ -97,7 +97,7 @@ class Distributions:
             if names:
                 relative = path[len(folder) + 1 :]
                 top = _top(relative)
-                # Most are named as what they install; the others are looked through.
+                # Most distributions have the name of what they install; the others are searched.
                 if top in names and self._lists(names[top], relative, looked):
                     return folder, top
                 for name, records in names.items():
@@ -110,7 +110,8 @@ class Distributions:
     def decisive(self, path: str, owner: tuple[str, str]) -> tuple[str, ...]:
         """Return the RECORD files that, with the folders above them, decide who owns a file.
 
-        These are all RECORD files of the folder in which another distribution could become owner.
+        If the name of the owner does not follow from the path, these are all RECORD files of the
+        site folder, since another distribution could become the owner.
         """
         site, name = owner
         if _top(path[len(site) + 1 :]) == name:

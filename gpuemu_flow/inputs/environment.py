@@ -40,7 +40,8 @@ def package_version(name: str) -> str:
 def cpu_features() -> str:
     """Return a digest of the processor's feature flags, which numpy's SIMD paths depend on.
 
-    On Linux the flags of the first core in ``/proc/cpuinfo``; elsewhere the processor's name.
+    On Linux, these are the flags of the first core in ``/proc/cpuinfo``; elsewhere, the name of the
+    processor is used.
     """
     try:
         with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as lines:

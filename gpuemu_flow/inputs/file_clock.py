@@ -1,4 +1,4 @@
-"""The file system's clock, by whose times changes of files are dated."""
+"""The clock of the file system, which dates changes of files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FileClock:
     """Reads the clock by which the file system dates changes, which differs from all other clocks.
 
     One unlinked file is touched at each reading. Making and deleting a file at each reading would
-    cost more, the more files were deleted in the last seconds.
+    be slow after many files were deleted.
 
     Parameters
     ----------

@@ -7,21 +7,22 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
 from pathlib import Path
 
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.inputs.sights import Sights
 from gpuemu_flow.store.private_files import LARGEST, PrivateFolder
+from gpuemu_flow.types import Json
 
 ABSENT = ""
 NO_TARGETS = "\0"  # no path begins so
 _BLOCK = 1 << 20
 _SETTLED_NS = 2_000_000_000
-"""Age of a file whose stamp tells its content; a younger one's may change within a clock's tick."""
+"""Age above which a file's stamp identifies its content: two changes may share a clock tick."""
 _MOST_KNOWN = 1 << 13
 
+_Entry = tuple[str, str]  # stamp and digest
 Stamp = tuple[int, int, int, int]
 """(mtime_ns, ctime_ns, size, inode). ctime cannot be set back, so restored mtimes are noticed."""
 
@@ -44,31 +45,69 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
+def _stamp_text(path: str) -> str:
+    """Return a file's stamp as `plan.look_into` writes it; empty when there is none."""
+    stamp = stamp_of(path)
+    return "" if stamp is None else ",".join(map(str, stamp))
+
+
+def _numbers(stamp: str) -> Stamp:
+    """Return the stamp that a text stands for."""
+    mtime_ns, ctime_ns, size, inode = map(int, stamp.split(","))
+    return mtime_ns, ctime_ns, size, inode
+
+
 def is_settled(stamp: Stamp, now: int) -> bool:
-    """Tell whether a stamp seen at a time in ns will differ after any later change."""
+    """Tell whether a stamp, seen at the time `now` in ns, will differ after any later change."""
     return now - max(stamp[:2]) > _SETTLED_NS
 
 
-@dataclass
 class FileTable:
     """Table of the stamp and sha256 of each path; reads a file again only if its stamp changed.
+
+    Parameters
+    ----------
+    root : Path
+        Folder that relative paths start from.
 
     Attributes
     ----------
     root : Path
-        Folder that relative paths start from.
-    entries : dict
-        Path to (stamp, digest), as the snapshot stores them.
     """
 
-    root: Path
-    entries: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._prefix = str(self.root)
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._prefix = str(root)
+        # By folder, as the snapshot stores them: a path up to its last slash, and the rest of it.
+        self._folders: dict[str, dict[str, _Entry]] = {}
         self._targets = NO_TARGETS
         self._checked: set[Path] = set()
         self._fresh = False
+
+    def __len__(self) -> int:
+        return sum(map(len, self._folders.values()))
+
+    def copy(self) -> FileTable:
+        """Return another table with the same entries."""
+        found = FileTable(self.root)
+        found._folders = {folder: dict(inside) for folder, inside in self._folders.items()}
+        return found
+
+    def folders(self) -> dict[str, list[str]]:
+        """Return the listed paths by their folders, which end with a slash unless it is `root`."""
+        return {
+            folder: [folder + name for name in inside] for folder, inside in self._folders.items()
+        }
+
+    def stamp(self, path: str) -> Stamp | None:
+        """Return the stamp under which a path is listed; None if it is not."""
+        known = self._known(path)
+        return None if known is None else _numbers(known[0])
+
+    def known_digest(self, path: str) -> str:
+        """Return the digest in the table, whatever the file is now; `ABSENT` without one."""
+        known = self._known(path)
+        return ABSENT if known is None else known[1]
 
     def expect_targets(self, prefix: str) -> None:
         """Treat paths with this prefix as files that tasks wrote into the cache.
@@ -85,14 +124,14 @@ class FileTable:
         StoreError
             ``cache-unsafe-entry`` where a folder of the cache is a link.
         """
-        if self._fresh and path in self.entries:
-            return self.entries[path][1]
+        known = self._known(path)
+        if self._fresh and known is not None:
+            return known[1]
         full = os.path.join(self._prefix, path)  # noqa: PTH118 - thousands of times per look
-        stamp = stamp_of(full)
-        if stamp is None:
-            self.entries.pop(path, None)
+        stamp = _stamp_text(full)
+        if not stamp:
+            self._drop(path)
             return ABSENT
-        known = self.entries.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
         if path.startswith(self._targets):
@@ -101,10 +140,23 @@ class FileTable:
         else:
             digest = _digest_file(full)
         if digest is None:
-            self.entries.pop(path, None)
+            self._drop(path)
             return ABSENT
-        self.entries[path] = (stamp, digest)
+        self._set(path, (stamp, digest))
         return digest
+
+    def _known(self, path: str) -> _Entry | None:
+        end = path.rfind("/") + 1
+        inside = self._folders.get(path[:end])
+        return None if inside is None else inside.get(path[end:])
+
+    def _set(self, path: str, entry: _Entry) -> None:
+        end = path.rfind("/") + 1
+        self._folders.setdefault(path[:end], {})[path[end:]] = entry
+
+    def _drop(self, path: str) -> None:
+        end = path.rfind("/") + 1
+        self._folders.get(path[:end], {}).pop(path[end:], None)
 
     def _check_folder(self, folder: Path) -> None:
         if folder not in self._checked:
@@ -113,9 +165,9 @@ class FileTable:
 
     def record(self, path: str, digest: str) -> None:
         """Store a digest that the writer of the file computed."""
-        stamp = stamp_of(self.root / path)
-        if stamp is not None:
-            self.entries[path] = (stamp, digest)
+        stamp = _stamp_text(os.path.join(self._prefix, path))  # noqa: PTH118 - for each task
+        if stamp:
+            self._set(path, (stamp, digest))
 
     @contextmanager
     def as_refreshed(self) -> Iterator[None]:
@@ -126,43 +178,76 @@ class FileTable:
         finally:
             self._fresh = False
 
-    def refresh(self, paths: Iterable[str]) -> set[str]:
-        """Look at every path again, and return those whose content changed."""
-        by_folder: dict[str, list[str]] = {}
-        for path in paths:
-            by_folder.setdefault(path[: path.rfind("/") + 1], []).append(path)
+    def refresh(self, sights: Sights | None = None) -> set[str]:
+        """Look at every path again, and return those whose content changed.
+
+        Parameters
+        ----------
+        sights : Sights, optional
+            Stamps to go by; without them all are read now.
+        """
         changed = set()
-        for folder, inside in by_folder.items():
-            for path in self._not_as_known(folder, inside):
-                known = self.entries.get(path)
-                before = known[1] if known is not None else ABSENT
-                if self.digest(path) != before:
-                    changed.add(path)
+        for path in self.moved(None, sights):
+            before = self.known_digest(path)
+            if self.digest(path) != before:
+                changed.add(path)
         return changed
 
-    def _not_as_known(self, folder: str, paths: list[str]) -> list[str]:
-        """Return those paths in one folder whose stamps are not the known ones.
+    def moved(self, paths: Iterable[str] | None = None, sights: Sights | None = None) -> list[str]:
+        """Return the paths that have another stamp than in the table, or are not in it.
 
-        Files are looked up relative to the folder's descriptor, so that the system need not resolve
-        the whole path of each of thousands of files.
+        Parameters
+        ----------
+        paths : iterable of str, optional
+            Those to look at; all by default.
+        sights : Sights, optional
+            Stamps to go by; without them all are read now.
         """
-        try:
-            place = os.open(os.path.join(self._prefix, folder), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH118
-        except (OSError, ValueError):
-            return paths
-        begin, look, entries = len(folder), os.stat, self.entries
-        found = []
-        try:
+        sights = sights or Sights()
+        by_folder: dict[str, list[str]] = {}
+        if paths is None:
+            by_folder = {folder: list(inside) for folder, inside in self._folders.items()}
+        else:
             for path in paths:
-                try:
-                    s = look(path[begin:], dir_fd=place)
-                    if entries[path][0] == (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino):
-                        continue
-                except (OSError, ValueError, KeyError):
-                    pass
-                found.append(path)
-        finally:
-            os.close(place)
+                end = path.rfind("/") + 1
+                by_folder.setdefault(path[:end], []).append(path[end:])
+        found = []
+        for folder, names in by_folder.items():
+            known = self._folders.get(folder, {})
+            place = os.path.join(self._prefix, folder)  # noqa: PTH118
+            now = sights.stamps(place.rstrip("/"), names)
+            found += [
+                folder + name
+                for name, stamp in zip(names, now, strict=True)
+                if not stamp or name not in known or known[name][0] != stamp
+            ]
+        return found
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON: one text for all names of a folder, one for all stamps, and so on.
+
+        Such texts are parsed many times faster than a list of as many texts.
+        """
+        found = {}
+        for folder, inside in self._folders.items():
+            if inside:
+                stamps, digests = zip(*inside.values(), strict=True)
+                found[folder] = ["/".join(inside), " ".join(stamps), " ".join(digests)]
+        return found
+
+    @classmethod
+    def from_json(cls, root: Path, data: Mapping[str, Json]) -> FileTable:
+        """Rebuild from the result of `to_json`.
+
+        Raises
+        ------
+        AttributeError, TypeError, ValueError
+            The data have another form.
+        """
+        found = cls(root)
+        for folder, (names, stamps, digests) in data.items():
+            entries = zip(stamps.split(" "), digests.split(" "), strict=True)
+            found._folders[folder] = dict(zip(names.split("/"), entries, strict=True))
         return found
 
 
@@ -170,7 +255,7 @@ def _digest_file(path: str, flags: int = 0, limit: float = math.inf) -> str | No
     """Return the sha256 of a regular file of at most `limit` bytes; else None."""
     found = hashlib.sha256()
     try:
-        # A pipe that somebody put there must not be waited for.
+        # Opening a pipe must not block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123
             status = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""List the files that an op may not read: its reference with its imports, and this tool's."""
+"""List the files that an op may not read: its reference, the reference's imports, this tool's."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ class ForbiddenFiles:
         return starts, {f for start in starts for f in self._sources.closure(start).files}
 
     def _alone(self, op: OpConfig, *programs: ProgramRef) -> list[str]:
-        """Return modules that the reference imports but neither the op nor ``shared`` names.
+        """Return modules that the reference imports and that neither the op nor ``shared`` names.
 
         Imports that the op reaches only through its reference do not count as the op's own. If the
-        imports of one of the programs cannot be read, as of an executable, nothing is listed.
+        imports of a program cannot be read, for example of an executable, nothing is listed.
         """
         starts, made_of = self._judges(op)
         own = {start for program in programs for start in program.files}

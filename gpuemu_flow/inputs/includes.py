@@ -25,7 +25,7 @@ _HEADERS = frozenset((
 ))  # fmt: skip
 """Suffixes of names by which the toolkit's headers include each other."""
 MAX_FILES = 10_000
-"""Files of one closure; more than any source of a kernel includes."""
+"""Largest number of files of one closure, more than any kernel's source includes."""
 _MAX_OPTIONS_FILES = 16
 
 

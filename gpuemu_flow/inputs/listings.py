@@ -1,4 +1,4 @@
-"""List folders without files that tools leave there, and describe the entries."""
+"""List and describe the entries of folders, except files that tools leave there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.inputs.plan import look_of
 
 _NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
 _NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
-"""Names that editors and interpreters make beside sources, which are no modules."""
+"""Names of files that editors and interpreters make beside sources and that are no modules."""
 
 
 def entries_in(folder: str) -> frozenset[str] | None:
@@ -22,7 +22,7 @@ def entries_in(folder: str) -> frozenset[str] | None:
 
 
 def modules_in(folder: str) -> frozenset[str] | None:
-    """List a folder as `entries_in` does, without names that editors make beside sources."""
+    """List a folder as `entries_in` does, without files that editors make next to sources."""
     return _entries(folder, _NO_MODULES)
 
 

@@ -1,4 +1,4 @@
-"""Cache the latest look at each set of inputs; split sets, so that they can share looks."""
+"""Cache the latest state seen (a look) of each set of inputs; split sets to share looks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuemu_flow.store.discovered import Discovered
 
 MOST_LOOKS = 16
 _PATHS = ("files", "links", "missed", "looked")
-"""Parts of `Discovered` with paths, of sets without listings of folders."""
+"""Parts of `Discovered` that hold paths, in sets without listings of folders."""
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,17 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 MOST_NAMES = 8
-"""Names that were looked for in one folder and are watched one by one."""
+"""Largest number of names looked for in one folder that are watched one by one."""
 
 
 @dataclass
 class Needed:
-    """Facts besides file contents that must be unchanged for all sets to be current.
+    """The states, besides the contents of files, in which all sets are current.
 
     Attributes
     ----------
     absent : list of str
-        Absolute paths.
+        Absolute paths at which nothing exists.
     folders : dict of str to Stamp
     links, variables, looks : dict of str to str
         Targets of links; digests of variables; kind and mode of paths, see `plan.look_of`.
@@ -54,7 +54,7 @@ class _Fact(NamedTuple):
 
 
 _UNKNOWN = _Fact("", (), "")
-"""Stands in a set whose states are not those of its names: it counts as changed."""
+"""Marks a set whose states do not belong to its names, so that it counts as changed."""
 
 
 class ObservedSets:
@@ -72,8 +72,7 @@ class ObservedSets:
     def __init__(self) -> None:
         self.task_sets: dict[str, str] = {}
         self._facts: dict[_Fact, int] = {}
-        # Of thousands of sets, most facts are in one block that they share, and that is looked
-        # through once.
+        # Thousands of sets share most of their facts in one block, which is searched only once.
         self._members: dict[str, tuple[_Numbers, ...]] = {}
         self._untracked: dict[str, frozenset[str]] = {}
 
@@ -147,7 +146,7 @@ class ObservedSets:
         ----------
         lookup : Discovery
         but : container of str
-            Kinds of inputs, of `KINDS`, that are not looked at.
+            Kinds of inputs, from `KINDS`, that are not compared.
         """
         used = self._used(self._members)
         with lookup.at_once():
@@ -181,7 +180,7 @@ class ObservedSets:
             }
 
     def _blocks(self, keys: Iterable[str]) -> Collection[_Numbers]:
-        """Return the blocks of numbers of facts that make up some sets, each block once."""
+        """Return, without repetition, the blocks of fact numbers that make up some sets."""
         return {
             id(b): b for blocks in map(self._members.__getitem__, keys) for b in blocks
         }.values()
@@ -195,7 +194,7 @@ class ObservedSets:
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}
-        # What a link leads to may appear elsewhere.
+        # If a link dangles, the path that it leads to may appear.
         dangling = [path for path in missing if os.path.islink(path)]  # noqa: PTH114 - often
         missing |= {_first_missing(os.path.realpath(path)) for path in dangling}
         beside = Counter(os.path.dirname(path) for path in missing)  # noqa: PTH120
@@ -242,17 +241,28 @@ class ObservedSets:
             [texts.setdefault(text, len(texts)) for text in (fact.kind, fact.state, *fact.members)]
             for fact in map(all_facts.__getitem__, used)
         ]
-        members = [tuple(itertools.chain.from_iterable(b)) for b in self._members.values()]
-        common = Counter(itertools.chain.from_iterable(members))
+        # Thousands of sets have the same first block, which is counted and divided once.
+        uses = Counter(id(block) for parts in self._members.values() for block in parts)
+        all_blocks = {id(block): block for parts in self._members.values() for block in parts}
+        common: Counter[int] = Counter()
+        for one, block in all_blocks.items():
+            for number in block:
+                common[number] += uses[one]
         shared = {number for number, count in common.items() if count > len(keys) // 2}
+        divided = {
+            one: (
+                tuple(places[n] for n in block if n in shared),
+                tuple(places[n] for n in block if n not in shared),
+            )
+            for one, block in all_blocks.items()
+        }
         blocks: dict[tuple[int, ...], int] = {}
         sets = []
-        for numbers in members:
-            block = tuple(places[n] for n in numbers if n in shared)
-            sets.append([
-                blocks.setdefault(block, len(blocks)),
-                *(places[n] for n in numbers if n not in shared),
-            ])  # fmt: skip
+        for parts in self._members.values():
+            halves = [divided[id(block)] for block in parts]
+            block = tuple(itertools.chain.from_iterable(half for half, _ in halves))
+            rest = itertools.chain.from_iterable(half for _, half in halves)
+            sets.append([blocks.setdefault(block, len(blocks)), *rest])
         numbers_of = {key: number for number, key in enumerate(keys)}
         return {
             "texts": list(texts),

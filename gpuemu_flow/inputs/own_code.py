@@ -52,7 +52,7 @@ _LENGTH = 16
 
 @cache
 def _folders() -> dict[str, str]:
-    """Map the folders of our code, by their paths with and without links, to names in keys."""
+    """Map each folder of our code, given with and without links, to its name in keys."""
     found = {}
     for name in _FOLDERS:
         folder = _PACKAGE / name

@@ -24,7 +24,7 @@ _VARIABLES = ("GPUEMU_ALLOW_OUTSIDE", "GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME"
 
 ALL_VARIABLES = "*"
 ALL_NAMED = "**"
-"""Behind the beginning of names that a configuration lets through."""
+"""Ending of a pattern that lets through all names with one beginning, in a configuration."""
 VOLATILE = frozenset({
     "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
     "TERM", "TERM_SESSION_ID", "WINDOWID",
@@ -71,10 +71,10 @@ def is_of_a_session(name: str) -> bool:
 def variable_digest(environ: "Mapping[str, str]", name: str) -> str:
     """Return a digest of the value of a variable, or of several that a pattern names.
 
-    ``OMP_*`` names the variables with this beginning, and ``*`` all but those of sessions. Both
-    mean only variables that reach every program; a second star, as in names from the configuration,
-    lifts this limit. The digest of a variable that is not set is `UNSET`. The value itself, which
-    may be a secret, is never stored.
+    ``OMP_*`` names the variables with this beginning, and ``*`` all variables except those of
+    sessions. Only variables that reach every program count, unless there is a second star, as in
+    names from the configuration. The digest of a variable that is not set is `UNSET`. The value
+    itself, which may be a secret, is never stored.
     """
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:
@@ -118,7 +118,7 @@ def look_of(path: str, *, size: bool = False) -> str:
     ----------
     path : str
     size : bool
-        Include a file's size.
+        True to include a file's size.
     """
     try:
         s, link = os.lstat(path), ""
@@ -131,7 +131,7 @@ def look_of(path: str, *, size: bool = False) -> str:
 
 
 def identity(environ: "Mapping[str, str]", folder: str) -> str:
-    """Return the facts about the process and the place on which a plan depends, as one text.
+    """Return the facts about the process and the folder on which a plan depends, as one text.
 
     Parameters
     ----------
@@ -181,12 +181,12 @@ def render(
     variables : mapping of str to str
         `variable_digest` of the environment variables that programs read.
     looks : mapping of absolute path to str
-        `look_of` each path that programs asked for, with its size where that is known, and of each
-        path that the configuration expects.
+        `look_of` for each path that programs looked at (with its size if that is known), and for
+        each path that the configuration expects.
     own : mapping of absolute path to stamp
-        Folders of the cache, of which none may be a link.
+        Folders of the cache, none of which may be a link.
     workers : bool
-        Programs run in workers that share a fork server without settings.
+        True if programs run in workers that share a fork server without settings.
 
     Returns
     -------
@@ -228,22 +228,31 @@ def render(
     return f"{FORMAT} {_checksum(body)}\n".encode() + body
 
 
-def look(plan_path: str, environ: "Mapping[str, str]") -> tuple[str | None, bool]:
+def look(
+    plan_path: str, environ: "Mapping[str, str]", seen: "dict[str, Seen] | None" = None
+) -> tuple[str | None, bool]:
     """Find out whether anything changed since the last clean run.
+
+    Parameters
+    ----------
+    plan_path : str
+    environ : mapping
+    seen : dict of absolute path to Seen, optional
+        Gets what was read of each folder, for whoever has to look at the same files next.
 
     Returns
     -------
     summary : str or None
         Text to print if the plan is intact and nothing changed.
     works : bool
-        Something of this workspace changed, so that its programs will most likely run, in workers
-        that share a fork server.
+        True if something in this workspace changed, so that its programs will most likely run in
+        workers that share a fork server.
     """
     try:
         data = read(plan_path)
     except OSError:
         return None, False
-    summary = _summary_if_up_to_date(plan_path, data, environ)
+    summary = _summary_if_up_to_date(plan_path, data, environ, {} if seen is None else seen)
     return summary, summary is None and _expects_workers(plan_path, data, environ)
 
 
@@ -261,10 +270,12 @@ def digest_if_up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str:
         data = read(plan_path)
     except OSError:
         return ""
-    return "" if _summary_if_up_to_date(plan_path, data, environ) is None else digest_of(data)
+    return "" if _summary_if_up_to_date(plan_path, data, environ, {}) is None else digest_of(data)
 
 
-def _summary_if_up_to_date(plan_path: str, data: bytes, environ: "Mapping[str, str]") -> str | None:
+def _summary_if_up_to_date(
+    plan_path: str, data: bytes, environ: "Mapping[str, str]", seen: "dict[str, Seen]"
+) -> str | None:
     try:
         head, _, body = data.partition(b"\n")
         if head != f"{FORMAT} {_checksum(body)}".encode():
@@ -276,7 +287,8 @@ def _summary_if_up_to_date(plan_path: str, data: bytes, environ: "Mapping[str, s
             return None
         for section in sections[1:]:
             folder, names, stamps = section.split("\n")
-            if _stamps(folder, names.split("/")) != stamps:
+            seen[folder] = now = look_into(folder, names.split("/"))
+            if "\t".join(now.stamps) != stamps:
                 return None
     except (OSError, ValueError, IndexError):
         return None
@@ -284,7 +296,7 @@ def _summary_if_up_to_date(plan_path: str, data: bytes, environ: "Mapping[str, s
 
 
 def read(plan_path: str) -> bytes:
-    """Read the plan, or an answer beside it, if it is a regular file in a folder that is no link.
+    """Read the plan, or an answer next to it, if it is a regular file in a folder that is no link.
 
     Raises
     ------
@@ -312,21 +324,52 @@ def is_damaged(plan_path: str) -> bool:
     return checksum != _checksum(body).encode()
 
 
-def _stamps(folder: str, names: list[str]) -> str:
-    """Return the stamps of one folder's files in the plan's form; OSError if one is missing."""
+class Seen:
+    """The stamps and owners of some files of one folder.
+
+    Attributes
+    ----------
+    names : list of str
+    stamps : list of str
+        The stamp of each file, behind links, as numbers with commas; empty where there is none.
+    owners : set of int
+        Users who own one of the files, or one of the links to them.
+    """
+
+    __slots__ = ("names", "owners", "stamps")
+
+    def __init__(self, names: list[str], stamps: list[str], owners: set[int]) -> None:
+        self.names = names
+        self.stamps = stamps
+        self.owners = owners
+
+
+def look_into(folder: str, names: list[str]) -> Seen:
+    """Read the stamps and owners of some files of one folder."""
     # By descriptor: the kernel then need not walk the whole path again for every file. By name: to
     # list the folder first would cost a quarter more.
-    descriptor, stat = os.open(folder or "/", os.O_RDONLY), os.stat
+    stamps: list[str] = []
+    owners: set[int] = set()
+    look, is_link = os.lstat, stat.S_ISLNK
     try:
-        return "\t".join(
-            [
-                f"{(s := stat(name, dir_fd=descriptor)).st_mtime_ns},{s.st_ctime_ns}"
-                f",{s.st_size},{s.st_ino}"
-                for name in names
-            ]
-        )
+        descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return Seen(names, [""] * len(names), owners)
+    try:
+        for name in names:
+            try:
+                s = look(name, dir_fd=descriptor)
+                owners.add(s.st_uid)
+                if is_link(s.st_mode):
+                    s = os.stat(name, dir_fd=descriptor)
+                    owners.add(s.st_uid)
+            except (OSError, ValueError):
+                stamps.append("")
+            else:
+                stamps.append(f"{s.st_mtime_ns},{s.st_ctime_ns},{s.st_size},{s.st_ino}")
     finally:
         os.close(descriptor)
+    return Seen(names, stamps, owners)
 
 
 def _check_head(lines: list[str], environ: "Mapping[str, str]", folder: str) -> str | None:

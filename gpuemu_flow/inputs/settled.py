@@ -48,7 +48,7 @@ class SettledFacts(Generic[T]):
     def known(self, paths: frozenset[str]) -> tuple[frozenset[str], tuple[T, ...]]:
         """Begin a scan as `look_again` does, and return all cached facts about some paths.
 
-        Paths that were asked for together before are checked as one group.
+        Paths that were requested together before are checked as one group.
 
         Returns
         -------
@@ -75,7 +75,7 @@ class SettledFacts(Generic[T]):
     def _group(self, paths: frozenset[str], facts: tuple[T, ...]) -> None:
         """Keep facts that hold, to be checked together from now on."""
         if not all(path in self._facts for path in paths):
-            return  # a folder that changed meanwhile ended them
+            return  # a folder has changed meanwhile, which ended them
         places = {file for path in paths for file in self._facts[path][1]}
         for path in paths:
             folder = path
@@ -90,7 +90,7 @@ class SettledFacts(Generic[T]):
         """Return the cached fact about a path; None if there is none that is surely valid."""
         kept = self._facts.get(path)
         if kept is None or not self._hold(path, kept[1]) or path not in self._facts:
-            return None  # what has changed since ended all facts, even if it is settled again
+            return None  # a change has ended all facts, even if the path is settled again
         return kept[0]
 
     def keep(self, path: str, fact: T, files: tuple[str, ...] = ()) -> None:
@@ -122,7 +122,7 @@ class SettledFacts(Generic[T]):
         return found
 
     def _holds(self, path: str) -> bool:
-        """Tell whether a folder or file is unchanged since facts were cached, and settled."""
+        """Tell whether a folder or file is settled, and unchanged since facts were cached."""
         found = self._same.get(path)
         if found is None:
             found = self._same[path] = self._look(path)

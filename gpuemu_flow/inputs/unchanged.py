@@ -1,4 +1,4 @@
-"""Tell cheaply that files and variables are as they were at an earlier look."""
+"""Tell cheaply whether files and variables are as they were at an earlier time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _status(path: str) -> _Look | None:
         s = os.stat(path)  # noqa: PTH116 - hot
     except (OSError, ValueError):
         return None
-    # What sets the time of modification sets that of change, which cannot be set back.
+    # Setting the time of modification also updates the time of change, which cannot be set back.
     return s.st_ctime_ns, s.st_ino, s.st_size, s.st_mode, s.st_dev
 
 

@@ -1,9 +1,9 @@
-"""Judge case after case of one op with both programs kept warm; nothing is stored.
+"""Judge many cases of one op fast, in warm workers of op and reference.
 
 ``run`` works in stages, so that each can be cached. Fuzzing, reproducing, minimising and the
-daemon judge one case at a time and want it fast: the reference's worker makes the inputs, leaves
-them where the op finds them, and judges the outputs where the op left them. The verdict is
-`judge`'s, as in ``run``.
+daemon judge one case at a time, as fast as possible: the reference's worker makes the inputs in
+memory that it shares with the op's worker, and judges the outputs there. The verdict comes from
+`judge`, as in ``run``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from gpuemu_flow.judging.verdicts import (
 )
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
+from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program, RunError
 from gpuemu_flow.runners.attempt import Attempt
 from gpuemu_flow.runners.checked import watches
@@ -99,7 +100,7 @@ class CaseEvaluator:
         return self._opened_op
 
     def observed(self) -> dict[str, Observation]:
-        """Return all that ``op``, ``reference`` and ``generator`` were seen to use so far."""
+        """Return everything that ``op``, ``reference`` and ``generator`` have used so far."""
         found = {"reference": self._reference.observed()}
         if self._opened_op is not None:
             found["op"] = self._opened_op.observed()
@@ -111,7 +112,7 @@ class CaseEvaluator:
         return self._stack.enter_context(self._pool.session(program, cancel=self._cancel))
 
     def _samples(self) -> Sequence[Case]:
-        """Return the subject's samples, with the inputs that the user's functions make."""
+        """Return the subject's samples, with the values that the user's functions return."""
         if not self.subject.generators:
             return self.subject.samples
         return usable(self._made(self.subject.samples))
@@ -140,7 +141,7 @@ class CaseEvaluator:
     def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> EvaluatedCase:
         """Judge given inputs; `case` provides the dtype, seed and strategy.
 
-        If the checks include `decoy` or `guards`, the case provides shapes and layouts, too. An
+        If the checks include `decoy` or `guards`, the case also provides shapes and layouts. An
         input that could not be made when the case was recorded is made now.
         """
         if not is_made(case):
@@ -150,7 +151,7 @@ class CaseEvaluator:
     def judge_all(self, cases: Sequence[Case]) -> Iterator[EvaluatedCase]:
         """Judge one case after the other as `judge` does, with `PLAIN` checks and fewer messages.
 
-        A case with trouble is judged again by itself. `batch_size` tells the number of cases to
+        A case whose programs fail is judged again separately. `batch_size` tells how many cases to
         pass.
         """
         begin = time.perf_counter()
@@ -171,7 +172,7 @@ class CaseEvaluator:
             yield evaluated
 
     def _try_all(self, cases: Sequence[Case]) -> list[CheckResult | None]:
-        """Judge the first cases of a batch up to one with trouble, and return their verdicts."""
+        """Judge the cases of a batch that precede a failure of a program; return their verdicts."""
         arena = self._op.arena()
         if arena is None:
             return []
@@ -211,20 +212,28 @@ class CaseEvaluator:
         """Run both programs in parallel, then judge in the reference's worker."""
         arena = self._op.arena()
         files = self._files([case]) if inputs is None else {}
-        # Where more is checked, inputs are laid out here, between guard zones.
+        # With more checks, this process makes the inputs, between guard zones.
         give = inputs is None and not watches(checks)
-        about = PreparedBatch([case], inputs, arena, give=give, **files)
+        bring = inputs is None and watches(checks)
+        about = PreparedBatch([case], inputs, arena, give=give, bring=bring, **files)
         judge_request = JudgeRequest(self._setup, about)
         judge_request.watch = give
         try:
             self._reference.begin_work(judge_request)
-            if give:
+            if inputs is None:
                 judge_request.wait_prepared()
-                about.give = False
+                about.give = about.bring = False
             given = self._given_by(about) if inputs is None else inputs
-            # Guards and decoys need the op's own process to lay the inputs out.
+            # With guards or decoys, the inputs have to be made for the op's process.
             stands_for = case if checks.decoy or checks.guards else None
-            self._op.begin(given, checks=checks, index=case.index, seed=case.seed, case=stands_for)
+            self._op.begin(
+                given,
+                checks=checks,
+                index=case.index,
+                seed=case.seed,
+                case=stands_for,
+                decoy=about.brought[1] if about.brought else None,
+            )
             actual, outcome = self._op.finish()
             result = self._settle(judge_request, actual, outcome)
         except BaseException:
@@ -244,12 +253,14 @@ class CaseEvaluator:
     @staticmethod
     def _given_by(about: PreparedBatch) -> Arrays | SharedInputs:
         (case,) = about.cases
+        if about.brought:
+            return about.brought[0]
         if about.peer is None or not about.slots:
             return materialise(case)
         return SharedInputs(about.peer, about.slots[0], lambda: materialise(case))
 
     def _settle(self, judge_request: JudgeRequest, actual: Arrays, outcome: Outcome) -> CheckResult:
-        """Return the verdict once the op has finished."""
+        """Return the verdict after the op has finished."""
         call = self._op.done
         if outcome.error is not None:
             judge_request.method, judge_request.bring = "expected", False
@@ -275,7 +286,7 @@ class CaseEvaluator:
         return without_outputs(attempt.outcome.error, op)
 
     def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
-        """Return the files with the reference's stored outputs, and places for new ones."""
+        """Return the files with the reference's stored outputs, and the paths for new files."""
         if self._expected_cache is None:
             return {}
         found = [self._expected_cache.find(case) for case in cases]
@@ -287,7 +298,7 @@ class CaseEvaluator:
         return {"known": [None if path is None else str(path) for path in found], "stage": stage}
 
     def _learn(self, judge_request: JudgeRequest) -> None:
-        """Store outputs and facts that make another run of the reference unnecessary."""
+        """Store outputs of the reference, and facts about it, so that it need not run again."""
         news = self._setup.facts != judge_request.facts
         self._setup.facts = judge_request.facts
         if self._expected_cache is None:
@@ -351,43 +362,54 @@ class CaseEvaluator:
     def judge_groups(
         self, groups: Iterable[Sequence[GivenCase]], *, alone: bool = True
     ) -> Iterator[list[CheckResult | None]]:
-        """Judge each case as `judge_outputs` does, and each group in one message to the reference.
+        """Judge given outputs as `judge_outputs` does, with one message to the reference per group.
 
-        While the reference's worker judges a group, the next group is taken. It is sent to the
-        worker before the results of the first group are yielded.
+        While the reference's worker judges a group, the next group is taken from `groups`. It is
+        sent to the worker before the results of the previous group are read, unless a result of
+        that group is missing.
 
         Parameters
         ----------
         alone : bool
-            True to judge a case separately if its message brings no result; False to yield None.
+            True to judge a case separately if its group gives no result for it; False to yield
+            None.
         """
         sent: GivenBatch | None = None
         for given in groups:
             batch = GivenBatch(self._setup, given)
-            results = None if sent is None else self._finish_given(sent, alone=alone)
-            sent = batch
+            results = None
+            if sent is not None and not self._finish_given(sent):
+                results = self._results_of(sent, alone=alone)
             if batch.request is not None:
                 self._reference.begin_work(batch.request)
-            if results is not None:
-                yield results
+            if sent is not None:
+                yield self._results_of(sent, alone=alone) if results is None else results
+            sent = batch
         if sent is not None:
-            yield self._finish_given(sent, alone=alone)
+            self._finish_given(sent)
+            yield self._results_of(sent, alone=alone)
 
-    def _finish_given(self, sent: GivenBatch, *, alone: bool) -> list[CheckResult | None]:
-        """Return the results of a group that was sent."""
-        results = sent.results
-        if sent.request is not None:
-            attempt = self._reference.finish_work(sent.request)
-            if attempt.outcome.ok:
-                self._setup.facts = sent.request.facts
-                for number, result in zip(sent.together, sent.request.results, strict=True):
-                    results[number] = result
-            elif alone and len(sent.together) == 1:
-                (number,) = sent.together
-                results[number] = self._after_trouble(attempt, sent.plain[number])
+    def _finish_given(self, sent: GivenBatch) -> bool:
+        """Wait for the answer about a group, and tell whether it has a result of every case."""
+        if sent.request is None:
+            return False
+        sent.attempt = self._reference.finish_work(sent.request)
+        return sent.has_all
+
+    def _results_of(self, sent: GivenBatch, *, alone: bool) -> list[CheckResult | None]:
+        """Return the results of a group that the worker has answered."""
+        attempt = sent.attempt
+        if sent.is_answered:
+            try:
+                self._setup.facts = sent.read()
+            except MALFORMED:  # the program wrote the answer
+                self._reference.abandon()
+        elif attempt is not None and alone and len(sent.together) == 1:
+            (number,) = sent.together
+            sent.results[number] = self._after_trouble(attempt, sent.plain[number])
         return [
             self._judged_alone(sent, number) if result is None and alone else result
-            for number, result in enumerate(results)
+            for number, result in enumerate(sent.results)
         ]
 
     def _judged_alone(self, sent: GivenBatch, number: int) -> CheckResult:
@@ -398,14 +420,14 @@ class CaseEvaluator:
         return self._judged(about, sent.plain[number].outputs)
 
     def _after_trouble(self, attempt: Attempt, one: GivenCase) -> CheckResult | None:
-        """Return the verdict on a case whose reference gave no outputs."""
+        """Return the verdict on a case after the reference failed in its group."""
         again = JudgeRequest(self._setup, PreparedBatch([one.case], one.inputs))
         again.actual = one.outputs
         early = self._without_comparison(attempt, again, None)
         return _only(again.results) if early is None else early
 
     def judge_error(self, case: Case, error: RunError) -> CheckResult:
-        """Judge a case for which an op that was run elsewhere gave no outputs."""
+        """Judge a case for which the op, run elsewhere, gave no outputs."""
         return self._without_op(PreparedBatch([case]), error)
 
     def _without_op(self, about: PreparedBatch, error: RunError) -> CheckResult:
@@ -445,7 +467,7 @@ class CaseEvaluator:
 
 
 def _not_run(case: Case) -> EvaluatedCase | None:
-    """Return the outcome of a case whose input could not be made; None for other cases."""
+    """Return the verdict on a case with an input that could not be made; None for other cases."""
     error = input_error(case)
     if error is None:
         return None
@@ -474,7 +496,7 @@ def open_evaluator(
     *,
     expected_cache: ExpectedStore | None = None,
 ) -> Iterator[CaseEvaluator]:
-    """Open warm sessions for one subject; close them on leaving.
+    """Open warm sessions for one subject in a context; close them at its end.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Call the user's functions that compare an output, only in the reference's process.
 
-Such a function gets ``(actual, expected, inputs, tolerance)`` and returns its failures: a list of
-texts, or of ``{"message": ..., "index": [...]}``; or a mapping that says, besides ``failures``, how
-many elements it ``compared``. None means that nothing was compared.
+Such a function gets ``(actual, expected, inputs, tolerance)`` and returns its failures, as a list
+of texts or of ``{"message": ..., "index": [...]}``. It may also return a mapping with ``failures``
+and the number of elements that it ``compared``. None means that nothing was compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST = 500
 
 
 class CompareError(Exception):
-    """Error of a compare function that is not loadable, raises, or returns no list of failures."""
+    """Raised if a compare function cannot be loaded, raises, or returns no list of failures."""
 
     def __init__(self, message: str, place: str = "", why: str = "compare-failed") -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ class CompareFunctions:
         CompareError
         """
         function = self._function(ref)
-        # Whatever it writes to, it writes to copies.
+        # The function gets copies, since it may write to its arguments.
         given = {key: array.copy() for key, array in inputs.items()}
         try:
             with np.errstate(all="ignore"):
@@ -110,7 +110,7 @@ class CompareFunctions:
         return self._loaded[ref]
 
     def _place(self, error: Exception) -> str:
-        """Return the innermost line of the workspace in an exception's traceback."""
+        """Return the location of the innermost workspace line in an exception's traceback."""
         below = self._root.rstrip(os.sep) + os.sep
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.filename.startswith(below)]

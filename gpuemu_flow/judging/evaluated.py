@@ -1,4 +1,4 @@
-"""Results of evaluators: judged cases, cases ready to be judged, and sizes of batches."""
+"""Results of evaluators: judged cases, and cases ready to be judged; also sizes of batches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class EvaluatedCase:
-    """The outcome of one case.
+    """A judged case with its tensors.
 
     Attributes
     ----------
     case : Case
     result : CheckResult
     actual : mapping of str to ndarray
-        Views that are valid until the next case; empty where the op gave no outputs.
+        Views that are valid until the next case; empty if the op gave no outputs.
     """
 
     case: Case
@@ -42,7 +42,7 @@ class EvaluatedCase:
 
     @cached_property
     def expected(self) -> Arrays:
-        """Return the reference's outputs, fetched now; only possible while `actual` is valid."""
+        """Fetch the reference's outputs; only possible while `actual` is valid."""
         return self.bring_expected()
 
 
@@ -73,10 +73,11 @@ class Prepared:
 
 
 class BatchSize:
-    """The number of cases in one message to the programs: as many as run in a moment.
+    """Chooses the number of cases in one message to the programs: as many as run in a short time.
 
-    A message costs as much as a small case. But a message under way can neither be interrupted nor
-    show progress, and the tensors of many cases do not fit the processor's cache.
+    A message costs as much as a small case, so few messages are better. But while a message is
+    processed, it cannot be interrupted and shows no progress, and the tensors of too many cases do
+    not fit the processor's cache.
     """
 
     MAX_CASES = 128

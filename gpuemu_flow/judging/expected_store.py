@@ -1,9 +1,9 @@
 """Expected outputs of slow references, stored so that an edited op does not run them again.
 
-Outputs are stored only if computing them costs more than storing them: most references of small
-cases take less time than writing a file. The outputs are blobs, under the digests of their content;
-the action cache says which blob belongs to which reference and case. Either may be damaged or
-deleted by anybody without harm: then the reference runs.
+Outputs are stored only if computing them costs more than storing them: on small cases, most
+references take less time than writing a file. The outputs are blobs, stored under the digests of
+their content. The action cache maps a reference and a case to a blob. If a blob or an entry was
+damaged or deleted, the reference runs again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuemu_flow.runners import blobs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Case, Json
 
-if TYPE_CHECKING:  # workers import this module, and open no cache
+if TYPE_CHECKING:  # workers import this module but open no cache
     from gpuemu_flow.store.discovered import SeenInputs
     from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
@@ -34,19 +34,19 @@ Arrays = Mapping[str, NDArray[Any]]
 
 VERSION = 2
 STORE_LIMIT = 1_000_000_000
-"""Bytes that one `ExpectedStore` writes at most."""
+"""Maximum number of bytes that one `ExpectedStore` writes."""
 
 # Measured on a plain SSD: one small file with its record, and the throughput of sha256 and copy.
 WRITE_SECONDS, WRITE_SECONDS_PER_BYTE = 0.6e-3, 4.3e-9
 READ_SECONDS, READ_SECONDS_PER_BYTE = 0.25e-3, 1.2e-9
 _KEEPS_SOME = "keeps some"
 WORTH = 3.0
-"""Computing outputs again must cost this many times what storing and reading them costs, because
-not every stored output is read again."""
+"""Outputs are stored if computing them costs this many times as much as storing and reading them,
+since not every stored output is read again."""
 
 
 def worth_keeping(seconds: float, nbytes: int) -> bool:
-    """Tell whether outputs are cheaper to store, at their size, than to compute again.
+    """Tell whether outputs of this size are cheaper to store than to compute again.
 
     Parameters
     ----------
@@ -60,14 +60,14 @@ def worth_keeping(seconds: float, nbytes: int) -> bool:
 
 
 class Effort:
-    """Measures the cost of a call, which begins when this object is made."""
+    """Measures the cost of a call; create it when the call begins."""
 
     def __init__(self) -> None:
         self._before = resource.getrusage(resource.RUSAGE_SELF)
         self._begin = time.perf_counter()
 
     def is_worth_keeping(self, nbytes: int) -> bool:
-        """Tell whether outputs are worth keeping, by the processor time that the call has taken."""
+        """Tell whether outputs of this size are worth storing, given the call's processor time."""
         passed = time.perf_counter() - self._begin
         if not worth_keeping(passed, nbytes):
             return False
@@ -78,12 +78,12 @@ class Effort:
 def own_seconds(
     passed: float, before: resource.struct_rusage, now: resource.struct_rusage
 ) -> float:
-    """Return the seconds without those in which other processes had the processor.
+    """Return the elapsed seconds without the time in which other processes used the processor.
 
     Parameters
     ----------
     passed : float
-        Elapsed seconds, all of which count if this process has also waited voluntarily.
+        Elapsed seconds. All of them count if this process has also waited voluntarily.
     before, now : struct_rusage
         Resource usage of this process at the beginning and the end of that time.
     """
@@ -94,12 +94,12 @@ def own_seconds(
 
 
 def stage(outputs: Arrays, path: Path) -> str:
-    """Write outputs to a file from which `ExpectedStore.keep` takes them; runs in the worker.
+    """Write outputs to a file, for `ExpectedStore.keep` to store them; runs in the worker.
 
     Returns
     -------
     str
-        sha256 of the file; empty when it could not be written; no verdict needs the file.
+        sha256 of the file; empty if it could not be written. No verdict needs the file.
     """
     data = blobs.encode(outputs)
     try:
@@ -127,19 +127,19 @@ class ExpectedStore:
     ----------
     cache : WorkspaceCache
     reference_key : str
-        Digest of everything besides the case that the outputs depend on: the reference's code, its
-        part of the configuration, the environment and the dtype that it is asked for.
+        Digest of everything that the outputs depend on, except the case: the reference's code, its
+        part of the configuration, the environment and the dtype of the outputs.
     inputs : SeenInputs, optional
         Inputs that the reference was seen to use; they belong to the key.
     force : bool
         True to find nothing, whatever is stored.
     limit : int
-        Largest number of bytes that this object stores; later outputs are not stored.
+        Maximum number of bytes that this object stores; outputs beyond it are not stored.
 
     Attributes
     ----------
     found, kept : int
-        Number of cases whose outputs were found here, and number of cases that were stored.
+        Number of cases whose outputs were found, and number of cases whose outputs were stored.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class ExpectedStore:
 
     def find(self, case: Case) -> Path | None:
         """Return the file with the reference's outputs for a case; None if it must run."""
-        if not self._keeps_some:  # as of every fast reference: not one look per case
+        if not self._keeps_some:  # spares a look-up per case for every fast reference
             return None
         digest = self._record("outputs", case.identity())
         try:
@@ -188,14 +188,14 @@ class ExpectedStore:
         return path
 
     def staging_path(self) -> str:
-        """Return a new place for `stage` to write to."""
+        """Return the path of a new file for `stage` to write."""
         return f"{self._staging}-{next(self._numbers)}"
 
     def keep(self, case: Case, staged: Path, digest: str) -> bool:
         """Store outputs from a worker's staged file, and tell whether they were stored.
 
-        The staged file is removed in any case. Its outputs are not stored if there is no room for
-        them, or if the file differs from `digest`, since the op may have written to it.
+        The staged file is always removed. Its outputs are not stored if the limit is reached, or if
+        the file does not match `digest`, since the op may have written to it.
         """
         try:
             data = self._cache.files.read(staged)
@@ -216,7 +216,7 @@ class ExpectedStore:
                 self._keeps_some = True
             self._put("outputs", case.identity(), digest)
         except StoreError:
-            return False  # a full disk: the verdict does not need it, and those that do will say so
+            return False  # a full disk: the verdict does not need the file
         with self._lock:
             self.kept += 1
         return True
@@ -226,7 +226,7 @@ class ExpectedStore:
         return self._record("fact", name)
 
     def remember(self, name: str, value: Json) -> None:
-        """Store a small fact about the reference that costs evaluations to find."""
+        """Store a small fact about the reference that can be found only by evaluating it."""
         self._put("fact", name, value)
 
     def _record(self, kind: str, what: Json) -> Json | None:
@@ -239,7 +239,7 @@ class ExpectedStore:
         return get(self._reference_key) if self.inputs is None else self.inputs.find(get)
 
     def _put(self, kind: str, what: Json, value: Json) -> None:
-        """Store a value unless one of its inputs was written to meanwhile."""
+        """Store a value, unless one of the inputs that it depends on was written to meanwhile."""
         base = self._reference_key if self.inputs is None else self.inputs.key()
         if base is not None:
             self._cache.actions.put(_key(base, kind, what), value)

@@ -1,7 +1,8 @@
-"""Fill in the inputs of cases whose values the user's functions return.
+"""Fill in the values of inputs that the user's functions return.
 
-The functions run in fenced workers of their own: neither here nor where an op runs. The returned
-values, or the error, become part of the case, so that all its evaluations have the same inputs.
+The functions run in separate sandboxed workers, neither in this process nor in an op's worker. The
+returned values, or the error, become part of the case, so that all its evaluations have the same
+inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gpuemu_flow.types import Case, InputSpec, Json
 from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, NOT_CALLED_SLUG, GeneratedValues
 
 Generators = Mapping[str, Program]
-"""Programs by the text that stands in the schema."""
+"""Programs by the text that names them in the schema."""
 
 SLOW = "reference-timeout"
 LOADING = 10.0
@@ -39,10 +40,9 @@ def with_generated(
     cancel: Event | None = None,
     on_observed: OnObserved | None = None,
 ) -> list[Case]:
-    """Return the cases with values for all inputs that are generated.
+    """Return the cases with values for all inputs that the user's functions return.
 
-    A function that fails, crashes or hangs leaves the input of that case with the error in place of
-    values.
+    If a function fails, crashes or hangs, the input gets the error in place of values.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def with_generated(
             wanted.setdefault(label, []).append((number, spec))
     for label, places in wanted.items():
         if label not in generators:
-            continue  # the case says that nobody called it
+            continue  # the case itself reports that it was not called
         asker = _GeneratorCaller(pool, generators[label], label, cancel, on_observed)
         calls = [_call_of(cases[number], spec) for number, spec in places]
         for (number, spec), given in zip(places, asker.ask_all(calls), strict=True):
@@ -65,7 +65,7 @@ def with_generated(
 
 
 def fit_together(cases: Sequence[Case]) -> bool:
-    """Tell whether all cases have their inputs, and one message can hold the returned values."""
+    """Tell whether all inputs could be made, and all returned values fit into one message."""
     given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]
     return not any(map(case_fault, cases)) and sum(len(g.data) for g in given) <= MOST_ANSWERED
 
@@ -89,7 +89,7 @@ def _call_of(case: Case, spec: InputSpec) -> GeneratorCall:
 
 
 def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
-    """Check that values from the user's process can be read, and return them."""
+    """Return the values from the user's process, or an error if they cannot be read."""
     if given.slug:
         return given
     try:
@@ -100,7 +100,7 @@ def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
 
 
 class _GeneratorCaller:
-    """Calls one function for values, so that a broken worker costs only one case."""
+    """Calls one of the user's functions for many inputs; a lost worker costs only one of them."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _GeneratorCaller:
         self._tell = on_observed
 
     def ask_all(self, calls: Sequence[GeneratorCall]) -> list[GeneratedValues]:
-        """Return one answer for each call, in their order."""
+        """Return the values for each call, in the order of the calls."""
         answers: list[GeneratedValues] = []
         slow = 0
         alone = False

@@ -1,9 +1,9 @@
-"""Call a user's function that returns an input's values, twice, in its own worker.
+"""Call a user's function that returns an input's values, twice, in a separate worker.
 
-A generator gets, by keyword and only those that it names: ``seed``, ``rng`` (a numpy Generator of
-that seed), ``case_seed`` (the same number for all inputs of a case), ``shape`` and ``dtype`` of the
-input that is asked for, its ``name``, ``shapes`` of all inputs and ``dims`` by name, and
-``strategy``.
+The function receives, by keyword, each of the following arguments that it names: ``seed``, ``rng``
+(a numpy Generator of that seed), ``case_seed`` (the same number for all inputs of a case), the
+input's ``name``, ``shape``, ``dtype`` and ``strategy``, the ``shapes`` of all inputs, and ``dims``
+by name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ARGUMENTS = (
     "seed", "rng", "case_seed", "shape", "dtype", "name", "shapes", "dims", "strategy"
 )  # fmt: skip
 MOST_ANSWERED = 16 << 20
-"""Bytes of text in one answer; the rest is asked for again."""
+"""Maximum number of bytes in one answer; the rest is requested again."""
 
 _SIGNATURE = f"arguments that a generator may name: {', '.join(ARGUMENTS)}"
 
@@ -50,13 +50,13 @@ class GeneratorCall:
     name : str
         The input's name.
     position : int
-        Index among the op's inputs; it names the random stream.
+        Index of the input among the op's inputs; it selects the random stream.
     shape, dtype, strategy
         The input's shape, dtype and strategy.
     seed : int
         The case's seed.
     shapes : mapping of str to shape
-        Shapes of all inputs; that of an optional one that is None has only zeros.
+        Shapes of all inputs; the shape of an optional input that is None has only zeros.
     dims : mapping of str to int
     """
 
@@ -97,7 +97,7 @@ class GeneratorCall:
 
 
 def generate_all(payload: Json, evaluator: Evaluator) -> Json:
-    """Return the answers to the first calls, as many as fit one message; see `jobs.run_job`.
+    """Make as many of the calls as one message can answer; a job for `jobs.run_job`.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _answer(
 
 
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the arguments that a function names; OpError if it asks for others."""
+    """Return the names of a function's arguments; raise OpError if it requires unknown ones."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of a function that is not written in Python
@@ -168,7 +168,7 @@ def _fault(slug: str, message: str) -> OpError:
 def _called(
     function: Callable[..., Any], call: GeneratorCall, names: tuple[str, ...]
 ) -> np.ndarray:
-    """Return a copy of what the function returns; OpError ``generate-result`` if it is no array."""
+    """Return a copy of the function's result; OpError ``generate-result`` if it is no array."""
     given = call.arguments()
     returned = function(**{name: given[name] for name in names})
     try:

@@ -1,4 +1,4 @@
-"""Judge gradients: elements with several right values, and failures for missing gradients."""
+"""Judge gradients: elements with several correct values, and missing gradients."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def gradients_in(outputs: Arrays) -> frozenset[str]:
-    """Return the names of the gradients among the outputs of a program that returns them."""
+    """Return the names of the gradients among a program's outputs."""
     return frozenset(filter(is_gradient, outputs))
 
 
 def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
-    """Return the expected outputs without the gradients that a client did not submit."""
+    """Return the expected outputs, except the gradients that a client did not submit."""
     missing = gradients_in(expected) - actual.keys()
     return {n: a for n, a in expected.items() if n not in missing} if missing else expected
 
 
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
-    """Return the result of a submission: not passed but inconclusive if it lacks gradients.
+    """Return the result of a submission; if gradients are missing, inconclusive instead of passed.
 
     Parameters
     ----------
     result : CheckResult
         The result of the submitted outputs.
     judged, expected : mapping of str to ndarray
-        The outputs that were compared with, and all of the reference's outputs.
+        The reference's outputs that the submission was compared with, and all outputs of the
+        reference.
     """
     missing = sorted(expected.keys() - judged.keys())
     if not missing:
@@ -66,8 +67,8 @@ def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckR
 def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[str]]) -> Arrays:
     """Return an op's outputs with a gradient for each parameter of the reference, and no others.
 
-    A parameter that the op lacks, or that it froze, gets a gradient of zeros, as no gradient
-    counts as 0 in PyTorch.
+    A parameter that the op lacks or froze gets a gradient of zeros, since a missing gradient counts
+    as 0 in PyTorch.
     """
     kept = {n: a for n, a in actual.items() if n in expected or not is_of_parameter(n)}
     missing = {
@@ -79,14 +80,14 @@ def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[
 
 
 def excused(result: CheckResult, actual: Arrays, kinks: Kinks) -> dict[str, Excused]:
-    """Find elements of failed gradients where a kink of the reference allows several values."""
+    """Find elements of failed gradients that may have several values, at kinks of the reference."""
     failed = {failure.output for failure in result.failures if is_gradient(failure.output)}
     found = {name: kinks.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
     return {name: excuse for name, excuse in found.items() if excuse}
 
 
 def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) -> Arrays:
-    """Return the outputs, with their equally right elements replaced by the reference's."""
+    """Return the outputs, with the reference's values in elements that differ but are correct."""
     with np.errstate(all="ignore"):
         replaced = {
             name: np.where(excuse.right, expected[name].astype(actual[name].dtype), actual[name])
@@ -96,7 +97,7 @@ def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) ->
 
 
 def explained(result: CheckResult, actual: Arrays, found: Mapping[str, Excused]) -> CheckResult:
-    """Add notes on elements left out, and on inputs that no gradient reaches."""
+    """Add notes on elements that were not judged, and on inputs that no gradient reaches."""
     notes = tuple(
         f"{int(excuse.unjudged.sum())} of {excuse.unjudged.size} elements of {name!r} are not held "
         "against the op: the gradient jumps there, or the input is not finite"
@@ -122,7 +123,7 @@ def _explained(failure: Failure, actual: Arrays) -> Failure:
 
 
 def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
-    """Return `trained`, the result with inputs that require gradients, if `result` passed."""
+    """Return the worse of two results; `trained` is the one with inputs that require gradients."""
     if result.verdict is not Verdict.PASSED:
         return result
     note = f"{result.verdict.value} as it stands, but not with {WITH_GRADIENTS}"

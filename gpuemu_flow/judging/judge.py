@@ -67,7 +67,7 @@ class OpTraits:
     exact : bool
         True if the reference computes without rounding: copies, comparisons, selections.
     weak : bool
-        The reference cannot be evaluated in float32 arithmetic.
+        True if the reference cannot be evaluated in float32 arithmetic.
     """
 
     exact: bool
@@ -85,7 +85,7 @@ class Criteria:
     dtypes : mapping of str to str
         The dtype that each output should have.
     contracts : CaseContracts
-        Declared properties of the outputs, and the outputs as they are compared.
+        Declared properties of the outputs, and the outputs in the form in which they are compared.
     """
 
     tolerance: Mapping[str, Tolerance] | Envelope
@@ -94,7 +94,7 @@ class Criteria:
     contracts: CaseContracts
 
     def bound(self, name: str, dtype: str) -> Tolerance | Bound:
-        """Return the bound of one output."""
+        """Return the tolerance of one output, or its bound under the ``auto`` tolerance."""
         own = self.contracts.tolerances.get(name)
         if own is not None:
             return own
@@ -105,7 +105,7 @@ class Criteria:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The latest case's tensors, and earlier results about them and the reference."""
+    """The latest case's tensors, and what was already found out about them and the reference."""
 
     inputs: Arrays
     expected: Arrays
@@ -124,21 +124,21 @@ class Judge:
     expected_dtypes : mapping of output name to list of dtype names
         Dtypes that the reference manifest allows for each output; the op chooses among them.
     samples : sequence of Case
-        See `cases.samples`: on their shapes, with plain values, the op's traits are decided, so
-        that all of its cases are judged alike.
+        The op's traits are decided on the shapes of these cases, with plain values, so that all
+        cases are judged alike. See `cases.samples`.
     evaluate : Reference
-        Asked only under the ``auto`` tolerance, and only where the cheap bound
-        does not prove a case.
+        Called only under the ``auto`` tolerance, and only if the cheap bound does not prove that a
+        case passes.
     traits : OpTraits, optional
-        Traits that a judge of the same op and dtype found.
+        Traits that another judge of the same op and dtype has found.
     functions : CompareFunctions, optional
-        The user's functions that compare outputs, given only where the reference runs. Without
+        The user's functions that compare outputs; only passed in the reference's process. Without
         them, an output that declares such a function cannot be judged.
 
     Attributes
     ----------
     traits : OpTraits or None
-        None until a case needed it.
+        None until a case needs them.
     """
 
     def __init__(
@@ -181,9 +181,11 @@ class Judge:
         """Return the verdict on one case's outputs; make its inputs if they are not given.
 
         If an output of a variant (`numerics.variants`) gets another verdict, the case is
-        inconclusive, or has the worse one if the variant is that with gradients. `explain`, which
-        takes longer than all else, notes what wrong elements have in common, and evaluates the
-        reference again if a case does not pass: if that differs, the verdict is ``error``.
+        inconclusive. For the variant with gradients, the worse verdict counts instead.
+
+        If a case does not pass, `explain` notes what wrong elements have in common, and evaluates
+        the reference again: if its outputs differ, the verdict is ``error``. This takes longer than
+        the rest.
         """
         if inputs is None:
             inputs = materialise(case)
@@ -229,7 +231,7 @@ class Judge:
     def _check_own(
         self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
     ) -> CheckResult:
-        """Judge one set of outputs."""
+        """Judge outputs without their variants."""
         criteria = self.criteria(case, expected, inputs, actual)
         seen = None
         given = actual, expected
@@ -266,7 +268,7 @@ class Judge:
         criteria: Criteria,
         left_out: Mapping[str, BoolArray] | None = None,
     ) -> CheckResult:
-        """Compare outputs, those with contracts by their contracts."""
+        """Compare outputs; an output with a contract is judged by its contract."""
         contracts = criteria.contracts
         if not contracts:
             return check_outputs(
@@ -327,7 +329,7 @@ class Judge:
         criteria: Criteria,
         seen: SeenOutputs | None,
     ) -> list[str]:
-        """Suggest a policy if outputs differ only in NaN and Inf, and inputs contain these."""
+        """Suggest NaN and Inf policies under which outputs would pass, if inputs contain these."""
         if not SpecialInputs(inputs):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
@@ -356,7 +358,7 @@ class Judge:
         criteria: Criteria,
         result: CheckResult,
     ) -> list[str]:
-        """Suggest another precision if the op rounds where its own precision forbids it."""
+        """Suggest a `precision` setting under which the case would pass."""
         if not isinstance(criteria.tolerance, Envelope):
             return []
         measured = self._measured(case, inputs, expected)
@@ -370,7 +372,7 @@ class Judge:
     def criteria(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
     ) -> Criteria:
-        """Choose the criteria of a case's outputs; the dtypes of `actual` decide among several."""
+        """Choose the criteria of a case's outputs; `actual` selects among the allowed dtypes."""
         given = actual or {}
         measured = self._measured(case, inputs, expected)
         contracts = measured.contracts
@@ -387,7 +389,7 @@ class Judge:
         return Criteria(tolerance or self._tolerances, policy, dtypes, contracts)
 
     def shared_policy(self, dtype: str) -> Policy | None:
-        """Return the policy on cases that can be compared together; None if none can."""
+        """Return the policy for comparing cases together; None if that is not possible."""
         settings = self._settings
         automatic = settings.tolerance == "auto" and dtype not in self._tolerances
         if settings.gradients or (automatic and self.traits is None):
@@ -417,12 +419,12 @@ class Judge:
         inputs: Arrays,
         criteria: Criteria,
     ) -> list[str]:
-        """Describe where the wrong elements lie and what they have in common."""
+        """Describe the positions of the wrong elements, and what they have in common."""
         outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
         sentences = []
         for name in outputs:
             if criteria.contracts.is_masked(name):
-                continue  # places in a row of elements that count say nothing of the output's
+                continue  # positions among the selected elements are not those in the output
             bound = criteria.bound(name, dtype_name(actual[name].dtype) or "")
             prefix = f"{name}: " if len(actual) > 1 else ""
             sentences += [
@@ -437,7 +439,7 @@ class Judge:
         return own if own is not None and own in allowed else allowed[0]
 
     def _measured(self, case: Case, inputs: Arrays, expected: Arrays) -> _Measured:
-        """Return the case's tensors, with the results of judging it earlier."""
+        """Return the case's tensors, with earlier results if the case is the latest one."""
         last = self._last
         if last is None or last.inputs is not inputs or last.expected is not expected:
             settings = self._settings
@@ -450,9 +452,9 @@ class Judge:
     def _envelope(
         self, case: Case, last: _Measured, dtypes: Mapping[str, str], precision: str = ""
     ) -> Envelope:
-        """Return the case's envelope, for outputs in the form that is compared.
+        """Return the envelope of a case's outputs, as they are compared.
 
-        The op's own precision holds unless another one is given.
+        `precision` is empty for the op's configured precision.
         """
         precision = precision or self._settings.precision
         key = (*sorted(dtypes.items()), ("", precision))
@@ -487,7 +489,7 @@ class Judge:
 
 
 def refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult | None:
-    """Return the verdict on outputs of an undeclared form; None if they can be compared."""
+    """Return the error for outputs of a wrong structure; None if they can be compared."""
     refused = criteria.contracts.refused
     if refused:
         return CheckResult(Verdict.ERROR, refused)

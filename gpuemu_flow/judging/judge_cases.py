@@ -1,4 +1,4 @@
-"""Judge cases by their outputs and the reference's: one, or many of which most pass."""
+"""Judge one case, or many cases together, by their outputs and the reference's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 Arrays = Mapping[str, NDArray[Any]]
 
 FEWEST = 3
-"""Cases from which on comparing them together takes less time than one by one."""
+"""Minimum number of cases for which comparing them together is faster than one by one."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Ran:
 
 
 def judge_cases(judge: Judge, ran: Sequence[Ran], *, explain: bool = True) -> list[CheckResult]:
-    """Return the verdicts on several cases, each as `judge_case` gives it."""
+    """Return the verdicts on several cases, equal to those of `judge_case`."""
     results = _passed_together(judge, ran)
     return [
         judge_case(judge, one.case, one.actual, one.expected, one.inputs, explain=explain)
@@ -55,7 +55,7 @@ def judge_cases(judge: Judge, ran: Sequence[Ran], *, explain: bool = True) -> li
 
 
 def _passed_together(judge: Judge, ran: Sequence[Ran]) -> list[CheckResult | None]:
-    """Return the verdicts on cases that pass a comparison together with others of their form."""
+    """Compare cases of equal structure together; return a result if a case passed, else None."""
     results: list[CheckResult | None] = [None] * len(ran)
     forms: dict[Form, list[int]] = {}
     for number, one in enumerate(ran):
@@ -96,12 +96,12 @@ def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult |
 
 
 class Verdicts:
-    """The verdicts on cases, in their order; small cases wait until some are judged together.
+    """Collects the verdicts on cases in order; small cases wait to be judged together.
 
     Parameters
     ----------
     made_judge : callable
-        Returns the judge, given the reference's outputs on any case.
+        Returns the judge; called with the reference's outputs on some case.
     explain : bool
         See `Judge.check`.
     """
@@ -123,7 +123,7 @@ class Verdicts:
     def add(self, ran: Ran) -> None:
         """Add a case to be judged."""
         small = _is_small(ran)
-        if small:  # the reference may overwrite in its next call what it has returned
+        if small:  # copy: the reference's next call may overwrite its results
             kept = {name: array.copy() for name, array in ran.expected.items()}
             ran = Ran(ran.case, ran.actual, kept, ran.inputs)
         self._waiting.append((len(self._results), ran))
@@ -132,7 +132,7 @@ class Verdicts:
             self._judge()
 
     def finish(self) -> list[Json]:
-        """Judge the cases that still wait, and return the verdict, or None, of each case."""
+        """Judge the waiting cases, and return the verdict of each case; None if it was skipped."""
         self._judge()
         return [None if result is None else result.to_json() for result in self._results]
 

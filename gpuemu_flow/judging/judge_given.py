@@ -37,7 +37,7 @@ class GivenCase:
     outputs: Arrays
 
     def form(self) -> tuple[object, ...]:
-        """Return a value that is equal for cases whose tensors can be stacked."""
+        """Return a key that is equal for cases whose tensors can be stacked."""
         return tuple(
             (kind, name, array.shape, array.dtype)
             for kind, arrays in (("inputs", self.inputs), ("outputs", self.outputs))
@@ -46,25 +46,27 @@ class GivenCase:
 
     @property
     def in_order(self) -> bool:
-        """Tell whether all tensors lie in C order, which stacking them keeps."""
+        """Tell whether all tensors are in C order, so that stacking keeps their layout."""
         arrays = (*self.inputs.values(), *self.outputs.values())
         return all(array.flags.c_contiguous for array in arrays)
 
 
 class GivenBatch:
-    """Cases to be judged together, as far as they can be.
+    """A group of given cases, divided into those to judge together and the others.
 
     Attributes
     ----------
     results : list of CheckResult or None
-        One per case: the verdict on a case whose inputs could not be made, else None.
+        One per case: the verdict if an input could not be made, else None.
     refused : dict of int to RunError
-        Errors of cases with outputs that no op can have.
+        By case number: the errors of outputs that no op can have.
     plain : dict of int to GivenCase
-        The other cases, with their outputs as plain arrays in C order.
+        By case number: the other cases, with their outputs as plain arrays in C order.
     together : list of int
         Numbers of the cases in the request.
     request : GivenRequest or None
+    attempt : Attempt or None
+        Outcome of the request, once it has finished.
     """
 
     def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
@@ -86,6 +88,35 @@ class GivenBatch:
         self.together = [number for number, one in self.plain.items() if one.in_order]
         cases = [self.plain[number] for number in self.together]
         self.request = GivenRequest(setup, cases) if cases else None
+        self.attempt: Attempt | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Tell whether the reference's worker has answered the request."""
+        return self.attempt is not None and self.attempt.outcome.ok
+
+    @property
+    def has_all(self) -> bool:
+        """Tell whether the worker's answer, which `read` has not read yet, covers every case."""
+        together = len(self.together) == len(self.given)
+        request = self.request
+        return request is not None and together and self.is_answered and request.has_all
+
+    def read(self) -> dict[str, Json]:
+        """Set `results` from the worker's answer, and return its facts; see `Setup`.
+
+        The worker can work on the next request meanwhile, since this takes a while.
+
+        Raises
+        ------
+        Exception
+            One of `MALFORMED`; no result is set.
+        """
+        assert self.request is not None  # noqa: S101 - it was answered
+        found = self.request.results()
+        for number, result in zip(self.together, found, strict=True):
+            self.results[number] = result
+        return self.request.facts
 
 
 def _as_plain(one: GivenCase) -> GivenCase:
@@ -104,19 +135,16 @@ class GivenRequest:
     ----------
     setup : Setup
     given : sequence of GivenCase
-        Their tensors lie in C order.
+        Cases whose tensors are in C order.
 
     Attributes
     ----------
-    results : list of CheckResult or None
-        After `finish`, when the attempt is good: one per case; None for a case that must be
-        requested alone.
     facts : dict
-        See `Setup`.
+        After `finish`, when the attempt is good; see `Setup`.
     """
 
     def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
-        self.results: list[CheckResult | None] = []
+        self._found: list[tuple[list[int], list[Json]]] = []
         self.facts: dict[str, Json] = {}
         self._setup = setup
         self._given = given
@@ -135,7 +163,7 @@ class GivenRequest:
         return post(worker_client, message, self._setup, self._arrays, cases=len(self._given))
 
     def _group(self, numbers: Sequence[int], arrays: dict[str, NDArray[Any]]) -> dict[str, Json]:
-        """Stack the tensors of equal cases, since each tensor of a message has its own cost."""
+        """Stack the tensors of cases with equal shapes: each tensor in a message costs time."""
         some = [self._given[number] for number in numbers]
 
         def stacked(of: Sequence[Arrays]) -> dict[str, str]:
@@ -165,9 +193,27 @@ class GivenRequest:
         return attempt
 
     def _take(self, answer: Mapping[str, Json]) -> None:
-        facts = {key: answer["facts"][key] for key in self._setup.facts}
+        self.facts = {key: answer["facts"][key] for key in self._setup.facts}
+        self._found = [
+            (numbers, [result for _, result in zip(numbers, found, strict=True)])
+            for numbers, found in zip(self._groups, answer["groups"], strict=True)
+        ]
+
+    @property
+    def has_all(self) -> bool:
+        """Tell whether the answer that `finish` took has a result of every case."""
+        return all(result is not None for _, found in self._found for result in found)
+
+    def results(self) -> list[CheckResult | None]:
+        """Read the answer that `finish` took: one result per case, None if it must be asked alone.
+
+        Raises
+        ------
+        Exception
+            One of `MALFORMED`, if these are no results.
+        """
         results: list[CheckResult | None] = [None] * len(self._given)
-        for numbers, found in zip(self._groups, answer["groups"], strict=True):
+        for numbers, found in self._found:
             for number, result in zip(numbers, found, strict=True):
                 results[number] = None if result is None else CheckResult.from_json(result)
-        self.facts, self.results = facts, results
+        return results

@@ -23,7 +23,7 @@ from gpuemu_flow.types import Case, CheckResult, Failure, Json, failure_from_jso
 Arrays = Mapping[str, NDArray[Any]]
 
 SERVICE = "gpuemu_flow.judging.judge_service:JudgeService"
-EVALUATIONS = 36  # of the reference for one case at most
+EVALUATIONS = 36  # most evaluations of the reference for one case
 
 
 @dataclass
@@ -34,14 +34,14 @@ class Setup:
     ----------
     dtype : str
     widens : bool
-        The reference is asked for float64 outputs.
+        True if float64 outputs are requested from the reference.
     compare : CompareParams
     samples : sequence of JSON
     probes : bool
-        Run the reference in its own dtype once, to see the dtypes of its outputs.
+        True to run the reference once in the case's dtype, to find the dtypes of its outputs.
     facts : dict
-        Facts that a service found out by evaluating the reference: ``traits`` and ``allowed``
-        (see `Judge`), each null until then.
+        Facts that a service found by evaluating the reference: ``traits`` and ``allowed`` (see
+        `Judge`). Each is null until it is found.
     """
 
     dtype: str
@@ -58,7 +58,7 @@ class Setup:
 
 @dataclass
 class _Current:
-    """Requests and replies of the judge's service."""
+    """The cases for which the judge's service was last prepared, and the op's memory."""
 
     peer: Arena | None = None
     about: PreparedBatch | None = None
@@ -66,36 +66,43 @@ class _Current:
 
 @dataclass(eq=False)
 class PreparedBatch:
-    """The cases of a request to the service, and the places of their tensors.
+    """The cases of a request to the service, and the positions of their tensors.
 
     Attributes
     ----------
     cases : sequence of Case
     arrays : mapping of str to ndarray or None
-        The inputs of the only case; None when they follow from the cases.
+        The inputs, if there is only one case; None to make the inputs from the cases.
     peer : Arena or None
         The op's memory.
     give : bool
-        True to write the inputs into the memory shared with the op. False once the op has them,
-        since its outputs then lie beside them.
+        True to write the inputs into the memory shared with the op. False once this is done, since
+        the op's outputs follow the inputs in that memory.
+    bring : bool
+        True to bring the only case's inputs, and those of its decoy, to this process.
     known : sequence of str or None
-        Per case: the file with the reference's outputs; None if it must be run.
+        Per case: the file with the reference's outputs; None if the reference must be run.
     stage : sequence of str
         Per case: a file for the reference's outputs, written if they are worth storing.
     widens : bool
         False if the reference's process ended when float64 outputs were requested.
     slots : list of dict of str to Slot
-        Places of each case's inputs, once known; empty until then, and after a failure.
+        Positions of each case's inputs. Empty until they are known, and after a failure.
+    brought : sequence of mapping of str to ndarray
+        The values that `bring` asks for: views that are valid until the next request. Empty until
+        they are known, after a failure, and if they are too large.
     """
 
     cases: Sequence[Case]
     arrays: Arrays | None = None
     peer: Arena | None = None
     give: bool = False
+    bring: bool = False
     known: Sequence[str | None] = ()
     stage: Sequence[str] = ()
     widens: bool = True
     slots: list[dict[str, Slot]] = field(default_factory=list, init=False)
+    brought: list[Arrays] = field(default_factory=list, init=False)
 
     @property
     def index(self) -> int:
@@ -141,7 +148,7 @@ class Evaluation:
     Attributes
     ----------
     outputs : dict of str to ndarray
-        After `finish`, when the attempt is good: views that are valid until the next request.
+        After `finish`, if the attempt is good: views that are valid until the next request.
     """
 
     def __init__(
@@ -154,7 +161,7 @@ class Evaluation:
         self._rounding = None if rounding is None else vars(rounding)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the request to the worker, as `Work.begin` says."""
+        """Send the request to the worker; see `Work.begin`."""
         message = {
             "method": "evaluate",
             "index": 0,
@@ -165,7 +172,7 @@ class Evaluation:
         return post(worker_client, message, self._setup, self._inputs)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome, as `Work.finish` says."""
+        """Wait for the outcome; see `Work.finish`."""
         attempt, answer = worker_client.collect(0)
         if attempt.outcome.ok:
             try:
@@ -176,7 +183,7 @@ class Evaluation:
 
 
 class JudgeRequest:
-    """A request about cases, which first prepares the service for them if needed.
+    """A request about cases, which prepares the service for them first if needed.
 
     Parameters
     ----------
@@ -188,27 +195,28 @@ class JudgeRequest:
     method : str
         ``judge``, or ``expected`` for the reference's outputs on a single case.
     bring : bool
-        True if the ``expected`` tensors themselves are wanted, not only their existence.
+        True to return the tensors of ``expected``; False only to find out whether there are any.
     explain : bool
-        True if ``judge`` shall find out what the wrong elements have in common.
+        True to make ``judge`` find out what the wrong elements have in common.
     watch : bool
-        True if the op's inputs lie where the service put them, so that it can check that they are
-        unchanged.
+        True if the op's inputs are still where the service wrote them; the service then checks that
+        they are unchanged.
     actual : mapping of str to ndarray
         Outputs for ``judge``, if there is only one case.
     places : sequence of mapping of str to Slot, or None
-        Places of the outputs of the first cases, or of all, if they lie in ``about.peer``.
+        Positions in ``about.peer`` of the outputs of the first cases, or of all cases; None if the
+        outputs are not in that memory.
     results : list of CheckResult or None
         Results of ``judge``, one per case with outputs; None for a case that must be requested
-        alone.
+        separately.
     changed : list of tuple of Failure
         Per case: changes to inputs, including inputs that the op is meant to change.
     facts : dict
-        See `Setup`; as far as they are known by then.
+        The facts that are known after the request; see `Setup`.
     staged : list of str
         Per case: sha256 of the file at `PreparedBatch.stage`; empty if there is no file.
     answer : mapping
-        After `finish`, when the attempt is good.
+        The service's answer; set by `finish` if the attempt is good.
     outputs : dict of str to ndarray
         Outputs of ``expected``: views that are valid until the next request.
     """
@@ -248,6 +256,7 @@ class JudgeRequest:
             "cases": [case.to_json() for case in about.cases],
             "by_seed": about.arrays is None,
             "give": about.give and has_peer,
+            "bring": about.bring,
             "known": list(about.known) or none,
             "stage": list(about.stage) or none,
             "widens": about.widens,
@@ -264,7 +273,7 @@ class JudgeRequest:
         return failed
 
     def wait_prepared(self) -> None:
-        """Wait until the inputs lie at `PreparedBatch.slots`; failures are reported later."""
+        """Wait until this process can read the inputs; a failure is reported by `finish`."""
         worker_client = self._begun_in
         if not self._waiting or worker_client is None:
             return
@@ -275,17 +284,21 @@ class JudgeRequest:
             self._failed = attempt
             return
         try:
-            self.about.slots = [_slots(slots) for slots in answer["result"] or ()]
+            slots = [_slots(slots) for slots in answer["result"] or ()]
+            if self.about.bring:
+                self.about.brought = [worker_client.shared().read(some) for some in slots]
+            else:
+                self.about.slots = slots
         except MALFORMED:
             self._failed = worker_client.broken(self.about.index)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Send the request, and take the answer; see `Work`."""
+        """Send the request, and store the answer; see `Work`."""
         self.wait_prepared()
         if self._failed is not None:
             return self._failed
         places = self.places if _current(worker_client).peer is self.about.peer else None
-        if places is None and len(self.about.cases) > 1:  # the outputs are out of reach
+        if places is None and len(self.about.cases) > 1:  # the outputs are not in shared memory
             return Attempt(Outcome(self.about.index, ok=True))
         message = {
             "method": self.method,

@@ -1,7 +1,7 @@
 """Judge in the worker of the reference, so that almost no tensor is copied between processes.
 
-For each case it makes the inputs, puts a copy where the op's worker finds them, runs the reference
-meanwhile, and judges the op's outputs in the memory that the op left them in.
+For each case, the service makes the inputs, and copies them to memory that it shares with the op's
+worker. It runs the reference while the op runs, and judges the op's outputs in the shared memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.generate import materialise, materialise_each
+from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_each
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.expected_store import Effort, load, stage
@@ -40,6 +40,10 @@ from gpuemu_flow.types import Case, CheckResult, Json, failure_to_json
 
 Arrays = dict[str, NDArray[Any]]
 
+MOST_BROUGHT = 16 << 20
+"""Bytes of a case's inputs that the coordinator need not make again: shared memory never shrinks,
+and counts towards the reference's memory limit."""
+
 
 @dataclass
 class _Item:
@@ -62,7 +66,7 @@ class JudgeService:
     Parameters
     ----------
     setup : mapping
-        See `judge_requests.Setup`. The service does not determine the facts in `facts` again.
+        See `judge_requests.Setup`. Facts that `facts` contains are not determined again.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:
@@ -78,7 +82,7 @@ class JudgeService:
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
         """Answer one request: ``prepare``, ``judge``, ``expected``, ``given`` or ``evaluate``.
 
-        ``judge`` and ``expected`` are about the cases of the ``prepare`` before them.
+        ``judge`` and ``expected`` concern the cases of the last ``prepare``.
 
         Raises
         ------
@@ -108,7 +112,7 @@ class JudgeService:
         return _to_json(context.own.write(outputs))
 
     def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Make or take the inputs; return their places if the op needs them."""
+        """Make or receive the inputs, and return their positions if other processes need them."""
         cases = [Case.from_json(case) for case in payload["cases"]]
         widens = self._widens and bool(payload["widens"])
         peer = context.peer if payload["give"] else None
@@ -127,13 +131,27 @@ class JudgeService:
                 item.given = peer.write(inputs, start=start, keep_layout=True)
                 start = end_of(item.given)
                 given.append(_to_json(item.given))
+        if payload["bring"]:
+            return self._bring(context)
         return given if peer is not None else None
+
+    def _bring(self, context: ServiceContext) -> Json:
+        """Write the only case's inputs, and its decoy's, to this worker's own memory."""
+        (item,) = self._items
+        if sum(array.nbytes for array in item.inputs.values()) > MOST_BROUGHT:
+            return None
+        try:
+            judged = context.own.write(item.inputs)
+            decoy = context.own.write(materialise(decoy_case(item.case)), start=end_of(judged))
+        except (MemoryError, OSError):  # over the reference's limit, which is not for these
+            return None
+        return [_to_json(judged), _to_json(decoy)]
 
     def go_on(self, context: ServiceContext) -> None:
         """Run the reference while the op runs in its own process.
 
-        With several cases, it runs on each when that case is judged, so that the tensors are still
-        in the processor's cache.
+        If there are several cases, the reference runs on each case just before the case is judged,
+        so that the tensors are still in the processor's cache.
         """
         if len(self._items) == 1:
             self._fill_expected(self._items[0], context)
@@ -142,7 +160,7 @@ class JudgeService:
         if item.expected is None and item.failed is None:
             try:
                 item.expected = _cached(item) or self._run_reference(item, context)
-            except BaseException as error:  # told when it is asked for
+            except BaseException as error:  # reported when the result is requested
                 item.failed = error
 
     def _run_reference(self, item: _Item, context: ServiceContext) -> Arrays:
@@ -179,7 +197,7 @@ class JudgeService:
         return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
 
     def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge the available outputs, except cases that should be requested alone."""
+        """Judge the available outputs, except those of cases to be requested separately."""
         places, arena = payload["places"], context.peer
         if places is None or arena is None:
             places, arena = [payload["slots"]], context.own
@@ -205,14 +223,14 @@ class JudgeService:
         return Verdicts(lambda expected: self._made_judge(context, expected), explain=explain)
 
     def _found_out(self) -> Json:
-        """Return the facts that are known by now."""
+        """Return the facts about the reference that are known by now."""
         traits = self._judge.traits if self._judge is not None else None
         if traits is not None:
             self._facts = {**self._facts, "traits": vars(traits)}
         return self._facts
 
     def _judge_given(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge cases whose outputs came with them, except those to be requested alone.
+        """Judge cases whose outputs came with the request, except those to be requested separately.
 
         Raises
         ------
@@ -252,7 +270,7 @@ class JudgeService:
         return gradients.half_judged(result, told, ran.expected)
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
-        """Copy the inputs, and convert those of the case's float type."""
+        """Copy the inputs; convert inputs of the case's float type to `input_dtype`."""
         wide = converted(item.inputs, self._dtype, input_dtype)
         return {
             name: array.copy(order="K") if array is item.inputs[name] else array
@@ -260,7 +278,7 @@ class JudgeService:
         }
 
     def _probe(self, context: ServiceContext) -> Outcome:
-        """Return the reference's outputs in its own dtype."""
+        """Return the reference's outputs for inputs of the case's own dtype."""
         refused = Outcome(0, ok=False, error=RunError("op-exception", "it gives nothing"))
         if not self._probes:
             return refused
@@ -308,9 +326,9 @@ def _changed(item: _Item, arena: Arena | None) -> list[Json]:
 
 
 def _cached(item: _Item) -> Arrays:
-    """Return the reference's stored outputs for the case, if there are any."""
+    """Return the reference's stored outputs for the case; empty if there are none."""
     if item.known:
-        with suppress(OSError, BlobError):  # gone in the meantime: it runs
+        with suppress(OSError, BlobError):  # if it is gone, the reference runs
             return load(Path(item.known))
     return {}
 
@@ -349,5 +367,5 @@ def _places(slots: Mapping[str, Slot], names: Mapping[str, Json]) -> dict[str, S
 
 
 def _at(stacked: Arrays, number: int) -> Arrays:
-    """Return the tensors of one of several cases."""
+    """Return the tensors of one case from stacked tensors."""
     return {name: array[number, ...] for name, array in stacked.items()}

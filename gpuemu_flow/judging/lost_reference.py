@@ -1,8 +1,8 @@
-"""Judge a case that ends the reference's process, step by step.
+"""Judge a case step by step, if judging it at once ended the reference's process.
 
-When the reference's process ends while a case is judged in one go, nobody can tell which step ended
-it: the call in float64, the call in the case's own dtype, the look at the dtypes of its outputs, or
-an evaluation that the comparison made. Each of these means something different.
+If the process ends while a case is judged in one request, it is unknown which step ended it: the
+call in float64, the call in the case's own dtype, the probe of the output dtypes, or an evaluation
+for the comparison. The verdict depends on this step.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ def ask_expected(
 ) -> tuple[Attempt, JudgeRequest]:
     """Run the reference on a case in float64, or in its own dtype if float64 kills the process.
 
-    A reference that only raises in float64 is given its own dtype by the service itself.
+    If the reference raises an exception in float64, but the process does not end, the service
+    itself runs it in its own dtype.
 
     Returns
     -------
     attempt : Attempt
     request : JudgeRequest
-        With the outputs, if the attempt is good and `bring` is True.
+        The request; it has the outputs if the attempt is good and `bring` is True.
     """
     attempt, request = _ask(reference, setup, about, bring=bring)
     if not attempt.ended:
@@ -52,19 +53,19 @@ def _ask(
 def _with_probe_or_without(
     reference: ProgramSession, setup: Setup, request: JudgeRequest
 ) -> Attempt:
-    """Make a request that may probe output dtypes; if the process ends, repeat it unprobed."""
+    """Make a request that may probe output dtypes; without the probe if the process ended."""
     attempt = reference.ask(request)
     if attempt.ended and setup.probes:
         setup.probes = False
         attempt = reference.ask(request)
-        setup.probes = attempt.ended  # then it was not the probe
+        setup.probes = attempt.ended  # if so, the probe was not the reason
     return attempt
 
 
 def judge_in_steps(
     reference: ProgramSession, setup: Setup, request: JudgeRequest, op: RunError | None
 ) -> CheckResult | None:
-    """Judge a case step by step, each with a process of the reference that may end.
+    """Judge a case step by step; the reference's process may end in each step.
 
     Parameters
     ----------
@@ -74,12 +75,12 @@ def judge_in_steps(
     request : JudgeRequest
         The request that lost its process.
     op : RunError or None
-        Reason why the op has no outputs.
+        Reason why the op has no outputs; None if it has some.
 
     Returns
     -------
     CheckResult or None
-        Reason why there is no comparison; None where `request` has its results by now.
+        The verdict if nothing could be compared; None if `request` has its results now.
     """
     attempt, _ = ask_expected(reference, setup, request.about, bring=False)
     early = without_outputs(attempt.outcome.error, op)

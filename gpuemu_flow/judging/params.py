@@ -1,4 +1,4 @@
-"""Type of the ``compare`` part of an op's configuration, by which its outputs are judged."""
+"""Type of the ``compare`` part of an op's configuration: the settings for judging its outputs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class CompareParams:
         Inputs that the op may change.
     deterministic : bool
     reference_dtype : str or None
-        The dtype that the reference is asked for; None means float64 where it can.
+        The dtype of the outputs requested from the reference; None means float64 if the reference
+        supports it.
     outputs : tuple of OutputContract
         Declared properties of the outputs.
     input_dims : mapping of str to list of str or int
-        Dims of the inputs in the op's schema; empty where nothing is declared of outputs.
+        Dims of the inputs in the op's schema; empty if no properties of outputs are declared.
     gradients : tuple of str
         Inputs with respect to which gradients are compared.
     """

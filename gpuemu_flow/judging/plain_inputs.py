@@ -13,10 +13,10 @@ from gpuemu_flow.types import DTYPES, Case
 
 
 def plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
-    """Make inputs of the case's shapes with ``normal`` values, in float32 at most."""
+    """Make inputs of the case's shapes, with ``normal`` values; float inputs are float32."""
     plain = tuple(
         replace(spec, layout="contiguous")
-        if spec.rule is not None and spec.rule.generate  # only its function knows right values
+        if spec.rule is not None and spec.rule.generate  # only its function knows valid values
         else replace(
             spec,
             strategy="normal",

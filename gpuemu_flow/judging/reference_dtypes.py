@@ -10,7 +10,7 @@ from gpuemu_flow.types import COMPLEX, DTYPES, Case
 
 
 def widens(dtype: str, asked: str | None) -> bool:
-    """Tell whether the reference is first asked for float64 outputs.
+    """Tell whether float64 outputs are requested from the reference first.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ def probe_case(samples: Sequence[Case]) -> Case:
 
 
 def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
-    """Find the dtypes that each output may have where the reference ran in the case's own dtype.
+    """Find the allowed dtypes of each output, from a run of the reference in the case's dtype.
 
-    The case's dtype is accepted as well if it is a float narrower than float64, since numpy makes
-    float32 of products of bfloat16. For other dtypes nothing is returned: only the reference's own
-    dtype is right.
+    If the case's dtype is a float narrower than float64, it is accepted besides the reference's
+    output dtype, since numpy makes float32 of products of bfloat16. Otherwise nothing is returned:
+    only the reference's output dtype is correct.
     """
     if DTYPES[dtype].kind != "float" or dtype == WIDE or not ran.ok:
         return {}
@@ -40,10 +40,10 @@ def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
 
 
 def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
-    """Find the dtypes that each output may have, the likeliest first.
+    """Find the allowed dtypes of each output, the likeliest first.
 
-    A reference that always computes in float64 does not show the output's dtype. In that case the
-    op's own dtype is expected, and the wider one accepted.
+    A reference that always computes in float64 does not show the output's dtype. Then the case's
+    dtype is expected, and float64 is accepted.
     """
     native = {output.name: output.dtype for output in probe.outputs} if probe.ok else {}
     sample = next((outcome for outcome in wide if outcome.ok), None)

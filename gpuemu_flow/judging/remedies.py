@@ -13,14 +13,14 @@ from gpuemu_flow.numerics.operand import FLOAT32, INPUT, TENSOR_CORE, rounding_f
 from gpuemu_flow.types import Case, CheckResult, FailureKind, Verdict
 
 FEW = 0.25
-"""Largest share of an output's elements that another precision is tried for: it takes a measurement
-of its own, and an op that is wrong nearly everywhere does not round too early."""
+"""Maximum share of wrong elements for which another precision is tried. Each try takes a separate
+measurement, and an op that is wrong nearly everywhere does not merely round too early."""
 
 FAR = 1e18
-"""Magnitude beyond which a product of two inputs comes near to the end of float32."""
+"""Magnitude beyond which a product of two inputs is near the limit of float32."""
 
 DRAWING_FAR = ("extremes", "special", "large")
-"""Strategies that draw such values. Inputs of a request were not drawn."""
+"""Strategies that draw values beyond `FAR`; inputs of a request are not drawn."""
 
 
 def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:
@@ -44,7 +44,7 @@ def precision_note(precision: str, dtype: str) -> str:
 
 
 def range_notes(case: Case, inputs: Mapping[str, NDArray[Any]], result: CheckResult) -> list[str]:
-    """Suggest a range of inputs if large inputs may be why elements have no verdict."""
+    """Suggest a smaller range of inputs, if elements may have no verdict due to large inputs."""
     unjudged = result.verdict is Verdict.INCONCLUSIVE and result.stats.num_no_verdict
     if not unjudged or case.dtype == "float64":
         return []

@@ -1,4 +1,4 @@
-"""Judge cases whose outputs lie in the blob store, as ``run`` does; each part is cached."""
+"""Judge cases whose outputs are in the blob store, for the stages of ``run``."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def _error_of(record: Mapping[str, Json]) -> RunError | None:
 class StoredJudge:
     """Judges the cases of one op and dtype, in workers that have loaded the reference.
 
-    The results of a worker that has been used before count only if all cases of the batch passed.
+    If a worker has been used before, its results count only if all cases of the batch passed.
     Otherwise a fresh worker judges the batch again.
 
     Attributes
     ----------
     pool : Pool
     reference : Program
-        The ``auto`` tolerance evaluates it anew.
+        The reference, which the ``auto`` tolerance evaluates on other inputs.
     compare : CompareParams
     expected_dtypes : mapping of str to list of str
     samples : sequence of Case

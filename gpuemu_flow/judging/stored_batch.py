@@ -1,4 +1,4 @@
-"""The part of `stored` that runs in a worker."""
+"""Judge stored cases in a worker; see `stored`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuemu_flow.types import Case, Json
 
 
 def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[str, Json]]:
-    """Judge a batch of cases whose outputs lie in the blob store.
+    """Judge a batch of cases whose outputs are in the blob store.
 
     Parameters
     ----------

@@ -21,11 +21,12 @@ class Subject:
     op, reference : Program
     compare : CompareParams
     reference_dtype : str or None
-        The dtype that the reference is asked for; None means float64 where it can.
+        The dtype of the outputs requested from the reference; None means float64 if the reference
+        supports it.
     samples : sequence of Case
         The op's first cases; see `Judge`.
     generators : mapping of str to Program
-        Functions that return values of inputs, by the text that stands in the schema.
+        Functions that return values of inputs, by the text that names them in the schema.
     """
 
     name: str
@@ -38,16 +39,16 @@ class Subject:
     generators: Mapping[str, Program] = field(default_factory=dict)
 
     def program(self, who: str) -> Program:
-        """Return the program that a role names: ``op``, ``reference`` or ``generator``.
+        """Return the program of a role: ``op``, ``reference`` or ``generator``.
 
-        Of several generators it is the first: all have the same environment.
+        If there are several generators, the first is returned, since all have the same environment.
         """
         if who == "generator":
             return next(iter(self.generators.values()))
         return self.op if who == "op" else self.reference
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON without name and dtype: the part that a failure's record stores."""
+        """Return the part that a failure's record stores, as plain JSON: all but name and dtype."""
         return {
             "op": self.op.to_json(),
             "reference": self.reference.to_json(),

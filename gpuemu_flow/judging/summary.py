@@ -29,7 +29,7 @@ def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
 
 
 def tallied(tally: Tally) -> dict[str, Json]:
-    """Return a tally in the form of a comparison's summary."""
+    """Return a tally as JSON, like the summary of a comparison."""
     verdict, reason = tally.verdict()
     counts = tally.counts
     return {

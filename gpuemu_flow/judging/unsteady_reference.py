@@ -1,7 +1,7 @@
 """Find references whose outputs differ between evaluations on the same inputs.
 
-A reference that draws random numbers, or that keeps state between calls, gets right ops rejected.
-It is evaluated again only where a case did not pass: elsewhere it was right.
+A reference that draws random numbers, or that keeps state between calls, makes correct ops fail.
+References are evaluated again only if a case did not pass, since otherwise op and reference agree.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 Arrays = Mapping[str, NDArray[Any]]
 
 APART = 1e-3
-"""Relative difference from which on two evaluations count as different: threads that add in another
-order differ by far less."""
+"""Minimum relative difference for which two evaluations count as different. Threads that add in
+another order cause much smaller differences."""
 
 IN_SIGHT = 1e-6
-"""Share of an output's largest magnitude that a difference has to exceed as well: what is left of
-numbers that cancel may differ."""
+"""Minimum difference, as a share of the output's largest magnitude. Results of cancellation may
+differ by less."""
 
 MOSTLY = 0.5
-"""Share of the elements from which on small differences count, too: so many do not cancel."""
+"""Share of differing elements above which small differences count, too, since cancellation does not
+affect so many."""
 
 TIMES = 2
-"""Evaluations that must give the same again: one alone may be wrong in the same way by chance."""
+"""Number of evaluations that must agree; a single one may agree by chance."""
 
 
 def unsteady_output(
     evaluate: Evaluate, inputs: Arrays, expected: Arrays, *, random: Collection[str] = ()
 ) -> Failure | None:
-    """Evaluate a reference again, and return an output in which it differs; None if it is steady.
+    """Evaluate a reference again, and return an output that differs; None if all are equal.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ def unsteady_output(
 
 
 def blamed(result: CheckResult, found: Failure) -> CheckResult:
-    """Return the result of a case that did not pass as an error of its reference."""
+    """Turn the result of a case that did not pass into an error of its reference."""
     notes = tuple(failure.message for failure in result.failures)
     told = "it draws random numbers or keeps state between calls: no verdict on the op"
     return replace(
@@ -70,9 +71,10 @@ def blamed(result: CheckResult, found: Failure) -> CheckResult:
 
 
 def _once_more(evaluations: Evaluations, inputs: Arrays, expected: Arrays) -> Failure | None:
-    """Return the first output in which one more evaluation differs.
+    """Return the first output in which one more evaluation differs; None if none does.
 
-    The outputs may have been made from float64 inputs, or from inputs of the case's own dtypes.
+    The expected outputs may have been computed from float64 inputs or from inputs of the case's own
+    dtypes, so it is enough if an evaluation of either kind agrees.
     """
     found: Failure | None = None
     for ask, given in ((evaluations.outputs, widen(inputs)), (evaluations.own_outputs, inputs)):

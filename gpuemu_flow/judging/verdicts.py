@@ -1,4 +1,4 @@
-"""Combine a case's outcomes, comparison and runner's findings to a verdict."""
+"""Combine a case's outcomes, comparison and the runner's findings into a verdict."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpuemu_flow.value_rules import GENERATOR_SLUGS, NOT_CALLED_SLUG
 
 EXCEPTION = "op-exception"
 UNSTEADY = "reference-unsteady"
-"""Reason of a failure of a reference whose outputs differ between equal calls."""
+"""Reason of a failure of a reference whose outputs differ between identical calls."""
 
 UNTRIED = (NOT_RUN_SLUG, NOT_CALLED_SLUG)
-"""Errors of cases that were not tried, because those before them hung."""
+"""Errors of cases that were not tried, because earlier cases hung."""
 _WHO = {
     FailureKind.REFERENCE: "the reference",
     FailureKind.EXECUTION: "the op",
@@ -26,13 +26,13 @@ _WHO = {
 def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs.
 
-    If a function that makes an input failed, neither program is at fault, and the kind says so.
-    A case that was not tried is skipped: nobody knows whether it would hang.
+    If a function that makes an input failed, the failure has a kind of its own, since neither
+    program is at fault. A case that was not run, since it might hang, is skipped.
     """
     kind = FailureKind.GENERATOR if error.slug in GENERATOR_SLUGS else kind
     place = f"{error.file}:{error.line}" if error.line else ""
     message = f"{_WHO[kind]}: {error.slug}: {error.message}{f' ({place})' if place else ''}"
-    # A program that cannot be loaded fails alike in all cases, whatever it raised.
+    # A program that cannot be loaded fails for the same reason in all cases, whatever it raised.
     why = error.exception if error.slug == EXCEPTION and error.exception else error.slug
     failure = Failure(kind, message, why=why, place=place)
     notes = (f"hint: {error.hint}",) if error.hint else ()
@@ -43,14 +43,14 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
 
 
 def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
-    """Return the verdict if a program has no outputs, preferring the reference's error.
+    """Return the verdict if a program has no outputs.
 
-    An error of a program that was run comes before that of one that was not.
+    The reference's error takes precedence, except if only the op was run.
 
     Returns
     -------
     CheckResult or None
-        None where both have outputs, which a comparison has to judge.
+        None if both have outputs, so that they have to be compared.
     """
     both = ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION))
     found = [(error, kind) for error, kind in both if error is not None]
@@ -62,14 +62,15 @@ def without_outputs(reference: RunError | None, op: RunError | None) -> CheckRes
 def comparison_failed(error: RunError) -> CheckResult:
     """Return the verdict on a case whose comparison did not finish.
 
-    A comparison evaluates the reference on other inputs, on which it may raise, crash or hang.
+    A comparison evaluates the reference on other inputs, and there the reference may raise, crash
+    or hang.
     """
     told = replace(error, message=f"while comparing: {error.message}")
     return run_error_result(FailureKind.REFERENCE, told)
 
 
 def reason(failure: Failure) -> str:
-    """Return the reason of a failure, which says more than its kind: a crash or an exception.
+    """Return a text that distinguishes failures of one kind, such as a crash and an exception.
 
     Cases with the same reason may have the same cause; cases with different reasons rarely do.
     """

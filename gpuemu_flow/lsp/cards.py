@@ -1,4 +1,4 @@
-"""Hover texts for a place of gpuemu.toml: an op's last results, or the meaning of a key."""
+"""Make hover texts for a position in gpuemu.toml: an op's last results, or a key's meaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECENT = 5
 
 
 def hover(outlined: Outline, last: LastResults, line: int, column: int, *, rich: bool) -> str:
-    """Return the text for a place, as Markdown if `rich`; empty if there is nothing to say."""
+    """Return the hover text for a position, as Markdown if `rich`; empty if there is none."""
     for table in outlined.ops:
         if line in (table.header, table.place.line) and table.name:
             return results_card(table, last, rich=rich)
@@ -53,5 +53,5 @@ def results_card(table: OpTable, last: LastResults, *, rich: bool) -> str:
     text = "\n".join(shown)
     if not rich:
         return text
-    # Within a fence nothing is markup; what could end it must not stand there.
+    # In a fenced block nothing is markup, but the text must not contain its closing fence.
     return "```text\n" + text.replace("```", "'''") + "\n```"

@@ -1,4 +1,4 @@
-"""Code lenses: the command line of each, and its outcome in a sentence."""
+"""Make the command line of each code lens, and describe its outcome in a sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
     if command == RUN:
         return ["run", "--format", "json", "--", op]
     failures = last.failures.get(op, ())
-    if command == MINIMIZE:  # what came of minimising is as small as it gets
+    if command == MINIMIZE:  # a minimised failure cannot be minimised further
         failures = tuple(f for f in failures if not f.minimized_from)
     if not failures:
         return None

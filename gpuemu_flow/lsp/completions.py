@@ -1,4 +1,4 @@
-"""Completions at a place of gpuemu.toml: tables, keys and words."""
+"""Make completions for a position in gpuemu.toml: tables, keys and words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VALUE = re.compile(r"""\s*([\w.-]+)\s*=.*?(["'][^"']*|\w*)""")
 
 @dataclass(frozen=True)
 class Completion:
-    """One completion.
+    """One completion, as an editor shows it.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Completion:
 
 
 def completions_at(outlined: Outline, line: int, column: int) -> list[Completion]:
-    """List all completions at a place, whatever has been typed there."""
+    """List all completions at a position, whatever text is already there."""
     if not 0 <= line < len(outlined.lines):
         return []
     before = outlined.lines[line][:column]
@@ -52,7 +52,7 @@ def completions_at(outlined: Outline, line: int, column: int) -> list[Completion
 
 
 def _tables() -> list[Completion]:
-    """Return the table headers of the file, without their brackets, and of tables within ops."""
+    """Return completions for table headers, without brackets, also for tables inside ops."""
     found = []
     for key in FILE.keys:
         array = isinstance(key.type, Tables)

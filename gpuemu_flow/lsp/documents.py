@@ -1,4 +1,4 @@
-"""The open texts of an editor, with the results of checking each."""
+"""The open texts of an editor, with the findings of each."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def path_of(uri: str) -> Path | None:
 
 
 def is_config(uri: str, language: str, text: str) -> bool:
-    """Tell whether a text is one of our configurations; editors may send every TOML file."""
+    """Tell whether a text is a configuration of this package; editors may send any TOML file."""
     path = path_of(uri)
     named = path is not None and path.name == FILE_NAME
     return named or language == LANGUAGE or _DIRECTIVE.match(text[:1000]) is not None
 
 
 def to_range(span: Span, lines: list[str], codec: PositionCodec) -> types.Range:
-    """Convert a span to the client's units."""
+    """Convert a span in characters to a range in the client's units."""
     line = lines[span.line]
     return types.Range(
         types.Position(span.line, codec.client_num_units(line[: span.start])),

@@ -1,4 +1,4 @@
-"""Answers of the server: actions, lenses, hovers, completions, and the commands of lenses."""
+"""Answer an editor's requests: actions, lenses, hovers, completions, commands of lenses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuemu_flow.lsp.running import RunningCommands
 from gpuemu_flow.lsp.server import WATCHED, ConfigServer
 
 MAX_OPS = 2_000
-"""Tables with lenses; more than an editor can show, and few enough to be sent at once."""
+"""Maximum number of tables with lenses: more than an editor can show, but quick to send."""
 
 _COMPLETION_KINDS = {
     "table": types.CompletionItemKind.Module,
@@ -42,7 +42,7 @@ def _follow_texts(server: ConfigServer) -> None:
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def changed(params: types.DidChangeTextDocumentParams) -> None:
-        # Each is a whole text, as the server asked for; the last one stands.
+        # Each change is a whole text, as the server requested; the last one counts.
         for change in params.content_changes[-1:]:
             server.changed(params.text_document.uri, change.text, params.text_document.version)
 
@@ -175,7 +175,8 @@ def _reads_markdown(server: ConfigServer) -> bool:
 def _run_commands(server: ConfigServer) -> None:
     running = RunningCommands(server)
 
-    # pygls asks if the first parameter is a kind of server; for Any, Python 3.10 has no answer.
+    # pygls tests whether the first parameter's type is a server class, which fails for Any in
+    # Python 3.10.
 
     async def run(ls: ConfigServer, uri: Any, op: Any) -> dict[str, Any]:
         return await running.run(commands.RUN, uri, op)
@@ -196,7 +197,7 @@ def _run_commands(server: ConfigServer) -> None:
 
 
 def serve(stdin: BinaryIO, stdout: BinaryIO) -> int:
-    """Serve one editor until it disconnects; return 0 if it ended as the protocol demands."""
+    """Serve one editor until it disconnects; return 0 if this followed the protocol, else 1."""
     server = make_server()
     server.start_io(stdin, stdout)
     return 0 if server.protocol._shutdown else 1

@@ -1,4 +1,4 @@
-"""Diagnostics of an edited gpuemu.toml: errors in the text, and failures of its ops."""
+"""Make diagnostics for an edited gpuemu.toml: errors in the text, and failures of its ops."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Fix:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One diagnosis of an edited text.
+    """One problem of an edited text, as an editor shows it.
 
     Attributes
     ----------
     span : Span
     level : int
-        As the protocol numbers severities: 1 error, 2 warning, 3 information.
+        Severity, by the protocol's numbers: 1 error, 2 warning, 3 information.
     code : str
         Slug of a problem, or kind of a failure.
     message : str
     fix : Fix or None
     op : str
-        The op that failed, if the finding is about a failure.
+        The op that failed; empty if the finding is no failure.
     """
 
     span: Span
@@ -60,12 +60,13 @@ class Diagnosis:
 
 
 def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Diagnosis]:
-    """List the errors that the configuration's own loader finds in a text.
+    """List the errors that the loader of configurations finds in a text.
 
     Parameters
     ----------
     path : Path or None
-        Path to save the text at; None if there is none yet, so that no file can be checked.
+        Path of the file with the text. None if there is no file yet; then files that it names are
+        not checked.
     """
     shown_as = path.name if path is not None else "gpuemu.toml"
     try:
@@ -95,7 +96,7 @@ def _of_problem(problem: Problem, outlined: Outline, own: tuple[str, str]) -> Di
 
 
 def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
-    """Return the edit that a problem's hint proposes, at its place in the text."""
+    """Return the edit that a problem's hint proposes; None if it proposes none."""
     edit = problem.hint.edit if isinstance(problem.hint, Hint) else None
     if isinstance(edit, Rename):
         return _renamed(edit, outlined, problem.line - 1)
@@ -103,7 +104,7 @@ def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
 
 
 def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
-    """Return the correction of a wrong name, which may be the last part of a dotted key."""
+    """Return the edit that corrects a wrong name, which may be the last part of a dotted key."""
     for word, span in outlined.tokens(line):
         for spoken in (word, word.rpartition(".")[2]):
             if spoken != edit.right and spoken.lower() == edit.wrong.lower():
@@ -139,7 +140,7 @@ class SourceFinding:
     Attributes
     ----------
     file : str
-        Relative to the workspace.
+        Path of the source, relative to the workspace.
     line : int
         1-based.
     level : int
@@ -156,7 +157,7 @@ class SourceFinding:
 
 
 def source_findings(last: LastResults) -> list[SourceFinding]:
-    """List the findings in compiled kernels, each line and kind once."""
+    """List the findings in compiled kernels, only one for each line and kind."""
     found: dict[tuple[str, int, str, str], SourceFinding] = {}
     for op, results in last.results.items():
         level = INFORMATION if op in last.outdated else ERROR
@@ -172,7 +173,7 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
 
 
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Diagnosis:
-    """Make the finding of one op and dtype; an outdated verdict is only a hint."""
+    """Return the finding for one op and dtype, as mere information if the result is outdated."""
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None
     bad = result.failed + result.errors + result.inconclusive

@@ -1,4 +1,4 @@
-"""Commands in processes of their own: their output, their progress, and stopping them."""
+"""Run commands in separate processes: read their output and progress, and stop them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 LIMIT_S = 6 * 3600.0
 PATIENCE_S = 5.0
-"""Seconds that a command is given to end after each signal."""
+"""Seconds in which a command may end after each signal."""
 
 MAX_OUTPUT = 32 << 20
 MAX_ERRORS = 256 << 10
@@ -25,7 +25,7 @@ _PROGRESS = re.compile(r"progress (\d+)/(\d+) (.+) (\d+)/(\d+)")
 
 @dataclass(frozen=True)
 class CommandProgress:
-    """Progress of a command: tasks finished and to do, and the cases of the task under way."""
+    """Progress of a command: numbers of tasks, and cases of the current task."""
 
     finished: int
     todo: int
@@ -35,7 +35,7 @@ class CommandProgress:
 
     @property
     def percent(self) -> int:
-        """Return the progress in whole per cent; the current task counts in part."""
+        """Return the progress in whole per cent, including a share for the current task."""
         part = self.done / self.total if self.total else 0.0
         return min(99, int(100 * (self.finished + part) / self.todo)) if self.todo else 0
 
@@ -50,7 +50,7 @@ class CommandProgress:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """The outcome of a command; `code` is negative when a signal ended it."""
+    """The outcome of a command; `code` is negative if a signal ended it."""
 
     code: int
     out: str
@@ -68,7 +68,8 @@ async def run_command(
 ) -> CommandResult:
     """Run ``gpuemu-flow`` with `arguments` in a workspace.
 
-    A cancelled call stops the command, and all that it started, before it returns.
+    If the call is cancelled, it stops the command, with all that the command started, before it
+    returns.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -93,7 +94,7 @@ async def run_command(
     except asyncio.TimeoutError:
         timed_out = True
     finally:
-        # Also on the way out of a cancelled call.
+        # This also happens if the call is cancelled.
         await _stop(process)
         reading_ended = asyncio.wait_for(reading, PATIENCE_S)
         out, err = "", ""
@@ -117,7 +118,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 async def _read(stream: asyncio.StreamReader, most: int) -> str:
-    """Return the stream's first `most` bytes; discard the rest, so that the writer never waits."""
+    """Return the first `most` bytes; read and discard the rest, so that the writer never waits."""
     kept = bytearray()
     while chunk := await stream.read(1 << 16):
         kept += chunk[: most - len(kept)]
@@ -127,7 +128,7 @@ async def _read(stream: asyncio.StreamReader, most: int) -> str:
 async def _follow(
     stream: asyncio.StreamReader, on_progress: Callable[[CommandProgress], None]
 ) -> str:
-    """Report the progress in a command's lines, and return the other lines."""
+    """Report progress lines of a command's output, and return its other lines."""
     kept: list[str] = []
     size = 0
     rest = b""

@@ -1,4 +1,4 @@
-"""Background work, one job at a time per subject, in which a newer request replaces older ones."""
+"""Run background jobs, one at a time per subject; new requests replace waiting ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable
 
 
 class Latest:
-    """Runs an action per key; if requested again while it runs, it runs once more afterwards.
+    """Runs one action at a time per key; requests during a run cause one more run afterwards.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the running job of `key`, if any: it ends once all requests so far are served."""
+        """Return the running job of `key`, or None; it ends when all requests so far are done."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:
@@ -38,7 +38,7 @@ class Latest:
                 self._again.discard(key)
                 try:
                     await action()
-                except Exception as error:  # an editor must not lose its server
+                except Exception as error:  # an error must not end the server
                     self._on_error(error)
                 if key not in self._again:
                     return

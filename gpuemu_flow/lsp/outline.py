@@ -1,4 +1,4 @@
-"""Places of tables and keys in an edited gpuemu.toml, even while its text is invalid."""
+"""Find the positions of tables and keys in an edited gpuemu.toml, even if it is invalid."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class OpTable:
     Attributes
     ----------
     name : str
-        Empty while there is none.
+        Empty while the table has no name.
     header : int
         0-based line of its header.
     place : Span
-        The place of the value of ``name``, or of the header.
+        Position of the value of ``name``, or of the header if there is no name.
     """
 
     name: str
@@ -81,14 +81,14 @@ class Outline:
                 yield match.group(), Span(line, match.start(), match.end())
 
     def path_at(self, line: int, column: int) -> KeyPath:
-        """Return the key path at a place; empty if there is none."""
+        """Return the key path at a position; empty if there is none."""
         here = self.paths.get(line, [])
         for word, span in self.tokens(line):
             if span.start <= column <= span.end:
                 named = [path for path in here if path[-1] == word]
                 if named:
                     return named[-1]
-                # A dotted key is one word, and each of its prefixes a path of its own.
+                # A dotted key is one word, but each of its prefixes is a separate path.
                 last = word.rpartition(".")[2]
                 named = [path for path in here if path[-1] == last]
                 if named:
@@ -96,9 +96,10 @@ class Outline:
         return here[0] if here else ()
 
     def table_at(self, line: int) -> tuple[str, ...]:
-        """Return the names of the table that a new line would belong to; empty at the top."""
+        """Return the name, part by part, of the table that contains a line; empty at the top."""
         for above in range(min(line, len(self.lines)) - 1, -1, -1):
-            # By its looks alone: what is being typed may leave a bracket open above it.
+            # Recognise a header by its text alone, since an unfinished line above may leave a
+            # bracket open.
             found = _HEADER.fullmatch(self.lines[above])
             if found:
                 path = tuple(part.strip().strip("\"'") for part in found[1].split("."))
@@ -131,7 +132,7 @@ def outline(text: str) -> Outline:
 
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
-    """Yield the tables after an unclosed bracket or quote, as occurs during typing."""
+    """Yield the tables of ops after an unclosed bracket or quote, as occurs during typing."""
     header = -1
     for line in range(start, len(found.lines)):
         if _HEADER.fullmatch(found.lines[line]):
@@ -144,7 +145,7 @@ def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
 
 
 def _name(found: Outline, line: int) -> tuple[str, Span]:
-    """Return the op's name and its place on the line of its key."""
+    """Return the op's name and its position, if the line has the key ``name``; else ""."""
     whole = found.line_span(line)
     text = found.lines[whole.line]
     match = _NAME.search(text)

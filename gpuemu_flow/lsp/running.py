@@ -33,7 +33,7 @@ class RunningCommands:
         self._ending = False
 
     async def end(self) -> None:
-        """Stop the running command and all that wait; nothing is left when this returns."""
+        """Stop the running command and all waiting ones, and wait until they have ended."""
         self._ending = True
         for work in tuple(self._works):
             work.cancel()
@@ -88,7 +88,7 @@ class RunningCommands:
                 )
             )
             protocol = self._server.protocol
-            # pygls cancels no more than its answer to a command.
+            # pygls cancels only its answer to a command.
             for asked in (shown.cancellation, protocol._request_futures.get(protocol.msg_id or 0)):
                 if asked is not None:
                     asked.add_done_callback(lambda done: shown.stop(work, done))
@@ -123,7 +123,7 @@ class RunningCommands:
     def _say(
         self, text: str, kind: types.MessageType = types.MessageType.Warning
     ) -> dict[str, Any]:
-        """Show a message to the user, and return it to the sender of the command."""
+        """Show a message to the user, and return it as the command's result."""
         self._server.window_show_message(types.ShowMessageParams(kind, text))
         return {"ok": kind is types.MessageType.Info, "message": text}
 
@@ -131,14 +131,14 @@ class RunningCommands:
 def _unsaved(path: Path, text: str) -> bool:
     """Tell whether a file differs from the text in the editor."""
     try:
-        # A pipe would be waited for without end.
+        # Opening a pipe could wait for ever.
         return not path.is_file() or path.read_bytes() != text.encode("utf-8", "surrogatepass")
     except OSError:
         return True
 
 
 class _Shown:
-    """A command as the editor shows it, with its progress and a way to stop it."""
+    """The display of a command in the editor, with its progress and a button to stop it."""
 
     def __init__(self, server: ConfigServer, title: str) -> None:
         self._server = server
@@ -152,7 +152,7 @@ class _Shown:
         if window is None or not window.work_done_progress:
             return self
         token = str(uuid.uuid4())
-        with contextlib.suppress(Exception):  # a client that refuses is shown nothing
+        with contextlib.suppress(Exception):  # without the client's support, nothing is shown
             await asyncio.wait_for(
                 self._server.work_done_progress.create_async(token), CREATE_PATIENCE_S
             )
@@ -168,7 +168,7 @@ class _Shown:
         return self._server.work_done_progress.tokens.get(self._token or "")
 
     def stop(self, work: asyncio.Future[CommandResult], asked: Any) -> None:
-        """Stop `work` if the user cancelled `asked`, the future of the display."""
+        """Stop `work` if the user has cancelled `asked`, the future from `cancellation`."""
         if asked.cancelled():
             self.stopped = True
             work.cancel()
@@ -176,7 +176,7 @@ class _Shown:
     def report(self, progress: CommandProgress) -> None:
         """Report the progress of the command."""
         if self._token is not None:
-            # Tasks run side by side, and each tells of itself; a bar must not go back.
+            # Tasks run in parallel and report separately, but the bar must not go back.
             self._percent = max(self._percent, progress.percent)
             report = types.WorkDoneProgressReport(message=progress.text, percentage=self._percent)
             with contextlib.suppress(OSError, ValueError):

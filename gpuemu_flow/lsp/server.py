@@ -1,4 +1,4 @@
-"""The language server: checks open texts, and answers an editor's questions about them."""
+"""The language server, which checks open texts and answers an editor's requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ConfigServer(LanguageServer):
     """
 
     def __init__(self) -> None:
-        # Whole texts: an edit in places would need both sides to agree on what ends a line.
+        # Request whole texts: for partial edits, both sides would have to agree on line ends.
         full = types.TextDocumentSyncKind.Full
         super().__init__(SOURCE, __version__, text_document_sync_kind=full)
         self.documents: dict[str, Document] = {}
@@ -53,7 +53,7 @@ class ConfigServer(LanguageServer):
         self._threads = ThreadPoolExecutor(3, "gpuemu-lsp")
 
     def environ(self, path: Path | None = None) -> dict[str, str]:
-        """Return the environment in which `path` is the configuration."""
+        """Return environment variables that make `path` the configuration."""
         kept = {name: value for name, value in os.environ.items() if name != "GPUEMU_CONFIG"}
         if path is not None and path.name != "gpuemu.toml":
             kept["GPUEMU_CONFIG"] = path.name
@@ -118,7 +118,7 @@ class ConfigServer(LanguageServer):
             self.refresh(document)
 
     async def outlined(self, document: Document) -> Outline:
-        """Return the document's outline."""
+        """Return the document's outline; parse the text on first use."""
         if document.outline is None:
             document.outline = await self.in_thread(lambda: outline(document.text))
         return document.outline
@@ -144,7 +144,7 @@ class ConfigServer(LanguageServer):
     async def _read(self, root: Path) -> None:
         self.last[root] = await self.in_thread(lambda: last_results(root.resolve()))
         for document in tuple(self.documents.values()):
-            # The end of a check publishes the results too.
+            # When a check ends, the results are published, too.
             if document.root == root and document.checked:
                 self._publish(document, await self.outlined(document))
         self._publish_sources(root)

@@ -76,9 +76,9 @@ class Prover:
     Parameters
     ----------
     atol, rtol : float
-        Not NaN, not negative, finite; `provable` tells whether they suit the arithmetic.
+        Finite and not negative; `provable` tells whether they suit the arithmetic.
     work : numpy dtype
-        float32 or float64: the arithmetic; both sides must be exact in it.
+        The dtype of the arithmetic, float32 or float64. It must hold both sides exactly.
 
     Attributes
     ----------
@@ -269,7 +269,8 @@ def compare_floats(
     fmt : FloatLimits or None
         Format of the output, for ulp; None = no ulp statistics.
     stop_at_failure : bool
-        Return after the first block with a failing element; the statistics are then partial.
+        True to return after the first block with a failing element; the statistics are then
+        partial.
 
     Returns
     -------
@@ -309,7 +310,7 @@ class _FloatComparison:
         if positions is None:
             return BlockedOutcome(self._totals, self._judge_all())
         prover = make_prover(self._bound, self._actual, self._expected)
-        every = -(-count // FULL_EXTREMES)  # of so many blocks, one is searched for extremes
+        every = -(-count // FULL_EXTREMES)  # one of this many blocks is searched for extremes
         size = BLOCK_BYTES // 8 if prover is None else prover.block
         for start, block_a, block_e in paired_blocks(self._actual, self._expected, size):
             extremes = start // size % every == 0
@@ -383,8 +384,8 @@ class _FloatComparison:
     def _ulps(self, judgement: Judgement, block_a: Array, block_e: Array) -> Float64Array | None:
         """Return the error in ulp per element: steps in one dtype, else ``|a-e| / spacing``.
 
-        0 where NaN or Inf match and where there is no verdict, `NON_FINITE_DISTANCE` where NaN or
-        Inf do not match.
+        It is 0 where NaN or Inf match and where there is no verdict, and `NON_FINITE_DISTANCE`
+        where NaN or Inf do not match.
         """
         if self._fmt is None:
             return None

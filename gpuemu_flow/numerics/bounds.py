@@ -1,4 +1,4 @@
-"""Bounds of the ``auto`` tolerance: the quick one, and the envelope, one entry per element."""
+"""Bounds of the ``auto`` tolerance: a quick one, and the envelope with one entry per element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FACTOR = 8.0
 """Multiple of the measured error that a right op may show."""
 
 ENOUGH = 256
-"""Number of elements from which on their mean squared error says where the errors come from."""
+"""Fewest elements whose mean squared error shows where the errors come from."""
 
 LARGER = 1.5
 """Factor by which an op's mean squared error may exceed the largest one of the draws. Sums of four
@@ -25,7 +25,7 @@ FAR = 64.0
 """Largest contribution of one element to the mean of squared errors, in units of its variance."""
 
 FLOOR_SHARE = 0.125
-"""Share of the quick bound's two ulp that is a constant; the rest is relative to the value."""
+"""Share of the two ulp of the quick bound that does not grow with the value."""
 
 
 def growth(longest_dim: int) -> float:
@@ -56,12 +56,12 @@ def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
 class QuickBound:
     """A lower bound of the envelope that needs no evaluation of the reference.
 
-    ``8 g u |r| + 2 ulp(r) + 8 g least``, without the first term and the factor for exact ops.
+    It is ``8 g u |r| + 2 ulp(r) + 8 g least``, and ``2 ulp(r) + least`` for exact ops.
 
     Attributes
     ----------
     relative : float
-        ``8 g u``, or 0 for exact ops; for them this bound is the envelope itself.
+        ``8 g u``, or 0 for exact ops, whose envelope is this bound.
     fmt : FloatLimits
         Format of the output.
     floor : float

@@ -18,7 +18,7 @@ PERCENTILE = 0.95
 MARGIN = 1.5
 LEAST_ULP = 2.0
 FEWEST_CASES = 20
-"""Below so many cases the percentile is their maximum, and says little of the next case."""
+"""With fewer cases, the percentile is their maximum and predicts little about the next case."""
 
 TOP_BINADES = 3
 """Binades below the largest value whose errors count as relative: they decide ``rtol``."""

@@ -42,7 +42,7 @@ class Policy:
     shape_preserved_input : str or None
         The table form of ``shape_preserved``: the first output has the shape of this input.
     gradients : frozenset of str
-        Outputs that are gradients, of which no invariant is demanded.
+        Outputs that are gradients; no invariant is checked on them.
     """
 
     nan_policy: str = "match"
@@ -143,7 +143,7 @@ class CheckedOutput:
     def _invariant_arrays(
         self, exempt: NDArray[np.bool_] | None
     ) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return the array on which invariants are checked, and its exempt part."""
+        """Return the array on which invariants are checked, and a mask of its exempt elements."""
         if self.seen is None:
             return self.actual, exempt
         raw = self.seen.actual[self.name]
@@ -174,7 +174,7 @@ class CheckedOutput:
         return f"{float(value):.{17 if self.dtype == 'float64' else 9}g}"
 
     def _exempt(self, special: SpecialInputs) -> NDArray[np.bool_] | None:
-        """Mark elements exempt from invariants: without a verdict, or NaN or Inf as in inputs."""
+        """Mark elements exempt from invariants: unjudged, overflowing, or expected NaN or Inf."""
         exempt: NDArray[np.bool_] | None = None
         if self.envelope is not None:
             bound = self.envelope.full(self.name)
@@ -249,7 +249,7 @@ def _compare_auto(
     actual: Array,
     expected: Array,
 ) -> BlockedOutcome:
-    """Compare by the quick bound, then the envelope, then, before a failure, a thorough one."""
+    """Compare with the quick bound; if that fails, with the envelope, then with a thorough one."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:

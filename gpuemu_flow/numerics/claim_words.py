@@ -50,7 +50,7 @@ def _stretch(subject: str, claim: Claim) -> str:
     if math.isinf(wrong):
         return f"{subject} = {'Inf' if wrong > 0 else '-Inf'}"
     sign = "≥" if claim.kind == "above" else "≤"
-    # Of zero itself it is known which side it is on, or else the sign is what is known.
+    # Either the side of zero itself is known, or only the signs of the values are.
     without = is_zero(right, wrong) or (is_known(claim, ends) and right == 0.0)
     if without and (right <= 0.0 < wrong or wrong < 0.0 <= right or right * wrong > 0.0):
         sign = ">" if claim.kind == "above" else "<"

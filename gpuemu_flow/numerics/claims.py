@@ -1,8 +1,8 @@
-"""Claims about which elements of an output are wrong, by an input's value or by place.
+"""Claims about which elements of an output are wrong, by an input's value or by index.
 
 A claim is learned from all cases seen so far, and predicts the next: no element outside of it is
 wrong, and many elements inside (for a threshold, those next to it) are. Values between the last
-right and the first wrong element are *free*: of these nothing is known yet.
+right and the first wrong element are *free*: nothing is known about them yet.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ DENSE = 0.3
 """Share of the elements inside that have to be wrong; the rest hides behind other operands."""
 
 DENSE_ROWS = 0.8
-"""The same of rows: one with a wrong element is wrong, so that little hides."""
+"""`DENSE` for rows: a row with one wrong element is wrong, so that little hides."""
 
 NEXT_TO = 48
-"""Elements of a case next to a threshold that are looked at."""
+"""Number of elements of a case next to a threshold that are examined."""
 
 FEWEST_OUTSIDE, FEWEST_INSIDE = 24, 3
 SHARE_OUTSIDE = 0.02
 PLACE_COSTS = 0.1
-"""A place has to hold so much more of wrong elements than a value does, to be claimed before it."""
+"""Lead that a claim by value has over one by place, as a share of wrong elements."""
 
 SECOND_END_COSTS = 0.08
-"""Share of the elements inside that must lie beyond a second end, for that end to be named."""
+"""Lead that a claim with one end has over one with two, as a share of wrong elements."""
 
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 WIDE_COSTS = 0.1
 VAGUE_COSTS, VAGUE_PLACE_COSTS = 0.05, 0.3
-"""Costs of claims whose ends are not known yet, of values and of places.
+"""Cost of a claim by value, and of one by place, whose ends are not known exactly yet.
 
-More cases hardly tell more of places.
+It is larger for places, since more cases hardly narrow their ends down.
 """
 
 CLOSE = 1.2
-"""Ratio of a border's two ends up to which one number between them is named."""
+"""Largest ratio of the last right and the first wrong value that one number may stand for."""
 
 FADING = 1.3
-"""Ratio of the ends of the wrong and of the severely wrong up to which an error does not fade."""
+"""Largest ratio of the borders of wrong and of severely wrong units if the error does not fade."""
 
 NEAR_ZERO = 0.05
 TINY = 2.0**-100
-"""Magnitude up to which a right value tells nothing of a border that is farther from zero: errors
-in proportion to such values are below every tolerance."""
+"""Magnitude up to which a right value is no evidence of a border farther from zero: errors in
+proportion to such values are below every tolerance."""
 
 LARGEST = 3e38
 
 INDEX_SLACK = 0.02
-"""Share of an index that may be unknown of it; the roundest number of these is named."""
+"""Relative uncertainty of an index up to which the roundest possible number is named."""
 
 STRETCHES = ("above", "below", "between")
 MODULI = (128, 64, 32, 16, 8, 4, 3, 2)
@@ -75,11 +75,12 @@ class Claim:
     kind : str
         ``above``, ``below``, ``between``, ``equal``, ``odd``, ``even``, ``residue`` or ``tail``.
     low, high : tuple of float
-        The last right and the first wrong value at the lower, and at the upper end, or empty;
-        values between the two are free. Other kinds use `low` only: ``equal`` for the value,
-        ``residue`` for remainder and modulus, ``tail`` for the tile.
+        The last right and the first wrong value at the lower end (`low`) and at the upper end
+        (`high`); empty if there is no such end. Values between the two are free. Kinds without ends
+        use `low` only: ``equal`` for the value, ``residue`` for remainder and modulus, ``tail`` for
+        the tile.
     also : Claim or None
-        A claim about another axis, which must hold, too.
+        A claim about another axis; an element is wrong only if both claims cover it.
     whole : bool
         True for integer features: no unknown value lies between neighbouring integers.
     """
@@ -98,7 +99,7 @@ class Claim:
         return self.feature, self.kind, exact, self.also.about if self.also else None
 
     def inside(self, seen: LabelledUnits) -> tuple[BoolArray, BoolArray]:
-        """Mark the units that the claim calls wrong, and those of which it says nothing."""
+        """Mark the units that the claim calls wrong, and the free ones, on which it is silent."""
         values = seen.values[self.feature]
         with np.errstate(invalid="ignore"):
             inside, free = _inside(self, values, seen.sizes.get(self.feature, 0))
@@ -123,7 +124,8 @@ class Claim:
         count, bad = int(np.count_nonzero(near)), int(np.count_nonzero(wrong & near))
         if seen.passed:
             return False if count >= FEWEST_INSIDE else None
-        # A failing case of which few elements show it may hide the others, by their size.
+        # A failing case in which few elements are wrong is no evidence: others may be too small to
+        # fail.
         return True if bad and bad >= _dense(self) * count else None
 
 
@@ -141,7 +143,7 @@ def _inside(claim: Claim, values: Float64Array, size: int) -> tuple[BoolArray, B
         return values % claim.low[1] == claim.low[0], none
     if claim.kind == "tail":
         return values >= size // claim.low[0] * claim.low[0], none
-    # What is not finite goes ways of its own, unless the claim is about it.
+    # Claims say nothing about values that are not finite, except claims about infinity itself.
     known = ~np.isnan(values) if _of_infinite(claim) else np.isfinite(values)
     inside, free = known.copy(), ~known
     if claim.low:
@@ -205,7 +207,7 @@ def claims(seen: Sequence[LabelledUnits]) -> list[Claim]:
 def _cost(claim: Claim) -> float:
     place = claim.feature.of_place
     vague = 0.0 if is_sharp(claim) else VAGUE_PLACE_COSTS if place else VAGUE_COSTS
-    # A magnitude says less than the side that it is on: it holds wherever that does.
+    # A claim by magnitude is the weaker one: it holds wherever a claim by value does.
     wide = WIDE_COSTS * (claim.feature.kind == "magnitude")
     return PLACE_COSTS * place + SECOND_END_COSTS * (claim.kind == "between") + vague + wide
 
@@ -234,7 +236,7 @@ def is_firm(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
     for degree in range(len(SEVERELY)):
         values = _severely_wrong(claim, seen, degree)
         if values.size < least:
-            # Errors that are all about as small cannot tell, unless none is severe at all.
+            # Too few severe errors are no evidence; a claim is not firm if there are none at all.
             return number > 0
         number = values.size
         least = number // 2
@@ -286,7 +288,7 @@ def has_moved(before: Claim, after: Claim) -> bool:
 
 
 def reaches(claim: Claim, shape: tuple[int, ...]) -> bool:
-    """Tell whether an output of a given shape has elements at a claim's place."""
+    """Tell whether an output of a given shape has elements at the indices of a claim."""
     feature = claim.feature
     if not feature.of_place:
         return True
@@ -317,7 +319,7 @@ def is_close(right: float, wrong: float) -> bool:
 
 
 def is_zero(right: float, wrong: float) -> bool:
-    """Tell whether a border may be zero, by the nearest right and the nearest wrong value."""
+    """Tell whether zero may be the border between the nearest right and wrong values."""
     if wrong == 0.0 or right * wrong <= 0.0:
         return max(abs(right), abs(wrong)) <= NEAR_ZERO
     return abs(right) <= abs(wrong) <= TINY
@@ -349,7 +351,7 @@ def _holds(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
     if any(
         fits is False and each.chosen and each.passed for fits, each in zip(told, seen, strict=True)
     ):
-        return False  # what was chosen to fail does not
+        return False  # a case that was chosen to fail has passed
     showing = sum(_shows(claim, each) for each in seen)
     if 2 * told.count(True) < showing or told.count(False) > max(1, len(told) // 8):
         return False
@@ -423,7 +425,7 @@ def _of_place(feature: Feature, pool: _Pool, seen: Sequence[LabelledUnits]) -> I
             yield Claim(feature, "residue", (rest, float(modulus)))
             break
     if low != high:
-        # All but the first, which most wrong orders of elements leave in its place, is no place.
+        # Most wrong orders of elements keep the first one, so "all but the first" is no claim.
         found = _stretches(feature, right, low, high)
         yield from (claim for claim in found if claim.kind == "below" or low > 1.0)
     for tile in TILES:

@@ -76,7 +76,7 @@ def check_outputs(
     actual : mapping of str to ndarray
         The op's outputs, with any strides.
     expected : mapping of str to ndarray
-        The reference's outputs; float64 values may stand for a narrower output and are then
+        The reference's outputs; float64 values may represent a narrower output and are then
         compared unrounded.
     tolerance : mapping of dtype name to Tolerance, or Envelope
         Explicit tolerances; a dtype that is missing has the documented default, integers and
@@ -89,8 +89,8 @@ def check_outputs(
         mean, and the table form of ``shape_preserved`` needs their shapes. Without them the inputs
         count as finite.
     seen : SeenOutputs, optional
-        The contracts of the outputs, and the op's outputs as it gave them. `actual` and `expected`
-        are then outputs transformed by the contracts.
+        The contracts of the outputs, and the op's original outputs. `actual` and `expected` then
+        hold outputs that the contracts have transformed.
     apart : sequence of SeparateVerdict
         Outputs that were judged in another way.
     excused : mapping of str to ndarray of bool, optional
@@ -101,8 +101,8 @@ def check_outputs(
     CheckResult
         ``ERROR`` when an output is missing, unexpected, or of another shape or dtype (no value is
         looked at then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
-        little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures
-        stand in the order of the checks: values, NaN, Inf, invariants, the table form of
+        little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures are in
+        the order of the checks: values, NaN, Inf, invariants, the table form of
         ``shape_preserved``. The statistics cover all outputs; see `blocked.compare_floats` for
         which of them are sampled in large outputs.
 
@@ -208,7 +208,7 @@ def check_structure(
     wanted: Mapping[str, str | None],
     known: Callable[[np.dtype[Any]], str | None] = dtype_name,
 ) -> list[Failure]:
-    """Return missing and unexpected outputs, wrong shapes, then wrong dtypes."""
+    """Return failures: missing and unexpected outputs, wrong shapes, then wrong dtypes."""
     shapes: list[Failure] = []
     dtypes: list[Failure] = []
     for name, reference in expected.items():

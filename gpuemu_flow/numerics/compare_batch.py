@@ -1,4 +1,4 @@
-"""Compare the outputs of many small cases of one form with a few vector operations for all of them.
+"""Compare the outputs of many small cases of equal shapes and dtypes by a few vector operations.
 
 To compare 64 elements, numpy takes hardly longer than the fixed cost of its calls. Only cases that
 pass are decided here, by the same functions as in `compare.check_outputs`, and with results that
@@ -29,7 +29,7 @@ from gpuemu_flow.verdicts import decide
 Array = NDArray[Any]
 
 MOST_ELEMENTS = 1024
-"""Elements of an output from which on comparing it costs more than calling numpy."""
+"""Largest outputs compared together: for larger ones, numpy's fixed costs hardly matter."""
 
 MOST_CASES = 64
 """Cases compared together, so that all their elements stay in the processor's cache."""
@@ -37,7 +37,7 @@ MOST_CASES = 64
 
 @dataclass(frozen=True)
 class Form:
-    """Facts on which the comparison of a case with one output depends, besides its values.
+    """The facts, besides values, that decide how a case with one output is compared.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ def check_batch(
 
 
 class _Rows:
-    """The comparison of several outputs of finite values, one a row.
+    """The comparison of several outputs of finite values, one per row.
 
     Every sum runs over one row as `np.add.reduce` does over a single output, so that it rounds the
     same way.

@@ -17,7 +17,7 @@ GRADIENT_PREFIX = "d/d"
 PARAMETERS = "self"
 """Stands for all parameters of a module among the inputs whose gradients are wanted.
 
-One of them is written as the module itself writes it: ``self.weight``.
+A single parameter is written as ``self.weight``.
 """
 
 
@@ -104,7 +104,7 @@ class OutputContract:
     ties : str
         Input into which the output's indices point; indices of equal elements are equally right.
     order : bool
-        True if the elements along `axis` may stand in any order.
+        True if the elements along `axis` may be in any order.
     up_to : str
         One of `VIEWS`, or empty.
     axis : int or None
@@ -141,7 +141,7 @@ class OutputContract:
 
     @property
     def plain(self) -> bool:
-        """Tell whether elements are compared with the expected ones at the same places."""
+        """Tell whether all elements are compared with the expected ones at the same indices."""
         views = self.ties or self.order or self.up_to or self.only is not None
         return not views and not self.apart
 
@@ -152,12 +152,12 @@ class OutputContract:
 
     @property
     def in_place(self) -> bool:
-        """Tell whether elements that count are compared with the reference's at the same places."""
+        """Tell whether elements that count are compared with expected ones at the same indices."""
         return not (self.ties or self.order or self.up_to or self.apart)
 
     @property
     def apart(self) -> bool:
-        """Tell whether the output is not judged element by element."""
+        """Tell whether the output is judged as a whole, not element by element."""
         return self.compare is not None or self.statistics is not None
 
     def to_json(self) -> dict[str, Json]:

@@ -81,17 +81,17 @@ def declared_dtype(contract: OutputContract, inputs: Arrays) -> str | None:
 
 
 def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict[str, str]:
-    """Return the demanded dtype of each output that has one."""
+    """Return, by output, the dtypes that the configuration demands."""
     found = {contract.name: declared_dtype(contract, inputs) for contract in contracts}
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 
 
 def promoted(names: Sequence[str]) -> str | None:
-    """Return the dtype that can hold values of all given dtypes, a float one if any is.
+    """Return the dtype to which PyTorch would promote the given ones; None if none is known.
 
-    The rules are PyTorch's. Of floats it is the widest, and float32 for two different ones of 16
-    or 8 bits. Integers beside a float do not count. Integers and booleans follow numpy's rules, but
-    int64 and uint64 together have no common type rather than a float.
+    If any is a float, integers do not count: the result is the widest float, or float32 for two
+    different floats of that width. Integers and booleans follow numpy's rules, by which int64 and
+    uint64 give float64.
     """
     known = [DTYPES[name] for name in dict.fromkeys(names) if name in DTYPES]
     floats = [dtype for dtype in known if dtype.kind == "float"]

@@ -1,8 +1,8 @@
 """Random outputs: tests of the distribution that their elements are drawn from.
 
-Each case is tested by itself, on all of its elements. The tests share out the rate of false alarms
-that the contract states, and each uses a bound that holds for few elements as well as for many: no
-test assumes that a sum is normally distributed.
+Each case is tested by itself, on all of its elements. The rate of false alarms that the contract
+states is divided among the tests, and each uses a bound that holds for few elements as well as for
+many: no test assumes that a sum is normally distributed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Array = NDArray[Any]
 Wide = NDArray[np.float64]
 
 MARGIN = 16.0
-"""Means beyond this fraction of the dtype's largest value, or below so many of its smallest normal
-ones, say nothing: there a right op overflows, or rounds to steps of the size of the mean."""
+"""Only means between ``MARGIN`` times the smallest normal and 1/``MARGIN`` of the largest value are
+tested: beyond them, a correct op overflows or rounds by as much as the mean."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _is_repeated(products: Wide, at_least: float) -> bool:
 
 
 def _pairs(residual: Wide, lag: int) -> Wide:
-    """Return the products of elements `lag` places apart in memory, each in one pair at most."""
+    """Return the products of elements `lag` places apart in memory; each is in at most one pair."""
     whole = residual.size // (2 * lag) * 2 * lag
     scaled = residual.reshape(-1)[:whole] / (float(np.abs(residual).max(initial=0.0)) or 1.0)
     halves = scaled.reshape(-1, 2, lag)

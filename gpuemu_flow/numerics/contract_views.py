@@ -21,7 +21,7 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
 MOST_PAIRED = 2048
-"""Rows of floats that are paired by their distance; more are put in order and paired so."""
+"""Largest number of rows of floats paired by distance; more are sorted and paired in order."""
 
 
 def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -48,8 +48,8 @@ def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bo
 def chosen(indices: Array, source: Array, axis: int) -> Array:
     """Return the elements of `source` that indices along an axis select.
 
-    The indices have the dims of `source`, or all but the axis. Those out of range stand for the
-    nearest; `index_fault` reports them.
+    The indices have the dims of `source`, or all but the axis. Indices out of range are clipped;
+    `index_fault` reports them.
     """
     dropped = indices.ndim == source.ndim - 1
     wide = np.expand_dims(indices, axis) if dropped else indices
@@ -103,8 +103,8 @@ def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) ->
 def in_order_of(values: Array, expected: Array, axis: int) -> Array:
     """Return the parts of `values` along an axis, in the order that fits `expected` best.
 
-    The axes before it are batches, each with an order of its own; those after it belong to the
-    parts, which move as a whole.
+    Axes before `axis` are batches, and each batch may have another order. Axes after it belong to
+    the parts, which move as a whole.
     """
     axis %= max(values.ndim, 1)
     count = values.shape[axis]
@@ -223,7 +223,7 @@ def distances(values: Array, expected: Array) -> Array:
         size = np.abs(wanted)
         gap = np.abs(wide - wanted)
         infinite = np.isinf(wide)
-        far = np.where(np.isnan(wide) & ~infinite, np.nan, -np.inf)  # from what is not finite
+        far = np.where(np.isnan(wide) & ~infinite, np.nan, -np.inf)  # from a non-finite value
         unlike = np.where(np.isfinite(size), size + gap, far)
         result = np.where(wide == wanted, size, unlike)
         result = np.where(infinite & np.isinf(wanted), np.inf, result)

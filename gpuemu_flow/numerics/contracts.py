@@ -1,4 +1,4 @@
-"""Apply the contracts of one case: transform its outputs, and check more than their values."""
+"""Apply the contracts of one case: transform outputs, and check what needs no expected values."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class CaseContracts:
     Attributes
     ----------
     expected : dict of str to ndarray
-        The reference's outputs as they are compared, without those that are judged apart.
+        The reference's outputs as they are compared, without those that are judged in another way
+        (`OutputContract.apart`).
     refused : tuple of Failure
-        Failures of the reference's outputs, with which nothing can be compared.
+        Failures of the reference's outputs; if there are any, nothing can be compared with them.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class CaseContracts:
 
     @property
     def tolerances(self) -> dict[str, Tolerance]:
-        """Return the tolerances that outputs have of their own."""
+        """Return the tolerances of the outputs that declare one."""
         own = {name: contract.tolerance for name, contract in self._contracts.items()}
         return {
             name: tolerance
@@ -244,9 +245,10 @@ class CaseContracts:
         ----------
         name : str
         index : tuple of int or None
-            Index in the compared form. For an output without a mask, it is a flat position if
-            `shape` is given.
+            Index in the compared form. It has one entry, a flat position, if the output has a mask
+            or `shape` is given.
         shape : tuple of int, optional
+            Shape to which the flat position refers, for an output without a mask.
         """
         mask = self._mask(name)
         if index is None:
@@ -256,7 +258,7 @@ class CaseContracts:
         return multi_index(int(np.flatnonzero(mask)[index[0]]), mask.shape)
 
     def note(self, name: str) -> str:
-        """Describe the values in a failure's message if they are not the output's own."""
+        """Describe the values in a failure's message if they were transformed; else empty."""
         contract = self._contracts.get(name)
         if contract is None:
             return ""
@@ -277,13 +279,13 @@ class CaseContracts:
     def with_properties(
         self, name: str, raw: Array, view: Array, exempt: NDArray[np.bool_] | None
     ) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return the array on which the invariants of an output are checked, and the exempt part.
+        """Return the array on which invariants are checked, and a mask of its exempt elements.
 
         Parameters
         ----------
         name : str
         raw, view : ndarray
-            The output itself, and as it is compared.
+            The output itself, and the output as it is compared.
         exempt : ndarray of bool or None
             Elements of the view that are exempt from invariants.
         """

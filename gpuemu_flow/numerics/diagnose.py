@@ -119,7 +119,7 @@ def _of_finite_elements(evidence: Evidence) -> list[Finding]:
     return [replace(finding, likelihood=finding.likelihood * share) for finding in found]
 
 
-# At most one finding of each: NaN and Inf, what the other wrong values are, where they are, when.
+# At most one finding of each: NaN and Inf, other wrong values, their places, their conditions.
 _ASPECTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     special_values,
     _of_finite_elements,

@@ -4,7 +4,7 @@
 kind                elements fail
 ==================  ==============================================================================
 ``magnitude``       only where the reference is above, or below, some magnitude
-``input-value``     only where the input at the same place is above, or below, some value
+``input-value``     only where the input at the same index is above, or below, some value
 ``input-row``       only in rows of an input that hold something: NaN, Inf, zeros, large values
 ``growing``         ever more along an axis
 ==================  ==============================================================================
@@ -25,7 +25,7 @@ from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
 
 ENOUGH = 8
-"""Failing and passing elements (or rows) that a border between them must have on either side."""
+"""Fewest elements (or rows) that a border needs on its failing and on its passing side."""
 
 LEAST_RIGHT = 0.05
 KNOWN_CAUSE, OTHER_CAUSE = 0.2, 0.01
@@ -35,7 +35,7 @@ BINS = 8
 
 
 def conditions(evidence: Evidence) -> list[Finding]:
-    """Find properties besides their place that the wrong elements share."""
+    """Find properties that the wrong elements share, other than their indices."""
     failing, passing = evidence.failing, evidence.passing
     found: list[Finding] = []
     right = evidence.total - evidence.count
@@ -75,7 +75,7 @@ def _magnitude(failing: Points, passing: Points) -> Iterator[Finding]:
 
 
 def _input_values(evidence: Evidence, failing: Positions, passing: Positions) -> Iterator[Finding]:
-    """Yield a border between values of an input with the output's shape."""
+    """Yield a finding if a value of an input separates failing from passing elements."""
     for name, array in evidence.inputs.items():
         if array.shape != evidence.shape or not array.ndim:
             continue
@@ -143,7 +143,7 @@ def _rows_at(array: NDArray[Any], rows: NDArray[Any] | None, which: Positions) -
 
 
 def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Finding]:
-    """Yield a border between rows' largest magnitudes or spreads."""
+    """Yield a finding if rows fail above or below a value of their largest magnitude or spread."""
     for what, measure in _ROW_MEASURES:
         border = _border(measure(bad), measure(good))
         if border is not None:
@@ -155,8 +155,8 @@ def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Fi
             return
 
 
-# With the chance at which a coincidence is taken for a cause: what kernels are known to stumble
-# over needs less evidence.
+# Each with the largest chance of coincidence at which it is reported: known causes of bugs need
+# less evidence.
 _ROW_TESTS: tuple[tuple[str, float, Callable[[Float64Array], Any]], ...] = (
     ("holds NaN", KNOWN_CAUSE, lambda rows: np.isnan(rows).any(axis=1)),
     ("is -Inf throughout", KNOWN_CAUSE, lambda rows: np.isneginf(rows).all(axis=1)),
@@ -182,7 +182,7 @@ _ROW_MEASURES: tuple[tuple[str, Callable[[Float64Array], Float64Array]], ...] = 
 
 
 def _growing(evidence: Evidence) -> Iterator[Finding]:
-    """Yield errors that grow steadily along an axis, by an order of magnitude at least."""
+    """Yield findings of errors that grow steadily along an axis, at least by a factor of 10."""
     points = evidence.finite
     if len(points) < 4 * BINS:
         return

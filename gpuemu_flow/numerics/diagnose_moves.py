@@ -35,12 +35,12 @@ _INDEX_NAMES = {-1: "column", -2: "row"}
 
 
 def moves(evidence: Evidence) -> list[Finding]:
-    """Yield findings of right values at wrong places; none if the reference is too uniform."""
+    """Find right values at wrong places; return nothing if the reference is too uniform."""
     points = evidence.finite
     if evidence.total < 4 or not len(points):
         return []
     points = _thinned(points)
-    # Values that occur many times over are found anywhere.
+    # Values that occur many times match at wrong positions, too.
     if np.unique(points.expected).size < max(3, len(points) // 4):
         return []
     if len(points) < 3:
@@ -61,7 +61,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
-    """Return the share of points that have the value expected at `sources`, not at their place.
+    """Return the share of points with the value expected at `sources` and not at the point itself.
 
     A point counts only if the value of its source leaves at most a tenth of the point's error,
     since a value close to the one expected at its own place proves nothing about other places.
@@ -123,7 +123,7 @@ def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
 
 
 def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: int) -> Positions:
-    """Return the places in `expected` that elements of another order are taken from.
+    """Return the positions in `expected` from which elements come if it is read in a swapped shape.
 
     The order is that of ``expected.reshape(swapped shape).swapaxes(i, j)``.
     """
@@ -174,7 +174,7 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _copies(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Yield findings of failing elements equal to an input's at the same place."""
+    """Yield findings of failing elements that equal an input's element at the same index."""
     for name, array in evidence.inputs.items():
         if array.shape != evidence.shape:
             continue

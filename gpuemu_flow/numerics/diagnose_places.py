@@ -1,4 +1,4 @@
-"""Diagnose by place: rows, columns, tails, tiles, diagonals, everywhere.
+"""Diagnose by location: rows, columns, tails, tiles, diagonals, everywhere.
 
 ==================  ==============================================================================
 kind                what is wrong
@@ -38,7 +38,7 @@ STRAY = 0.02
 
 @dataclass(frozen=True)
 class _Region:
-    """The indices of one axis at which elements fail; ``form`` is a kind or ``some``."""
+    """The indices of one axis at which elements fail; ``form`` is a finding's kind, or ``some``."""
 
     axis: int
     size: int
@@ -208,7 +208,7 @@ def _describe(evidence: Evidence, region: _Region) -> str:
 
 
 def _tile_hint(region: _Region) -> str:
-    """Return a head or tail in words, counted in tiles if a tile size divides its border."""
+    """Describe a head or tail, in tiles if its border is a multiple of a tile size."""
     return _tail_hint(region) if region.form == "tail" else _head_hint(region)
 
 
@@ -276,7 +276,7 @@ def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     length = evidence.total - first
     if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:
         return None
-    # Right by chance are elements that the missing store would not have changed.
+    # Some elements pass by chance: the missing store would not have changed them.
     if length < FEWEST_IN_TAIL or evidence.count < MOSTLY * length:
         return None
     if length > 2 * evidence.columns and regions[-1].form != "all":
@@ -291,7 +291,7 @@ def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
 
 
 def _diagonal(evidence: Evidence) -> Finding | None:
-    """Find one side of the diagonal of the last two axes."""
+    """Find failures only on the diagonal of the last two axes, or on one side of it."""
     if len(evidence.shape) < 2 or min(evidence.shape[-2:]) < LEAST_SQUARE or evidence.count < 3:
         return None
     height, width = evidence.shape[-2:]

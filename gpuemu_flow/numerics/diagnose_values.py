@@ -42,10 +42,10 @@ LEAST_SHARE = 0.05
 """Share of the failing elements below which NaN and Inf are not mentioned."""
 
 MOST_ROUNDINGS = 16.0
-"""Units in the last place that values which were rounded to a narrower format may be off by."""
+"""Largest median error, in ulp of a narrower format, that is ascribed to rounding to it."""
 
 SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
-"""Largest relative uncertainty of a factor with which a common, and any other, name is given it."""
+"""Largest relative residual at which a factor gets a simple name, and a less common one."""
 
 
 def values(evidence: Evidence) -> list[Finding]:
@@ -221,7 +221,7 @@ def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
-    """Yield dims, their ratios to dims less one or padded, roots of these, and constants."""
+    """Yield names and values: dims, n/(n-1), n/padded n, their inverses and roots, constants."""
     for size in dims:
         if size < 2:
             continue
@@ -318,7 +318,7 @@ def _rounding(evidence: Evidence, points: Points) -> Finding | None:
         return None
     scale = _largest_of_row(evidence, points)
     relative = float(np.median(np.abs(error)[scale > 0] / scale[scale > 0])) if scale.any() else 0.0
-    # What grows with the value is a wrong scale; noise has no part in common with it.
+    # Errors correlated with the values mean a wrong scale; rounding noise is uncorrelated.
     common = abs(float(np.corrcoef(error, points.expected)[0, 1]))
     if not half.eps / 16 <= relative <= half.eps * 4 or not common <= 0.3:
         return None
@@ -338,7 +338,7 @@ def _largest_of_row(evidence: Evidence, points: Points) -> Float64Array:
 
 
 def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Find integers: a common difference, or agreement modulo a power of two."""
+    """Find integers with one common difference, or equal modulo a power of two."""
     if len(points) < FEW:
         return
     difference = points.actual - points.expected

@@ -16,7 +16,7 @@ from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 ML_DTYPES_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 _FLOAT64 = np.dtype(np.float64)
 _REMEMBERED = 256
-"""Dtypes whose names are remembered: each case asks for a dozen."""
+"""Number of dtypes whose names are cached: each case asks for a dozen."""
 _KIND_LETTERS = {"float": "f", "int": "i", "uint": "u", "bool": "b"}
 _NAMES_BY_KIND = {
     (_KIND_LETTERS[d.kind], d.itemsize): d.name
@@ -37,7 +37,7 @@ def _known_name(name: str) -> str:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the numpy dtype of a name or alias, in native byte order.
 
-    ``bfloat16`` and ``float8`` are `ml_dtypes`', which is imported only for them.
+    ``bfloat16`` and ``float8`` come from `ml_dtypes`, which is imported only for them.
 
     Raises
     ------
@@ -98,7 +98,7 @@ class FloatLimits:
     bits, exponent_bits, mantissa_bits : int
         `mantissa_bits` counts the stored bits; the precision is one bit more.
     eps : float
-        From 1 to the next larger value, ``2 ** -mantissa_bits``.
+        Distance from 1 to the next larger value, ``2 ** -mantissa_bits``.
     max : float
         Largest finite value.
     smallest_normal, smallest_subnormal : float
@@ -211,9 +211,9 @@ def _table_lookup(array: NDArray[Any], name: str) -> NDArray[np.float32]:
 def to_float32(a: NDArray[Any]) -> NDArray[np.float32]:
     """Return any array of a known dtype as native float32.
 
-    Exact for floats of 16 bits and fewer, bool and small integers, else rounded to nearest even.
-    Without a warning for values that overflow to infinity. The array itself, not a copy, when it
-    already is float32.
+    The result is exact for floats of 16 bits and fewer, bool and small integers; other values are
+    rounded to nearest even. Overflow to infinity gives no warning. An array that already is float32
+    is returned itself, not copied.
 
     Raises
     ------
@@ -230,8 +230,8 @@ def to_float32(a: NDArray[Any]) -> NDArray[np.float32]:
 def to_float64(a: NDArray[Any]) -> NDArray[np.float64]:
     """Return any array of a known dtype as native float64.
 
-    Exact for all floats and for integers up to 2**53, else rounded to nearest even. The array
-    itself, not a copy, when it already is float64.
+    The result is exact for all floats and for integers up to 2**53; other values are rounded to
+    nearest even. An array that already is float64 is returned itself, not copied.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Elements of an output as wrong or right units, with features that may distinguish them.
 
 A unit is an element of the output, or a row of an input to which a row (or an element) of the
-output belongs. Features are values of the inputs at the same place, statistics of the row, and the
-unit's place. They are never taken from the outputs, which show the effect of the bug and not the
+output belongs. Features are values of the inputs at the same index, statistics of the row, and the
+unit's index. They are never taken from the outputs, which show the effect of the bug and not the
 condition under which it occurs.
 """
 
@@ -22,10 +22,10 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 ELEMENT, ROW = "element", "row"
 SEVERELY = (8.0, 100.0)
-"""Times the error of a wrong element beyond which it is severely wrong, and most severely."""
+"""Multiples of the least error of a wrong element, above which it is severely wrong, by degree."""
 
 CLEARLY = 5.0
-"""Times the error up to which an element is right, above which it is wrong; between, neither."""
+"""Multiple of the largest relative error of right elements, above which an element is wrong."""
 
 ROW_ROUNDING = 0.5
 DOUBTFUL = 1e-2
@@ -41,7 +41,7 @@ class Feature(NamedTuple):
         `ELEMENT` or `ROW`.
     kind : str
         ``value``, ``magnitude``, ``top``, ``low`` (of an input, or of its row), ``flat`` or
-        ``axis`` (the unit's place).
+        ``axis`` (the unit's index).
     subject : str
         The input, or the number of the axis; empty for the flat index.
     """
@@ -52,7 +52,7 @@ class Feature(NamedTuple):
 
     @property
     def of_place(self) -> bool:
-        """Tell whether the feature is the unit's place."""
+        """Tell whether the feature is an index of the unit."""
         return self.kind in ("flat", "axis")
 
 
@@ -92,7 +92,7 @@ class LabelledUnits:
 
 
 UNSEEN = 1e-20
-"""Size of an expected element, beside the median's, that no error of its row would show in."""
+"""Size of an expected element, relative to the median, below which no error shows in it."""
 
 
 def _unseen(expected: Float64Array) -> float:
@@ -179,10 +179,10 @@ def _marks(seen: ObservedCase, name: str) -> tuple[BoolArray, BoolArray]:
         right = is_near(actual, expected, relative)
         wrong = ~is_near(actual, expected, CLEARLY * relative)
         if dtype in FLOAT_LIMITS:
-            # Of numbers that are not normal rounding takes any share.
+            # The relative error of rounding to a subnormal number has no limit.
             tiny = np.abs(actual - expected) <= FLOAT_LIMITS[dtype].smallest_normal
             right, wrong = right | tiny, wrong & ~tiny
-            # What is small beside the others may be wrong by all of itself: that is in doubt.
+            # An element that is small beside the others is in doubt if its relative error is large.
             right &= tiny | ~(np.abs(actual - expected) > DOUBTFUL * np.abs(expected))
     mixed = np.isfinite(actual) != np.isfinite(expected)
     return wrong | mixed, right & ~mixed

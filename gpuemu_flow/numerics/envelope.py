@@ -117,10 +117,11 @@ class Envelope:
         return bound.excuse.without
 
     def excuse(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
-        """Remove the allowance for rounded operands if an output's errors are larger than theirs.
+        """Remove the allowance for rounded operands if they cannot explain an output's errors.
 
         The allowance widens the tolerance of single elements almost to the errors of sums in the
-        narrow type. The mean square over all elements tells such sums from rounded operands.
+        narrow type. The mean square over all elements distinguishes such sums from rounded
+        operands.
         """
         self._unexcused.discard(name)
         found = (self._thorough or self.bounds()).get(name)
@@ -130,7 +131,7 @@ class Envelope:
             self._unexcused.add(name)
 
     def final(self, name: str) -> Bound:
-        """Return the bound that the output was judged by in the end."""
+        """Return the bound by which the output was finally judged."""
         return self.full(name) if self._thorough is None else self.thorough(name)
 
     def _measure(self, *, thorough: bool) -> Mapping[str, ElementBound]:
@@ -180,8 +181,8 @@ def build_envelope(
     exact_op : bool
         See `is_exact_op`.
     weak : bool
-        The reference has no float32 shadow (an executable without source, or one whose shadow is
-        not faithful, see `shadow_is_faithful`).
+        True if the reference has no float32 shadow (an executable without source, or one whose
+        shadow is not faithful, see `shadow_is_faithful`).
     bounds : mapping of str to ElementBound, optional
         An earlier result of `Envelope.bounds` for the same arguments.
     rounding : Rounding, optional
@@ -239,7 +240,7 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
             values = values[np.isfinite(values)]
             if not np.array_equal(values, _round32(values)):
                 return False
-    # Integers may be rounded quotients; then what is rounded before shows in them.
+    # Integers may be rounded quotients, on which earlier roundings have an effect.
     return seen and not (decides and any(_rounding_decides(evaluate, each) for each in samples))
 
 
@@ -249,7 +250,7 @@ def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
 
 
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
-    """Tell whether the float32 shadow computes in float32 throughout, and the same function.
+    """Tell whether the float32 shadow computes the same function, in float32 throughout.
 
     On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
     in float64 and rounds at the end, and says nothing about rounding errors), and on all samples it
@@ -285,7 +286,7 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
             if np.abs(values[both] - rounded[both]).max(initial=0.0) > scale * 2.0**-10:
                 return False
             differs = differs or not np.array_equal(values[both], rounded[both])
-        # One that takes nothing wider than float32 needs no shadow to compute in it.
+        # A reference that refuses float64 computes in float32 itself.
         differs = differs or not evaluations.takes_float64
     if differs or is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
         return True
@@ -303,7 +304,7 @@ def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FIN
 
 
 def _small_integers(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the inputs with each float replaced by the integer nearest to four times it."""
+    """Return the inputs with each float x replaced by the integer nearest to 4 x."""
     return {
         name: np.rint(4.0 * to_float64(array)).astype(np.float32)
         if dtype_name(array.dtype) in FLOAT_LIMITS

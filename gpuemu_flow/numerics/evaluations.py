@@ -19,10 +19,10 @@ from gpuemu_flow.numerics.single import Single, bare, single, staying_single
 class Evaluate(Protocol):
     """The reference: in float64, or its float32 shadow when `shadow` is set.
 
-    Float inputs come as float64 arrays, for the shadow as float32 (see `single`); others unchanged.
-    The reference must not modify its inputs. A failing evaluation raises `FlowError`. If the
-    precision allows rounding to a narrower type, a third argument ``rounding: Rounding`` makes the
-    shadow round in that way.
+    Float inputs come as float64 arrays, or as float32 arrays for the shadow (see `single`); other
+    inputs come unchanged. The reference must not modify its inputs. A failing evaluation raises
+    `FlowError`. If the precision allows rounding to a narrower type, a third argument ``rounding:
+    Rounding`` makes the shadow round in that way.
     """
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...
@@ -48,7 +48,7 @@ class Evaluations:
         self._evaluate = evaluate
         self._native = {name: array.dtype for name, array in native.items()}
         self._kinds = dtypes_to_try(widened=True, single=True)
-        """Dtypes to try; once the reference gave outputs in one, that one alone."""
+        """Dtypes to try; only the accepted one, once the reference has given outputs."""
         self._takes_single = True
         self.count = 0
         self.succeeded = 0
@@ -62,7 +62,7 @@ class Evaluations:
 
     @property
     def own_format(self) -> FloatLimits | None:
-        """Return the coarsest float format among dtypes used in place of float64, else None."""
+        """Return the coarsest float format used instead of float64; None if float64 is accepted."""
         if self.takes_float64:
             return None
         if SINGLE in self._kinds:
@@ -88,7 +88,7 @@ class Evaluations:
         return None
 
     def _shadow_outputs(self, inputs: Arrays, rounding: Rounding | None) -> Arrays | None:
-        """Evaluate the shadow in float32 throughout, or on plain arrays if it refuses others."""
+        """Evaluate the shadow on arrays that stay float32, or on plain ones if it refuses those."""
         if self._takes_single:
             with staying_single():
                 outputs = self._outputs(single(inputs), shadow=True, rounding=rounding)
@@ -104,7 +104,7 @@ class Evaluations:
         return self._outputs(self._converted(inputs, OWN))
 
     def refuse(self, reason: str) -> None:
-        """Record that the latest evaluation failed."""
+        """Count the latest evaluation, which seemed to succeed, as failed."""
         self.succeeded -= 1
         self.failed += 1
         self.reason = reason

@@ -19,10 +19,10 @@ from gpuemu_flow.types import Json, Shape
 Positions = NDArray[np.intp]
 
 SAMPLE = 1 << 15
-"""Most elements of a kind (failing, passing) whose values are looked at."""
+"""Largest number of elements of a kind (failing, passing) whose values are looked at."""
 
 LINES, LINE_LENGTH = 128, 256
-"""Most rows (or columns) that are looked at as such, and most elements of each."""
+"""Largest number of rows (or columns) that are looked at as such, and of elements of each."""
 
 TILES = (256, 128, 64, 32, 16, 8)
 """Usual widths of tiles, widest first."""
@@ -42,7 +42,7 @@ class Finding:
     sentence : str
         The statement for people; starts in lower case and has no full stop.
     numbers : mapping of str to JSON
-        The same as data: indices, factors, shares.
+        The statement as data: indices, factors, shares.
     likelihood : float
         Between 0 and 1: how much of the failure it explains, and how unlikely it is by chance.
     """

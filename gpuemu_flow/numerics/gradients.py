@@ -27,12 +27,12 @@ _STEPS = (2, 8)
 with them are exact as long as the other factors are. None is negative, so that the gradient at |x|
 shows the sum of the magnitudes where the gradient is a sum of products; see `measure.measure`."""
 _NUDGE = 4.0
-"""Roundings by which inputs are moved to find where a gradient jumps."""
+"""Number of roundings by which inputs are moved to find where a gradient jumps."""
 _VANISHED = 2.0**-50
 """Share of the usual size below which float64 may give exactly 0 for a sum that cancels."""
 _PAIRS = 3
-"""Directions of such moves; each is taken forwards and backwards, since one of the two leaves a
-bend on the other side."""
+"""Number of directions of such moves. Inputs move forwards and backwards along each, since only one
+of the two crosses a kink."""
 
 
 def gradient_name(of: str) -> str:
@@ -67,8 +67,8 @@ _moving: _Moving | None = None
 class MovedCotangents:
     """The reference, differentiated with cotangents moved by one rounding, to measure a tolerance.
 
-    Where equal cotangents cancel, the reference may give an exact 0, and a right op a rounding
-    error of the cancelled terms. Perturbed inputs do not show this error.
+    Where equal cotangents cancel, the reference may return exactly 0, while a right op returns a
+    rounding error of the cancelled terms. Perturbed inputs do not show this error.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def cotangent(
         The output's name.
     shape : tuple of int
     mask : mapping or None
-        The test of the elements that count, as `numerics.contract.Mask`; others get 0.
+        The fields of the `numerics.contract.Mask` of the elements that count; other elements get 0.
     inputs : mapping of str to ndarray
         Inputs of the call, for the mask.
     """
@@ -157,7 +157,7 @@ class Kinks:
 
     There, several values are right: all from 0 to 1 as the derivative of relu at 0, or any share of
     the gradient of a maximum for each of the equal elements. Nothing is evaluated before it is
-    asked for.
+    needed.
 
     Parameters
     ----------
@@ -216,8 +216,9 @@ class Kinks:
     def _without_derivative(self, before: Array, given: Array) -> BoolArray | bool:
         """Mark gradients that may be NaN because inputs are not finite.
 
-        These are the reference's NaN, and, if an input holds NaN, the op's too: the maximum of a
-        row with a NaN has no derivative, so one op gives NaN for the row, another 1 for the NaN.
+        These are the elements that are NaN in the reference and, if an input holds NaN, those that
+        are NaN in the op. The maximum of a row with a NaN has no derivative, so that one op may
+        give NaN for the row, and another 1 for the NaN.
         """
         wide = [_as_wide(array) for array in self._inputs.values() if array.dtype.kind != "b"]
         if all(np.isfinite(array).all() for array in wide):
@@ -226,7 +227,7 @@ class Kinks:
         return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
 
     def _usual(self, name: str) -> float:
-        """Estimate the size of the terms that a gradient sums, from its elements and from y / x."""
+        """Estimate the size of the terms that a gradient sums, from it and from output / input."""
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
         largest = 0.0 if values is None else _largest(values)
@@ -247,7 +248,7 @@ class Kinks:
         return self._nudges
 
     def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
-        """Move every finite float by about a rounding; zeros by one of the median magnitude."""
+        """Move every finite float by about one rounding, and 0 by that of the median magnitude."""
         rng = SeededRng(self._seed).derive(f"gradients/{pair}")
 
         def change(values: Float64Array) -> Float64Array:

@@ -1,4 +1,4 @@
-"""Properties that an output must have whatever its reference says: non-negative, normalized, ..."""
+"""Properties that an output must have, whatever its reference returns: non-negative, finite, ..."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
 
 CHUNK = 1 << 20
-"""Elements looked at together, so that memory stays bounded."""
+"""Number of elements examined at a time, so that memory stays bounded."""
 
 
 @dataclass(frozen=True)
 class BrokenInvariant:
-    """The place where an invariant does not hold."""
+    """The first violation of an invariant by an output."""
 
     message: str
     index: Shape | None = None

@@ -14,7 +14,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
 Where = slice | NDArray[np.intp]
-"""Flat positions (C order) of the elements at hand."""
+"""Flat positions, in C order, of the elements that are judged."""
 
 
 class Bound(Protocol):
@@ -94,7 +94,7 @@ class Rules:
         ``match``, ``strict`` or ``ignore``; strict has already been turned into match for a case
         that feeds NaN or Inf.
     special_inputs : bool
-        The case feeds NaN or Inf.
+        True if the case feeds NaN or Inf.
     clip : FloatLimits or None
         Format of the output when the expected values are wider than it: both sides are clipped to
         its largest value, so that an overflow that any right op would show is no failure.
@@ -117,11 +117,11 @@ class Judgement:
     share : ndarray of float64
         ``error / tolerance``; 0 where NaN or Inf match, infinite where they do not.
     failed : ndarray of bool
-        Never set where the element is not judged.
+        False also where the element has no verdict.
     finite : ndarray of bool or None
-        Both sides are finite; None = all are.
+        True where both sides are finite; None if all are.
     unjudged : ndarray of bool or None
-        No verdict on the element; None = all are judged.
+        True where the element has no verdict; None if all have one.
     """
 
     error: Float64Array
@@ -142,7 +142,7 @@ def judge(
         Values widened without rounding.
     bound : Bound
     where : slice or ndarray of intp
-        Their flat positions in the output, for bounds that differ by element.
+        Flat positions of these elements in the output, for bounds that differ by element.
     rules : Rules
 
     Notes
@@ -183,8 +183,8 @@ def _without_unjudged(
     unjudged: BoolArray | None,
 ) -> Judgement:
     if unjudged is not None:
-        # Only what would have failed lacks a verdict: an element within its tolerance is right,
-        # but its tolerance is a stand-in that has no share to report.
+        # Only elements that would fail lack a verdict. Others pass, but their tolerance is only a
+        # stand-in, so that no share of it is reported.
         share = np.where(unjudged, 0.0, share)
         unjudged = unjudged & failed
         failed = failed & ~unjudged
@@ -202,7 +202,7 @@ def _clip_finite(values: Float64Array, largest: float) -> Float64Array:
 def _matches(
     actual: Float64Array, expected: Float64Array, tolerance: Float64Array, rules: Rules
 ) -> BoolArray:
-    """Mark non-finite pairs that count as equal: NaN with NaN, Inf with the same, or overflow."""
+    """Mark non-finite pairs that count as equal: NaN and NaN, Inf and the same Inf, or overflow."""
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
     matches: BoolArray = (nan_a & nan_e) | (actual == expected)
     fmt = rules.clip

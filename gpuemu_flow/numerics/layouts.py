@@ -1,4 +1,4 @@
-"""Memory layouts: tensors that really lie in memory as their layout says, between guard zones.
+"""Memory layouts: place the elements of a tensor in memory as a layout demands, with guard zones.
 
 ``contiguous``
     Row-major.
@@ -32,11 +32,11 @@ from gpuemu_flow.types import Shape
 
 Array = NDArray[Any]
 
-ALIGNMENT = 64  # bytes; of every layout but `offset`, and of the guard zones' size
+ALIGNMENT = 64  # bytes; for the start of every layout but `offset`, and the size of guard zones
 ELEMENT_STEP = 2  # `strided`: distance of neighbours in a row, in elements
 ROW_GAP = 3  # `strided`: further elements after each row, matrix, ...; odd, so that pitches are odd
 GUARD_BYTES = 4096
-LONGEST_ROW = 1 << 16  # bytes of one row that a guard zone is extended by at most
+LONGEST_ROW = 1 << 16  # largest number of bytes by which a row extends a guard zone
 
 # Little-endian bit patterns. Each float's is a quiet NaN that no arithmetic produces.
 SENTINELS: dict[str, bytes] = {
@@ -56,7 +56,7 @@ def sentinel(dtype: np.dtype[Any]) -> bytes:
 
 
 def effective_layout(layout: str, shape: Shape) -> str:
-    """Return the layout that a tensor of `shape` really has when `layout` is asked for.
+    """Return the layout that a tensor of `shape` really has if `layout` is requested.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def _row_major(shape: Shape, step: int = 1, gap: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of a tensor's elements in a buffer whose start is aligned to `ALIGNMENT`.
+    """The position of a tensor's elements in a buffer whose start is aligned to `ALIGNMENT`.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class Placement:
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
     """Compute a tensor's offset and strides, and the size of the buffer that it needs.
 
-    With `guarded` a zone of at least `GUARD_BYTES` and one row lies before and behind it.
+    If `guarded`, there is a zone of at least `GUARD_BYTES` and one row before and after the tensor.
     """
     shape = tuple(shape)
     layout = effective_layout(layout, shape)
@@ -163,7 +163,7 @@ def _aligned(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class LaidOut:
-    """A tensor in its place, with the buffer that holds it.
+    """A tensor in a layout, with the buffer that holds it.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class LaidOut:
     def intact(self) -> bool:
         """Tell whether no byte outside the tensor's elements has changed.
 
-        Takes a copy of the buffer for a moment.
+        This needs a copy of the buffer for a moment.
         """
         dtype = self.array.dtype
         pattern = sentinel(dtype)
@@ -251,7 +251,7 @@ def lay_out_guarded(
 
 
 def fill_placed(values: Array, placement: Placement, buffer: NDArray[np.uint8]) -> LaidOut:
-    """Write values to their place in a buffer and leave the rest of it as it is."""
+    """Write values into a buffer by their placement, and leave its other bytes unchanged."""
     array: Array = np.ndarray(
         placement.shape,
         values.dtype,
@@ -277,7 +277,7 @@ def _same_bits(first: Array, second: Array) -> bool:
 
 
 def lay_out(values: Array, layout: str) -> Array:
-    """Return a view of the values in a layout; `values` itself when it lies so already.
+    """Return a view of the values in a layout; `values` itself if it already has that layout.
 
     Parameters and errors are those of `lay_out_guarded`.
     """

@@ -46,7 +46,7 @@ class _Marking(_Casting, Doubting):
 
 
 class _Stepping(Doubting):
-    """Moves all values that one operation rounds by the same factor, and nothing else.
+    """Changes all values that one chosen operation rounds by the same factor, and nothing else.
 
     A value that several results share, such as a scale, then moves for all of them.
     """
@@ -71,7 +71,7 @@ class _Stepping(Doubting):
 
 
 class _Inverting(_Casting):
-    """Divides by multiplying with the reciprocal if that overflows, as for a subnormal scale."""
+    """Multiplies by the reciprocal instead of dividing, where the reciprocal overflows."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -116,5 +116,5 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
 
 
 def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
-    """Return float32 arrays that divide by multiplying with a reciprocal that is infinite."""
+    """Return float32 arrays that multiply by the reciprocal instead of dividing if it overflows."""
     return wrapped(inputs, _Inverting, stand_in=stand_in)

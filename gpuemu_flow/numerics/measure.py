@@ -27,31 +27,30 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.spread import HEADROOM, Spread
 
 GROWN = 2
-"""Number of evaluations of the twin on magnitudes that have grown, besides the one on |x|
-itself."""
+"""Number of evaluations on magnitudes that have grown, besides the one on |x| itself."""
 
 FEW_BITS = 2.0**-140
 """Magnitude below which a float32 has at most nine bits: a product with 1.5 is rounded much."""
 
 NOISE = 64.0
-"""Units of independent noise that a result must withstand to have a verdict at all."""
+"""Noise, in units of one rounding, that a result must withstand to have a verdict at all."""
 
 AGAIN = 100
-"""Number of the first draw of a second look."""
+"""Number of the first draw of a thorough measurement."""
 
 SECOND_LOOK_SAFETY = 1.5
-"""Factor on the measured error before a case is failed: the largest of some twenty draws still lies
-below the worst case. Without it a correct attention came to 0.92 of the second look."""
+"""Factor on the measured error before a case fails, since the largest of some twenty draws is still
+below the worst case. Without it, a correct attention reached 0.92 of the tolerance."""
 
 SETTLING = 12
-"""Draws that all have to leave an integer as it is for it to get its verdict back."""
+"""Number of draws, none of which may change an integer if its verdict is to be restored."""
 
 NOISY = 4
-"""Draws of a float64 reference in which every rounding is moved; a second look has three times as
-many."""
+"""Number of draws of a float64 reference in which every rounding is moved. A thorough measurement
+makes three times as many."""
 
 STEPPED = 8
-"""Operations, the first ones that round, of which each is moved up and down by itself."""
+"""Number of rounding operations, from the first on, that are moved up and down one at a time."""
 
 ROUNDED = 5
 """Number of draws in which intermediate results are rounded at random."""
@@ -97,8 +96,8 @@ def measure(
 
     E is the largest change of the element over the evaluations, then the largest within the binade
     of |r|; R the same over evaluations that also round values to a narrower type, as `rounding`
-    says. S is the larger of |r| and, unless the result grows exponentially, the reference at |x|,
-    which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
+    specifies. S is the larger of |r| and, unless the result grows exponentially, the reference at
+    |x|, which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
     Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows. The
     reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole that
     the result is far from. Hence S is the smallest over |x| and over magnitudes that have each
@@ -137,8 +136,8 @@ def measure(
             session.more_plain_draws()
         if not evaluations.succeeded:
             session.exclude_all()
-        # Nothing of wider precision than float64 is at hand: for it the reference's own rounding
-        # stands in for the shadow's.
+        # There is no wider type than float64, so the reference's own rounding is measured in place
+        # of a shadow's.
         if in_float64:
             session.reordered_draws()
             session.noisy_draws(3 * NOISY if thorough else NOISY)
@@ -318,7 +317,7 @@ class _Session:
         return True
 
     def _overflowing_draw(self) -> None:
-        """Add the shadow's results if each sum overflows that may in some order of its terms."""
+        """Add results of a shadow whose sums overflow if they would in some order of terms."""
         if largest_magnitude(self._inputs64) < FAR:
             return
         values = self._evaluate(overflowing(as_float32(self._inputs64)), shadow=True)

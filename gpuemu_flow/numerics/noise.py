@@ -1,9 +1,10 @@
 """Arithmetic with each rounding perturbed at random, to find the effect of another order.
 
 Perturbed inputs do not show errors of intermediate results: where equal results cancel, the
-reference may give an exact zero, and a right op, which adds in another order, a rounding error of
-the cancelled terms. Moving each result by its rounding shows this error (Vignes, "A stochastic
-arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arithmetic", 1997).
+reference may return exactly 0, while a right op, which adds in another order, returns a rounding
+error of the cancelled terms. Moving each result by its rounding shows this error (Vignes, "A
+stochastic arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arithmetic",
+1997).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Noisy(Single):
             exact = call(*map(_wide, plain), **{k: _wide(v) for k, v in options.items()})
             summed = ufunc in (np.add, np.subtract) and method != "__call__"
             if summed and not np.array_equal(result, exact, equal_nan=True):
-                # In another order each partial sum is rounded otherwise.
+                # In another order, each partial sum is rounded differently.
                 result = call(self._moved(plain[0]), *plain[1:], **options)
             result = self._moved(result, exact)
         return self._into(out, result, "unsafe")
@@ -65,18 +66,18 @@ class _Noisy(Single):
 
 
 def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float32 arrays wrapped so that `unit` perturbs each of their roundings.
+    """Wrap the inputs' float32 arrays so that each rounding is perturbed by up to `unit`.
 
     Notes
     -----
     Results that are exact do not move, so that ties of exact values stay ties; zero stays zero.
-    Arithmetic on single elements, and that of other libraries, is not seen and goes unmoved.
+    Arithmetic on single elements, and that of other libraries, is not perturbed.
     """
     return wrapped(inputs, _Noisy, rng=rng, unit=unit)
 
 
 class Doubting(_Noisy):
-    """A `_Noisy` array that also perturbs quotients which reciprocals would round differently."""
+    """A `_Noisy` array that also perturbs quotients that use of a reciprocal would change."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -107,7 +108,7 @@ class _Flushing(_Noisy):
 
 
 def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float32 arrays wrapped so that their arithmetic flushes subnormals.
+    """Wrap the inputs' float32 arrays so that their arithmetic flushes subnormals.
 
     Many GPU kernels are compiled in this way. The effect shows if an intermediate result is
     multiplied by a large number afterwards.
@@ -116,7 +117,7 @@ def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def _wide(value: Any) -> Any:
-    """Return a float32 value, or the dtype itself, in float64."""
+    """Widen a float32 array or scalar, or the dtype float32 itself, to float64."""
     if value is np.float32 or (isinstance(value, np.dtype) and value == np.float32):
         return np.float64
     return value.astype(np.float64) if getattr(value, "dtype", None) == np.float32 else value
@@ -167,13 +168,13 @@ class _Noisy64(np.ndarray[Any, np.dtype[Any]]):
 
 
 def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float64 arrays wrapped so that `unit` perturbs each of their roundings.
+    """Wrap the inputs' float64 arrays so that each rounding is perturbed by up to `unit`.
 
     Notes
     -----
-    As `noisy`, for references whose outputs are float64. A rounding is recognised by the same
-    operation on numpy's long doubles. Where these are no wider than float64, as on ARM, nothing is
-    moved but matrix products.
+    This is `noisy` for references whose outputs are float64. It recognises a rounding by repeating
+    the operation on numpy's long doubles. Where these are no wider than float64, as on ARM, only
+    matrix products are moved.
     """
     kind = type("_Noisy64", (_Noisy64,), {"rng": rng, "unit": unit})
     return {
@@ -189,7 +190,7 @@ def _bare64(value: Any) -> Any:
 def _in_long_double(
     ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any]
 ) -> Any:
-    """Return the result in long double; None where the operation has none."""
+    """Return the result in long double; None if the operation does not support that."""
     wide = [
         value.astype(np.longdouble) if getattr(value, "dtype", None) == np.float64 else value
         for value in operands

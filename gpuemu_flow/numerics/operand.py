@@ -34,7 +34,7 @@ class Rounding:
     dtype : str
         Canonical name of the narrow float type.
     steps : bool
-        Round every step, not only the operands of matrix products.
+        True to round every step, not only the operands of matrix products.
     seed : int or None
         Seed of a random factor that values are multiplied by before they are rounded, and divided
         by afterwards; None rounds the values themselves.

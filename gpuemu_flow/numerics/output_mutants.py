@@ -22,7 +22,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 Evaluate = Callable[[Arrays], Arrays]
-"""The reference: float inputs come as float64, the outputs are its own."""
+"""The reference as a function: it gets float inputs as float64."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class OutputMutant:
     plant : callable
         Makes the wrong tensor from a `Site`; None where the bug would not show.
     in_input : bool
-        The tensor is an input, on which the reference is then evaluated, not an output.
+        True if the tensor is an input, on which the reference is then evaluated; False if it is an
+        output.
     """
 
     name: str
@@ -223,7 +224,7 @@ class MutationScore:
     Attributes
     ----------
     killed : dict of str to (int, int)
-        Per killed mutant, the number of cases that killed it, and of all that it applied to.
+        Per killed mutant, the number of cases that killed it, and the number to which it applied.
     survivors : tuple of Survivor
     not_applicable : tuple of str
         Mutants that changed nothing on any case; they do not count.

@@ -1,4 +1,4 @@
-"""Arithmetic whose sums overflow wherever they may in another order of their terms.
+"""Arithmetic whose sums overflow if they would in some order of their terms.
 
 Float32 ends at 3.4e38, and parts of a sum may overflow where the whole sum does not. The order of
 additions then decides between a number, an infinity and, where parts of both signs overflow, NaN.
@@ -33,7 +33,7 @@ _DIGITS = 2.0**-50
 
 
 class _Overflowing(Single):
-    """A float32 array; sums and products of it overflow where some order of their terms does."""
+    """A float32 array whose sums and products overflow if they would in some order of terms."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -48,7 +48,7 @@ class _Overflowing(Single):
         call = getattr(ufunc, method)
         result = call(*plain, **options)
         if getattr(result, "dtype", None) == np.float32:
-            options.pop("dtype", None)  # of the result: what it may be is computed in float64
+            options.pop("dtype", None)  # `_overflowed` computes in float64
             terms, places = (plain[:1], plain[1:]) if sums else (plain, [])
             result = _overflowed(result, lambda *a: call(*a, *places, **options), terms)
         return self._into(out, result, "unsafe")
@@ -69,7 +69,7 @@ class _Overflowing(Single):
 
 
 def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' float32 arrays so that each sum overflows that may in some order.
+    """Wrap the inputs' float32 arrays so that a sum overflows if it would in some order of terms.
 
     Notes
     -----
@@ -119,7 +119,7 @@ def _wide(value: Any) -> NDArray[np.float64]:
 
 
 def _taken(value: Any, terms: list[Any]) -> Any:
-    """Take the float arrays out of arguments, in order; None stands where one was."""
+    """Move the arrays of numbers from arguments to `terms`, in order, leaving `_PLACE` for each."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "iufb":
             terms.append(value)
@@ -137,7 +137,7 @@ _PLACE = object()
 
 
 def _put(value: Any, terms: list[Any]) -> Any:
-    """Put arrays back into arguments, taking them from the front of the list."""
+    """Replace each `_PLACE` in arguments by an array, taken from the front of `terms`."""
     if value is _PLACE:
         return terms.pop(0)
     if type(value) in (list, tuple):

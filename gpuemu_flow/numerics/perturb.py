@@ -17,7 +17,7 @@ Arrays = Mapping[str, NDArray[Any]]
 FLOAT32_SMALLEST_NORMAL = FLOAT_LIMITS["float32"].smallest_normal
 FLOAT32_UNIT = 2.0**-24
 FLOAT32_STEP = FLOAT_LIMITS["float32"].smallest_subnormal
-"""Between two neighbouring subnormals; a rounding is at most half of it."""
+"""Distance of two neighbouring subnormals; a rounding is at most half of it."""
 
 
 def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -> Arrays:
@@ -44,7 +44,7 @@ class Perturbation:
     inputs64 : mapping of str to ndarray
         Floats as float64; see `widen`.
     seed : int
-        The case's seed; every draw has its own stream below it.
+        The case's seed, from which each draw derives a random stream.
     unit : float
         Largest relative change, one rounding.
 
@@ -72,7 +72,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def keyed(self, draw: int) -> Arrays:
-        """Change values as `independent` does with one unit, but equal values alike in all inputs.
+        """Change values by up to one unit, all equal values of all inputs by the same factor.
 
         Ties stay ties and a difference of equal values stays zero, as they do under rounding.
         """
@@ -88,7 +88,7 @@ class Perturbation:
     def _moved(
         self, values: Float64Array, shares: Float64Array, scale: float = 1.0
     ) -> Float64Array:
-        """Change each value by a share of its rounding, or by noise with another `scale`."""
+        """Change each value by a share of one rounding, times `scale`."""
         moved: Float64Array = values * (1.0 + shares * (scale * self._unit))
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
             small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)

@@ -140,7 +140,7 @@ def shifted_a_little(site: Site) -> Array | None:
 
 
 def swapped(site: Site) -> Array | None:
-    """Swap the last two axes; for another shape, read the memory in the old order."""
+    """Swap the last two axes; if they differ in size, read the result in the old shape."""
     if min(_axis_size(site, -1), _axis_size(site, -2)) < 2:
         return None
     values = np.ascontiguousarray(site.values)

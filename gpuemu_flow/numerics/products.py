@@ -1,4 +1,4 @@
-"""Matrix products in a reference's source: the places that a rounded shadow wraps."""
+"""Find the expressions in a reference's source that a rounded shadow wraps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpuemu_flow.quick_dataclass import dataclass
 
 OPEN, CLOSE = '__import__("gpuemu_flow.numerics.operand").numerics.operand.rounded(', ")"
-"""A call that needs no import at the head of the file: line numbers stay."""
+"""Text around a wrapped value. It needs no import at the top, so that line numbers stay."""
 
 _ALL = 99
 _OPERANDS = {  # functions and methods: which of their positional arguments are multiplied
@@ -23,7 +23,7 @@ _OPERANDS = {  # functions and methods: which of their positional arguments are 
     "scaled_dot_product_attention": (0, 3),
 }
 _ADDED = ("addmm", "baddbmm", "addbmm", "addmv")
-"""Their last two arguments are multiplied, and added to what stands before."""
+"""Functions that multiply their last two arguments and add the product to the first."""
 _KEYWORDS = (
     "a", "b", "x1", "x2", "v", "input", "other", "mat", "mat1", "mat2", "vec", "vec2", "batch1",
     "batch2", "tensor", "tensor1", "tensor2", "weight", "lhs", "rhs", "query", "key", "value",
@@ -58,7 +58,7 @@ def wrapping_edits(tree: ast.Module, wrap: str) -> Iterator[Edit]:
     wrap : str
         ``operands``: the operands of ``@`` and of the functions and methods that multiply matrices
         or convolve (matmul, dot, einsum, tensordot, inner, conv2d, linear and their like, whatever
-        module they are of). ``steps``: besides, the results of arithmetic and of calls.
+        module they are of). ``steps``: those, and the results of arithmetic and of calls.
     """
     steps = wrap == "steps"
     left_alone = _left_alone(tree)
@@ -86,7 +86,7 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
             given = node.args[-2:]
         elif name in _OPERANDS:
             if isinstance(node.func, ast.Attribute):
-                yield node.func.value  # x.dot(y): a module that stands there is no array, and stays
+                yield node.func.value  # x.dot(y), where x may be a module: modules are not wrapped
             given = node.args[slice(*_OPERANDS[name])]
         else:
             return
@@ -109,8 +109,8 @@ def _name(call: ast.Call) -> str:
 def _left_alone(tree: ast.Module) -> set[int]:
     """Select expressions that cannot or must not be wrapped.
 
-    That is f-strings, whose places are wrong before Python 3.12, targets of assignments, patterns,
-    decorators and annotations.
+    These are f-strings (before Python 3.12 their positions are wrong), targets of assignments,
+    patterns, decorators and annotations.
     """
     roots: list[ast.AST] = []
     for node in ast.walk(tree):

@@ -9,13 +9,13 @@ WIDE, SINGLE, OWN = "float64", "float32", None
 def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, ...]:
     """List the dtypes in which a reference is given float inputs, in turn, until it gives outputs.
 
-    A reference refuses a dtype if it raises, exits, crashes or hangs. It is given the next one
-    then; the error that is reported is that of the last.
+    A reference refuses a dtype if it raises, exits, crashes or hangs. It is then given the next
+    one. If it refuses all, the error for the last one is reported.
 
     Parameters
     ----------
     widened : bool
-        False: the reference gets its inputs in their own dtypes only.
+        If False, the reference gets its inputs only in their own dtypes.
     single : bool
         True for inputs that were altered in float64 to measure a tolerance: float32 is tried after
         float64, and the inputs' own dtypes, to which they must be rounded, last.

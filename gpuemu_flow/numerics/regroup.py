@@ -1,8 +1,8 @@
 """Arithmetic with regrouped sums and differences: ``a - (b + c)`` for ``(a - b) - c``.
 
 Perturbed inputs and another memory order do not show the effect of another grouping of three terms.
-A fused log-softmax computes ``x - (max + log sum)``, its reference ``(x - max) - log sum``: beside
-a maximum of 1000 the first is off by a rounding of 1000, however small the result.
+A fused log-softmax computes ``x - (max + log sum)``, its reference ``(x - max) - log sum``: next to
+a maximum of 1000, the first is off by a rounding of 1000, however small the result.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gpuemu_flow.numerics.single import Single, operands_in_float32, wrapped
 
 
 class _Regrouped(Single):
-    """A float32 array that remembers the operands of its sum or difference until changed.
+    """A float32 array that, until it is changed, remembers the two arrays it was computed from.
 
     Attributes
     ----------
     terms : (ndarray, ndarray) or None
-        Its value is the first minus the second.
+        The array is the first minus the second; None if it is no sum or difference, or has changed.
     """
 
     terms: tuple[NDArray[Any], NDArray[Any]] | None = None
@@ -42,7 +42,7 @@ class _Regrouped(Single):
         super().__setitem__(key, value)
 
     def _sum(self, ufunc: np.ufunc, left: Any, right: Any) -> Any:
-        """Compute a sum or difference of two arrays, regrouped if one is itself a sum."""
+        """Compute a sum or difference of two arrays, regrouped if one of them is itself a sum."""
         minus = ufunc is np.subtract
         one, other = operands_in_float32(ufunc, "__call__", (left, right))
         plain = ufunc(one, other)
@@ -64,11 +64,11 @@ class _Regrouped(Single):
 
 
 def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float32 arrays wrapped so that their sums are grouped the other way.
+    """Wrap the inputs' float32 arrays so that their sums are grouped the other way.
 
     Notes
     -----
-    A sum that is used otherwise in between keeps its value there. Arithmetic on single elements,
-    and that of other libraries, goes on as it is.
+    Other uses of an intermediate sum see its usual value. Arithmetic on single elements, and that
+    of other libraries, is unchanged.
     """
     return wrapped(inputs, _Regrouped)

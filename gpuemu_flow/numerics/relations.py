@@ -12,7 +12,7 @@ kind                actual is
 ``power``           a root, square, reciprocal, logarithm, exponential or magnitude of expected
 ``clamped``         expected with negative (or positive) elements as 0
 ``transposed``      expected with two axes swapped
-``reshaped``        the elements of expected in the order that they have with axes exchanged
+``reshaped``        the elements of expected in the order that swapping axes gives
 ``shifted``         the expected element one place before or behind
 ``reversed``        expected from the other end of an axis
 ``repeated``        the first tile of expected, over and over
@@ -46,26 +46,26 @@ MOSTLY = 0.9
 """Share of the elements of a passing case that a prediction must be near."""
 
 ABOUT = 1e-2
-"""Relative error of a prediction at the most, however much of the error it explains."""
+"""Largest relative error of a prediction, however much of the op's error it explains."""
 
 DIGITS = {"float16": 3, "bfloat16": 2}
-"""Digits of a factor that narrow formats let be known; five else."""
+"""Digits to which a factor is known in narrow formats; five in others."""
 
 PASSED = 50.0
-"""Times the error up to which an element is right that a prediction may miss in a passing case."""
+"""Error of a prediction in a passing case, as a multiple of the largest error of right elements."""
 
 FAR = 0.1
-"""Relative error that a right element may not have in a prediction."""
+"""Relative error of a right element's prediction that refutes a relation."""
 
 LEFT = 0.1
-"""Most of an element's error that a relation may leave."""
+"""Largest share of an element's error that a relation may leave unexplained."""
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 NOTHING = 1e-30
-"""Difference that is none: what underflows in one order of operations need not in another."""
+"""Difference that is ignored, since underflow depends on the order of operations."""
 
 FEWEST = 3
-"""Wrong elements of a case in which relations are looked for."""
+"""Fewest wrong elements of a case in which relations are searched."""
 
 WRONG = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 """Relative errors above which an element counts as wrong here, and a prediction as missed."""
@@ -95,7 +95,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class ObservedCase:
-    """One failing (or passing) case, as floats.
+    """One case, failing or passing, with its values as floats.
 
     Attributes
     ----------
@@ -158,7 +158,8 @@ def agrees(seen: ObservedCase, name: str, predicted: Float64Array, wrong: BoolAr
         return False
     relative = WRONG.get(seen.dtypes[name], 0.0)
     if seen.passed:
-        # What passes is right but for its rounding: a factor of 1.01 is not near to it.
+        # A passing output differs from a correct one by rounding only: a factor of 1.01 is not
+        # near.
         near = is_near(actual, predicted, min(ABOUT, PASSED * relative))
         return float(np.mean(near)) >= MOSTLY
     if _foretells_what_is_not(actual, expected, predicted, relative):
@@ -294,7 +295,7 @@ def _factors(
         sentence = f"actual is expected + {shown}"
         yield Relation("offset", "", shown, sentence), expected + float(shown)
     elif also is not None and also.kind in ("factor", "offset"):
-        # A case that passes: nothing may contradict the relation there.
+        # The case passes: only test that its outputs do not contradict the relation.
         try:
             number = float(also.formula)
         except ValueError:

@@ -39,7 +39,7 @@ from gpuemu_flow.numerics.ulp import Float64Array
 
 Arrays = Mapping[str, NDArray[Any]]
 Ask = Callable[[Arrays], Floats | None]
-"""The reference on other inputs; None where it refuses them or may not be asked any more."""
+"""Evaluates the reference on other inputs; None if it refuses them or the budget is spent."""
 
 CUT_TILES = (4, 8, 16, 32, 64, 128, 256)
 EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
@@ -310,7 +310,7 @@ def _of_axes(seen: ObservedCase) -> Iterator[Change]:
 
 
 def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
-    """Yield relations that scale each row's difference from the output for zeros by a factor."""
+    """Yield relations in which a factor per row scales the distance from the output on zeros."""
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f" or not array.shape[-1]:
             continue
@@ -332,7 +332,7 @@ def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Fl
 
 
 def _beyond(start: Float64Array, factor: Float64Array, expected: Float64Array) -> Float64Array:
-    """Scale the distance of each expected value from the value at zero by a factor of its row."""
+    """Scale the distance from `start` to each expected value by the factor of its row."""
     distance = expected - start
     result: Float64Array = np.where(distance == 0.0, start, start + factor * distance)
     return result

@@ -89,13 +89,13 @@ def _compared(seen: ObservedCase, prediction: Prediction, fewest: int) -> bool |
         relative = 10.0 * WRONG.get(seen.dtypes[name], 0.0)
         close = is_near(actual, predicted, relative)
         if seen.passed:
-            # Nine tenths are too few here: all but one element of a row are right anyway.
+            # All elements must agree: all but one of a row are right with or without the bug.
             close |= is_near(predicted, seen.expected[name], relative)
             if not close.all():
                 return False
             told += int(np.count_nonzero(~free))
         else:
-            # Where the error is hardly larger than the op's own rounding, it tells nothing.
+            # An error hardly larger than the op's own rounding is no evidence.
             wrong &= ~(close & is_near(actual, seen.expected[name], relative))
             if not agrees(seen, name, predicted, wrong):
                 return False
@@ -117,7 +117,7 @@ def _hypotheses(seen: ObservedCase, *, new: bool = False) -> Iterator[Hypothesis
             yield from _of_dim(seen, dim, size, places, new=new)
 
 
-# What is not read, or too much
+# Hypotheses that an op reads too little or too much
 
 
 def _of_dim(
@@ -184,7 +184,7 @@ def _chosen(
 def _placed(
     seen: ObservedCase, name: str, dim: str, kept: NDArray[np.int_], array: Float64Array
 ) -> Float64Array:
-    """Write results for some indices of a dim to their places in whole outputs."""
+    """Write results for some indices of a dim to these indices of whole outputs."""
     axes = [axis for axis, each in enumerate(seen.axes.get(name, ())) if each == dim]
     for axis in axes:
         if axis >= array.ndim or array.shape[axis] != kept.size:
@@ -251,7 +251,7 @@ def _overread(
 
     sentence = f"actual counts one element beyond the end of {dim}: the first of the next row"
     yield Relation("overread", dim, "1", sentence), make
-    if not inside:  # a mean that divides by what it should have counted
+    if not inside:  # a mean may still divide by the right number
         size = seen.dims[dim]
         yield (
             Relation("overread", dim, "1, not divided by", sentence),

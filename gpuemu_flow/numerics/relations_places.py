@@ -1,4 +1,4 @@
-"""Relations about places in outputs: elements never written, or the only wrong ones."""
+"""Relations about parts of outputs that are never written, or in which all errors lie."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuemu_flow.numerics.relations_inputs import CUT_TILES, Ask
 from gpuemu_flow.quick_dataclass import dataclass
 
 FILLED = 0.5
-"""Share of a place that has to be wrong for the place to be what is wrong."""
+"""Share of the elements of a place that must be wrong if the bug is that place."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ Hypothesis = tuple[Relation, Make]
 
 
 def unwritten(seen: ObservedCase, *, new: bool) -> Iterator[Hypothesis]:
-    """Yield hypotheses of unwritten places; none unless all outputs have one shape."""
+    """Yield hypotheses that parts of outputs were never written; none if their shapes differ."""
     names = list(seen.actual)
     shape = seen.actual[names[0]].shape if names else ()
     if any(seen.actual[name].shape != shape for name in names):
@@ -99,7 +99,7 @@ def _wrong_there(seen: ObservedCase, mask: BoolArray) -> Make:
 
 
 def along(chosen: BoolArray, axis: int, shape: tuple[int, ...]) -> BoolArray:
-    """Return a mask of a shape from a mask over the indices of one axis."""
+    """Expand a mask over the indices of one axis to a mask of a whole shape."""
     sizes = [1] * len(shape)
     sizes[axis] = -1
     return np.broadcast_to(chosen.reshape(sizes), shape)

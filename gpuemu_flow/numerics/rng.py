@@ -1,7 +1,7 @@
 """gpuemu's seeded generator, bit for bit: one value at a time, or as arrays on the same stream.
 
 This module itself does without numpy, so that seeds and whole cases (shape, dtype, layout) can be
-named before numpy is loaded. The array methods load it on first use.
+determined before numpy is loaded. The array methods load it on first use.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class SeededRng(ArrayDraws):
         return self.gen_u64() % length
 
     def choice(self, options: Sequence[T]) -> T:
-        """Return a random one of `options`, which may repeat; raise ValueError if it is empty."""
+        """Return a random element of `options`; raise ValueError if there is none."""
         return options[self.choice_index(len(options))]
 
     def gen_bool(self, probability: float = 0.5) -> bool:
@@ -201,7 +201,8 @@ class SeededRng(ArrayDraws):
     def normal_f64(self, n: int) -> NDArray[np.float64]:
         """Return `n` standard normal values, float64; takes an even number of words.
 
-        Slow (about half a microsecond a value): the last bit is the C library's, not numpy's.
+        It is slow, about half a microsecond per value: the last bit is that of the C library's
+        functions, not of numpy's.
         """
         from gpuemu_flow.numerics.rng_normal import normals_f64  # noqa: PLC0415 - it loads numpy
 

@@ -57,7 +57,7 @@ def draw(kind: str, state: State, count: int) -> tuple[NDArray[Any], State]:
 
 
 def converted(kind: str, words: Words) -> NDArray[Any]:
-    """Return values made of the words of several streams by one of `CONVERSIONS`.
+    """Convert the words of several streams to values by one of `CONVERSIONS`.
 
     Parameters
     ----------

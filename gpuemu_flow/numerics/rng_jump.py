@@ -25,7 +25,7 @@ NIBBLES = STATE_BITS // 4
 SCALAR_LIMIT = 24  # up to it, stepping in Python beats the fixed cost of a look-up
 PREFIX = 1024  # words that one look-up yields
 GROUP_LANES = 500  # lanes placed by one look-up
-PRODUCT_COLUMNS = 256  # of a product at a time, so that its tables stay in the cache
+PRODUCT_COLUMNS = 256  # computed at a time, so that the tables stay in the cache
 
 SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 26))
 
@@ -99,7 +99,7 @@ def basis_words(count: int) -> Words:
 
 
 def step_through(words: Words) -> None:
-    """Fill the rows behind the first two, each column with the words that follow its state.
+    """Fill the rows after the first two: each column gets the words that follow its state.
 
     Two rows are computed at a time, as only the last term of a word depends on the word before it.
     """
@@ -160,7 +160,7 @@ def lane_table(stride: int) -> Words:
     starts[:, 1] = basis_words(stride)[stride:].T
     known = 1
     while known < GROUP_LANES:
-        # A lane's start is also the matrix that advances every other lane by as much.
+        # The states at the start of a lane are also the matrix that advances any state that far.
         more = min(known, GROUP_LANES - known)
         jump, lanes = starts[:, known], starts[:, 1 : more + 1]
         ahead = gf2_product(jump, lanes.reshape(STATE_BITS, 2 * more))

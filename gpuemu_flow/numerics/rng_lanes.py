@@ -83,7 +83,7 @@ class RandomLanes:
         return int(self.starts[0, -1]), int(self.starts[1, -1])
 
     def draw_columns(self, conversion: Conversion, block: NDArray[Any]) -> None:
-        """Fill `block`, one lane per row; its columns are a multiple of `TILE`."""
+        """Fill `block`, one lane per row; the number of columns must be a multiple of `TILE`."""
         tile = self._values.view(conversion.dtype)[: self._words.size].reshape(self._words.shape)
         for done in range(0, block.shape[1], TILE):
             self._advance()

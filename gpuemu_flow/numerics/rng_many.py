@@ -27,14 +27,14 @@ from gpuemu_flow.numerics.rng_words import (
 T = TypeVar("T")
 
 FEWEST_STREAMS, WORDS_PER_STREAM = 3, 12
-"""Streams from which on stepping all of them takes less time than looking up each one's words.
+"""Fewest streams for which stepping them together is faster than looking up the words of each.
 
-A step costs the same for few streams as for many, a look-up hardly depends on the number of words:
-a stream more is needed for every so many words.
+A step costs the same for any number of streams, and a look-up costs the same for any number of
+words. Hence each `WORDS_PER_STREAM` words need one stream more.
 """
 
 FEWEST_ARRAY = 12
-"""Streams from which on one word of each costs less with numpy than without it."""
+"""Fewest streams for which drawing one word of each is faster with numpy."""
 
 
 class SeededStreams(ArrayDraws):

@@ -1,4 +1,4 @@
-"""Normal values from uniform values, equal to those by the C library, but in whole arrays."""
+"""Normal values from whole arrays of uniform values, equal to what the C library computes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SINE_SERIES = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9, 0
 
 
 def normals_f64(uniforms: Doubles) -> Doubles:
-    """Return the standard normal values of pairs of uniform ones, each by the C library.
+    """Turn pairs of uniform values into pairs of standard normal ones, by the C library.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _cosine(angle: Doubles) -> Doubles:
 def _signed_sine(angle: Doubles, half_turns: Doubles, sign: Doubles) -> Doubles:
     """Return ``sign * sin(angle - half_turns * pi)`` for a difference in [-pi/2, pi/2].
 
-    Own series rather than numpy's float64 sine, which branches on the quadrant of each value.
+    It uses its own series, because numpy's float64 sine branches on the quadrant of each value.
     """
     scratch = half_turns * _PI_HIGH
     x = angle - scratch

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpuemu_flow.numerics.products import Edit, wrapping_edits
 from gpuemu_flow.numerics.single import MAKERS
@@ -41,29 +41,30 @@ _DTYPE_ARGUMENT = {  # where a method or function takes its dtype when it is not
     "full": 2,
 }
 _MAKER = '__import__("gpuemu_flow.numerics.single").numerics.single.MAKERS["{name}"]'
-"""A call that needs no import at the head of the file."""
+"""Expression that needs no import at the top of the file."""
+_LINE_END = re.compile(rb"(?<=\n)|(?<=\r)(?!\n)")
 _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=quote)""")
 
 
 def shadow_source(source: str, wrap: str = "") -> str | None:
     """Return the source with float64 arithmetic turned into float32, all lines in place.
 
-    Replaced are: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or an
-    imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``; ``x.double()``,
-    by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where a dtype is
-    expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and their like),
-    the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the builtin
-    ``float``. Calls of numpy's functions that make float64 unless told otherwise (``np.zeros(n)``,
-    ``np.asarray(x)``, ...) become calls of those in `single`. Comments, docstrings, formatting and
-    line numbers stay.
+    These are replaced: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or
+    an imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``;
+    ``x.double()``, by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where
+    a dtype is expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and
+    their like), the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the
+    builtin ``float``. Calls of numpy's functions that make float64 unless told otherwise
+    (``np.zeros(n)``, ``np.asarray(x)``, ...) become calls of those in `single`. Comments,
+    docstrings, formatting and line numbers stay.
 
     Parameters
     ----------
     source : str
         Python source.
     wrap : str
-        ``operands``: besides, operands of matrix products pass through `operand.rounded`;
-        ``steps``: so do the results of arithmetic and of calls; see `products`.
+        ``operands``: operands of matrix products also pass through `operand.rounded`; ``steps``:
+        the results of arithmetic and of calls do, too; see `products`.
 
     Returns
     -------
@@ -110,13 +111,13 @@ class _Finder:
 
     def __init__(self, source: str, tree: ast.Module) -> None:
         self._lines = _split_lines(source)
-        self._tree = tree
-        self._torch = _module_names(tree, "torch")
-        self._parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-        self._numpy = _module_names(tree, "numpy") - self._parameters
+        self._nodes = tuple(ast.walk(tree))
+        self._torch = _module_names(self._nodes, "torch")
+        self._parameters = {node.arg for node in self._nodes if isinstance(node, ast.arg)}
+        self._numpy = _module_names(self._nodes, "numpy") - self._parameters
         self._skipped = {
             id(inner)
-            for node in ast.walk(tree)
+            for node in self._nodes
             if isinstance(node, ast.JoinedStr)  # positions inside f-strings are wrong before 3.12
             for inner in ast.walk(node)
         }
@@ -125,10 +126,10 @@ class _Finder:
         dtype_nodes = dict(self._dtype_expressions())
         called_bare = {
             id(node.func)
-            for node in ast.walk(self._tree)
+            for node in self._nodes
             if isinstance(node, ast.Call) and not node.args and not node.keywords
         }
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             if id(node) in self._skipped:
                 continue
             if isinstance(node, ast.Name):
@@ -144,7 +145,7 @@ class _Finder:
 
     def _dtype_expressions(self) -> Iterator[tuple[int, str]]:
         """Yield the id of each expression where a dtype is expected, and its text for float32."""
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             if not isinstance(node, ast.Call):
                 continue
             root: ast.expr = node.func
@@ -156,7 +157,7 @@ class _Finder:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
             position = _DTYPE_ARGUMENT.get(called)
             if position is not None and position < len(node.args):
-                # Tensor.to and Tensor.type are torch's, whatever they are called on.
+                # The methods ``to`` and ``type`` are taken to be those of torch tensors.
                 if called in ("to", "type") and self._torch:
                     text = f"{min(self._torch)}.float32"
                 yield id(node.args[position]), text
@@ -211,11 +212,11 @@ class _Finder:
         return Edit(node.lineno, node.col_offset, node.col_offset + length, text)
 
 
-def _module_names(tree: ast.Module, module: str) -> set[str]:
+def _module_names(nodes: Iterable[ast.AST], module: str) -> set[str]:
     """Return the names that a module is imported under."""
     return {
         alias.asname or module
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Import)
         for alias in node.names
         if alias.name == module or (alias.name.startswith(f"{module}.") and not alias.asname)
@@ -227,12 +228,13 @@ def _split_lines(source: str) -> list[bytes]:
 
     Form feeds and Unicode separators end no line of Python, unlike for ``str.splitlines``.
     """
-    return re.split(rb"(?<=\n)|(?<=\r)(?!\n)", source.encode())
+    return _LINE_END.split(source.encode())
 
 
 def _apply(source: str, edits: list[Edit]) -> str:
     lines = _split_lines(source)
-    # From the end, so that places stay; what is put in front of a replaced word comes after it.
+    # From the end, so that earlier positions stay valid; of two edits at one position, an insertion
+    # is made last.
     for edit in sorted(edits, key=lambda e: (e.line, e.start, e.end), reverse=True):
         line = lines[edit.line - 1]
         lines[edit.line - 1] = line[: edit.start] + edit.text.encode() + line[edit.end :]

@@ -25,7 +25,7 @@ else:
 
 PRODUCTS = (np.dot, np.vdot, np.inner, np.outer, np.tensordot, np.einsum, np.convolve)
 _WRITING = (np.copyto, np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal)
-"""Functions whose first argument is written to, and has to be the caller's own."""
+"""Functions that write to their first argument, which must not be replaced by a copy."""
 _STAYING: ContextVar[bool] = ContextVar("staying_single", default=False)
 _NARROWED = {"d": np.float32, "D": np.complex64}
 
@@ -80,7 +80,7 @@ class Single(Base):
 
 
 def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the inputs, plain float32 arrays wrapped so that their arithmetic stays in float32."""
+    """Wrap the inputs' plain float32 arrays so that their arithmetic stays in float32."""
     return {
         name: array.view(Single)
         if type(array) is np.ndarray and array.dtype == np.float32
@@ -90,7 +90,7 @@ def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float32 arrays viewed as `kind`, whose class has these attributes."""
+    """Return the inputs with float32 arrays viewed as a `kind` that has these attributes."""
     made = type(kind.__name__, (kind,), attributes) if attributes else kind
     return {
         name: array.view(made) if array.dtype == np.float32 else array
@@ -143,7 +143,7 @@ def narrowed(value: Any, *, weak: bool = True) -> Any:
 
 
 def _as_float(value: Any) -> Any:
-    """Convert integers that would widen float32 operands to floats, as `narrowed` does."""
+    """Convert integers to floats, as `narrowed` does, because they would widen float32 operands."""
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iu":
         return value
     return value.item() if isinstance(value, np.generic) else value.astype(np.float32)
@@ -156,7 +156,7 @@ def _takes_float32_alone(ufunc: np.ufunc) -> bool:
 
 
 def _argument(func: Any, value: Any) -> Any:
-    """Narrow the arrays in an argument of a numpy function, also integers of a product."""
+    """Narrow the arrays in an argument of a numpy function; for a product, integers, too."""
     if type(value) in (list, tuple):
         return type(value)(_argument(func, inner) for inner in value)
     if isinstance(value, Single):
@@ -167,7 +167,7 @@ def _argument(func: Any, value: Any) -> Any:
 
 @contextmanager
 def staying_single() -> Iterator[None]:
-    """Replace numpy's functions of `MAKERS` while inside, so that they make arrays of this kind."""
+    """While inside, let the functions of `MAKERS` return `Single` arrays for float32 ones."""
     token = _STAYING.set(True)
     try:
         yield

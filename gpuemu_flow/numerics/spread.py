@@ -25,14 +25,14 @@ HEADROOM = 1024.0
 """Factor on the inputs that float32 must withstand without overflow."""
 
 STEEPEST = HEADROOM**8
-"""Growth under `HEADROOM` above which a result is an exponential, whose overflow is its own."""
+"""Growth under `HEADROOM` above which a result counts as exponential and may overflow."""
 
 SANE_SHARE = 0.5
-"""Largest tolerance, as a share of the scale of its value, that a verdict can rest on: with twice
-as much, zeros would pass."""
+"""Largest tolerance, as a share of the scale of the value, that permits a verdict: with twice as
+much, zeros would pass."""
 
 NOISE_SHARE = 0.25
-"""Largest change under noise, as a share of the largest value, that a verdict can rest on."""
+"""Largest change under noise, as a share of the largest value, that permits a verdict."""
 
 ROUNDED_FACTOR = 2.0
 """Factor by which the errors of a right op may exceed the changes by rounding to a narrower type.
@@ -40,7 +40,7 @@ It does not grow with the length of sums: each operand is rounded once, and the 
 as the op."""
 
 ACCOUNTED = 16.0
-"""Largest factor by which the magnitudes may exceed the measured error's share; see `Spread`."""
+"""Factor by which S may exceed what the measured error supports; see `Spread._accounted`."""
 
 
 class Spread:
@@ -107,7 +107,7 @@ class Spread:
         self._fold(self._changed(values) / FACTOR, self._flushed)
 
     def add_beyond(self, values: NDArray[Any]) -> None:
-        """Add a right result of arithmetic beyond float32's range.
+        """Add a right result that differs because values leave float32's range.
 
         Integers that it changes have no verdict.
         """
@@ -156,8 +156,8 @@ class Spread:
 
         The first of `at_magnitudes` is the reference at |x|; in the others each |x| has grown by a
         factor of its own. A sum of magnitudes never shrinks as they grow, so that the value at |x|
-        should be the smallest. Where another value is smaller, |x| lies beside a pole, and S
-        proves nothing. An exponential at |x| is no sum of magnitudes at all.
+        should be the smallest. Where another value is smaller, |x| lies near a pole, and S proves
+        nothing. An exponential at |x| is no sum of magnitudes at all.
         """
         if self.fmt is None:
             return
@@ -209,10 +209,10 @@ class Spread:
         terms : int
             Largest number of terms of a sum.
         usual : float
-            The largest |x|, or 1. The part of S up to it needs no other evidence, since an
+            The largest |x|, or 1. An S up to this size needs no other evidence, since an
             intermediate result may well be as large.
         weak : bool
-            S is at least `usual` or the largest result, whichever is smaller.
+            True if S is at least the smaller of `usual` and the largest result.
         safety : float
             Factor on E.
         """
@@ -226,7 +226,7 @@ class Spread:
         own = factor * (safety * self._error + unit_roundoff * magnitude)
         measured = own + ROUNDED_FACTOR * safety * self._rounded
         if self._largest > 0.0:
-            # All zeros moved off zero would leave nothing to judge, and zero is what zero gives.
+            # Without this test, an output of zeros would have no element with a verdict.
             sane = (measured <= SANE_SHARE * scale) & (self._noise <= NOISE_SHARE * self._largest)
             self.unstable |= self.finite & ~sane
         judged = self.finite & ~self.unstable
@@ -256,7 +256,8 @@ class Spread:
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
-            # What its peers show must not take the verdict from an element that is stable itself.
+            # The errors of its peers must not take the verdict from an element that is stable
+            # itself.
             allowed = np.maximum(own, np.minimum(spread, SANE_SHARE * scale))
         allowed = allowed + FACTOR * growth(longest_dim) * self._flushed
         allowed += 2.0 * spacing(self._reference, self.fmt) + least(self.fmt, longest_dim)
@@ -265,7 +266,7 @@ class Spread:
         return ElementBound(allowed, self.unstable if self.unstable.any() else None)
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Return the condition that errors drawn with rounded operands give.
+        """Derive, from errors drawn with rounded operands, the condition that excuses an op.
 
         The variance is the mean over an element's binade, plus the variance of rounding the output,
         plus the square of `error`.
@@ -287,9 +288,10 @@ class Spread:
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
         """Return the sum of magnitudes S, limited to what the measured error supports.
 
-        If the computation made rounding errors of that size, moving the terms of a sum by a
-        rounding each must show: S / E is at most about the root of their number. An evaluation at
-        |x| that is merely large, as ``1 / (relu(-x) + eps)`` is, has no such effect.
+        If the computation had rounding errors as large as S implies, E would show them, since each
+        term of a sum was moved by a rounding: S / E is at most about the root of the number of
+        terms. An evaluation at |x| that is merely large, as ``1 / (relu(-x) + eps)`` is, has no
+        such effect.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)

@@ -22,8 +22,8 @@ SAMPLE_SIZE = 4096
 """Elements of larger outputs from which percentiles and mean relative and ulp errors are taken."""
 
 FULL_EXTREMES = 1 << 18
-"""Outputs of up to this many elements have an exact largest relative and ulp error; of larger ones,
-so many elements are looked at, in blocks spread evenly."""
+"""Outputs of up to this many elements have an exact largest relative and ulp error; in larger
+ones, this many elements are examined, in blocks spread evenly."""
 
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
@@ -67,10 +67,10 @@ class Totals:
 
     count: int = 0
     judged: int = 0
-    finite: int = 0  # judged by a finite expected value
+    finite: int = 0  # judged, with a finite expected value
     nan: int = 0  # expected to be NaN, and right
     failing: int = 0
-    failing_values: int = 0  # output not NaN, and not right but for a strict policy
+    failing_values: int = 0  # failing, but neither as NaN nor by a strict policy alone
     failing_nan: int = 0
     failing_inf: int = 0
     first_nan: int | None = None
@@ -84,7 +84,7 @@ class Totals:
     worst_value: Worst = field(default_factory=Worst)
 
     def add_proven(self, count: int, sum_abs: float) -> None:
-        """Add a block of which every element is known to be finite and to pass."""
+        """Add a block whose elements are all known to be finite and to pass."""
         self.count += count
         self.judged += count
         self.finite += count
@@ -127,7 +127,7 @@ class Totals:
     ) -> None:
         """Include the largest errors of judged elements, without counting them.
 
-        `start` is the flat position of the first element, or an array with those of all elements.
+        `start` is the flat position of the first element, or an array of the positions of all.
         """
         if actual.size == 0:
             return

@@ -20,7 +20,7 @@ class TensorBytesError(ValueError):
 class ImpossibleShapeError(TensorBytesError):
     """Error of a shape that no array can have.
 
-    The dims are limited even if one of them is 0.
+    The other dims are limited even if one dim is 0.
     """
 
 
@@ -49,7 +49,7 @@ def tensor_of(raw: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Arr
     ------
     ImpossibleShapeError
     TensorBytesError
-        A byte is no bool.
+        If a byte of a bool is neither 0 nor 1.
     """
     if dtype == "bool" and raw.size and int(raw.max()) > 1:
         raise TensorBytesError("holds bytes that are no bool")

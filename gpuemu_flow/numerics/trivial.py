@@ -64,7 +64,8 @@ class TrivialReport:
     accepted : tuple of str
         Candidates that passed every case on which they were tried: the oracle is too weak.
     tried, passed : dict of str to int
-        Per candidate the cases on which it was wrong, and those of them on which it passed.
+        Per candidate, the number of cases on which it was wrong, and on how many of these it
+        passed.
     weak_strategies : dict of str to tuple of str
         Per candidate the strategies of the cases on which it passed.
     """
@@ -111,9 +112,9 @@ def trivial_candidates(
     Returns
     -------
     list of TrivialCandidate
-        Left out are candidates that cannot be made (no input, or no earlier output, has the
-        shapes), and those that are right: zeros where the reference is all zeros. The constant is
-        the median of the finite expected values, which of all constants comes nearest to passing.
+        A candidate is left out if it cannot be made (no input, or no earlier output, has the
+        shapes), or if it is right, as zeros are if the reference is all zeros. The constant is the
+        median of the finite expected values, which of all constants comes nearest to passing.
     """
     wanted = dtypes or {}
     right = {
@@ -159,7 +160,7 @@ def assess(results: Iterable[TrivialResult]) -> TrivialReport:
 def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Round values to a dtype as an op would store them: beyond its range they become Inf.
 
-    Integers wrap; NaN and Inf become 0 in them.
+    In an integer dtype, values wrap, and NaN and Inf become 0.
     """
     target = numpy_dtype(dtype)
     if values.dtype == target:
@@ -185,9 +186,9 @@ def _median(values: NDArray[Any]) -> float:
 
 
 def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
-    """Return an input as each output that it can be reshaped or broadcast to, else zeros.
+    """Return outputs that copy an input, reshaped or broadcast, and zeros where that is impossible.
 
-    None when it fits no output.
+    The result is None if the input fits no output.
     """
     outputs: dict[str, NDArray[Any]] = {}
     fits = False

@@ -48,9 +48,9 @@ def fill_uniform(
 ) -> NDArray[Any]:
     """Return `count` values, each from one word of the stream, or a row of them for each stream.
 
-    Floats are uniform in [-10, 10), signed integers in [-100, 99], unsigned integers the low bits
-    of the word, bool true for its lower half. float16 is truncated from float32, the narrower
-    formats are rounded to nearest even from float32.
+    Floats are uniform in [-10, 10) and signed integers in [-100, 99]. Unsigned integers are the low
+    bits of the word. A bool is true if the word is below 2**63. float16 is truncated from float32;
+    the narrower formats are rounded to nearest even from float32.
 
     Parameters
     ----------

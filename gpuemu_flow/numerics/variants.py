@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 _MARK = " ~ "
 WITH_GRADIENTS = "inputs that require gradients"
-"""The label of outputs that the op itself gives in training: they have to be right, too."""
+"""The label of the outputs that the op returns in training, which must be right, too."""
 
 Arrays = Mapping[str, NDArray[Any]]
 

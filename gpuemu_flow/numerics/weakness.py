@@ -14,16 +14,16 @@ from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.types import CheckResult, Tolerance, Verdict, WeakOutput
 
 GLANCE = 4096
-"""Elements that are looked at first: nearly always they show that there is nothing to say."""
+"""Number of elements examined first; nearly always they show that no comparison is weak."""
 
 BLOCK = 1 << 20
-"""Elements that are looked at together else."""
+"""Number of elements examined at a time afterwards."""
 
 
 def only_zeros(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
     """Tell whether a case's inputs have elements, and all of them are 0."""
     filled = [array for array in (inputs or {}).values() if array.size]
-    # The first element shows nearly always that there is nothing to say.
+    # Nearly always the first elements already show that the inputs are not all zero.
     plain = bool(filled) and not any(array.flat[0] for array in filled)
     return plain and not any(np.count_nonzero(array) for array in filled)
 

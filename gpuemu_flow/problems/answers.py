@@ -24,7 +24,7 @@ def described(answer: Mapping[str, Json]) -> ProblemFacts:
     Raises
     ------
     ProbeError
-        The answer is none that our adapters give.
+        Our adapters give no such answer.
     """
     try:
         return ProblemFacts(

@@ -33,7 +33,7 @@ from gpuemu_flow.types import Json
 _HEAD = "# Written by gpuemu-flow import; yours to change.\n"
 _VALIDATION: dict[str, Json] = {
     "dtypes": ["float32"],
-    # What a test gives its kernel is contiguous and finite.
+    # Tests pass contiguous and finite values to their kernels.
     "layouts": ["contiguous"],
     "strategies": ["core"],
 }
@@ -55,7 +55,7 @@ class _Writer:
 
 
 def import_pytest(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
-    """Make a workspace of the comparisons in tests. Nothing of them is run.
+    """Make a workspace of the comparisons in tests, without running the tests.
 
     Parameters
     ----------

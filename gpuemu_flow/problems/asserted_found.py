@@ -1,4 +1,4 @@
-"""Find tests that compare two values, and their parameters, by their text alone."""
+"""Find tests that compare two values, and their parameters; no code is run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ORDER = {"assert_close": (_ATOL, _RTOL)}  # Triton's; PyTorch's takes them by n
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that one ``parametrize`` gives together.
+    """Parameters that one ``parametrize`` sets together.
 
     Attributes
     ----------
@@ -208,7 +208,7 @@ def _largest_difference(node: ast.expr) -> Comparison | None:
 
 
 def looks_expected(names: Iterator[str] | Sequence[str]) -> int:
-    """Return 1 if names say that a value is the expected one, -1 for the actual one, else 0."""
+    """Return 1 if names suggest that a value is the expected one, -1 for the actual one, else 0."""
     said = 0
     for name in names:
         if _EXPECTED.search(name.lower()):

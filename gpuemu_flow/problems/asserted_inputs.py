@@ -71,7 +71,7 @@ class StatementReader:
     ----------
     sizes : KnownSizes
     dtypes : mapping of str to str
-        Names that mean a dtype: `FOLLOWS`, or a dtype.
+        By name, the dtype that it stands for, or `FOLLOWS`.
     fixed : set of str
         Names of constants that are to stay as they are.
     taken : set of str
@@ -89,7 +89,7 @@ class StatementReader:
     local: dict[str, int] = field(default_factory=dict)
 
     def read(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        """Return the statements with the tensors taken out, and note them in `made`."""
+        """Return the statements without calls that make tensors; record the tensors in `made`."""
         return [self._statement(one) for one in body]
 
     def _statement(self, node: ast.stmt) -> ast.stmt:
@@ -135,7 +135,7 @@ class StatementReader:
             shape = _shape(chain.base, self.sizes)
             return SizedTensor(shape) if shape is not None else None
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-            # A method that keeps the shape, of an expression that has one.
+            # The call of a method that may keep the shape of a tensor whose shape is known.
             owner = self._size(value.func.value)
             self.sizes.known[GIVEN] = owner
             name = ast.Name(GIVEN, ast.Load())
@@ -211,7 +211,7 @@ class StatementReader:
         return {}
 
     def _ends(self, call: ast.Call) -> tuple[float, float]:
-        """Return the bounds of a uniform draw; 0 and 1 where they are not written as numbers."""
+        """Return the bounds of a uniform draw; 0 and 1 replace bounds not written as numbers."""
         first = 0 if last_name(call.func) == "uniform_" or _library(call) == "numpy" else 9
         names = {key.arg: key.value for key in call.keywords}
         low, high = call.args[first : first + 2] if len(call.args) > first + 1 else (None, None)

@@ -1,4 +1,4 @@
-"""Find the modules beside a test that it imports, by the text of its imports."""
+"""Find the local modules that a test imports, by the text of its imports."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _RESERVED = ("adapters", "asserted")
 
 @dataclass
 class LocalModules:
-    """The modules beside one file of tests, which are no installed packages.
+    """The modules next to one file of tests that are not installed packages.
 
     Attributes
     ----------
     file : Path
     root : Path
-        The folder that was given; modules are looked for in it, above the file, and as far up as
-        the project reaches.
+        The folder that is imported. Modules are looked for in it, and in the folders above the file
+        that belong to the project.
     found : dict of str to bytes
         Files by their path in the workspace.
     """
@@ -65,7 +65,7 @@ class LocalModules:
         return text
 
     def mention(self, text: str, word: str) -> bool:
-        """Tell whether a program, or a package of these modules that it imports, has a word."""
+        """Tell whether a word occurs in a program, or in a local module that it imports."""
         sought = re.compile(rb"\b" + word.encode() + rb"\b")
         if sought.search(text.encode()):
             return True

@@ -1,4 +1,4 @@
-"""Sort a test's parameters: sizes, dtypes, scalars, implementations or a choice."""
+"""Classify a test's parameters: sizes, dtypes, scalars, implementations or a choice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuemu_flow.types import Json
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LARGEST_LOCAL = 128
-"""Integers above it that a test names are taken for sizes that may be scaled."""
+"""Named integers of a test above this value are taken for sizes that may be scaled."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class ParameterOfTest:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Return the dims that stand for its sizes."""
+        """Return the dims that stand for the parameter's sizes."""
         if self.kind != "shape":
             return (self.name,)
         return tuple(f"{self.name}{at}" for at in range(len(self.values[0])))
 
     def sizes(self, dim: str) -> list[int]:
-        """Return the values of the size that one of its dims stands for."""
+        """Return the sizes that one of the parameter's dims takes."""
         if self.kind != "shape":
             return [int(one) for one in self.values]
         return [int(one[self.dims.index(dim)]) for one in self.values]
@@ -133,7 +133,7 @@ def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Paramete
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
-    """Return the integers, by name, of single assignments in a test that contain a large one."""
+    """Return the integers, by name, from assignments of large integers to names set once."""
     found: dict[str, int] = {}
     stored = [
         one.id
@@ -149,7 +149,7 @@ def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
 
 
 def named_integers(node: ast.stmt) -> dict[str, int]:
-    """Return the integers that a statement gives names, if it does nothing else."""
+    """Return the integers that a statement assigns to names, if it does nothing else."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         return {}
     target, value = node.targets[0], node.value

@@ -54,7 +54,7 @@ class ComparisonSide:
     needed : frozenset of str
         Names that are bound before the statements: parameters, and names of the file.
     own : frozenset of str
-        The names among them that are no framework's.
+        The names in `needed` that belong to no framework.
     top : tuple of ast.stmt
         Statements of the file's top level that the side needs.
     names : frozenset of str
@@ -70,7 +70,7 @@ class ComparisonSide:
 
     @property
     def inputs(self) -> set[str]:
-        """Return the names of the inputs that it uses."""
+        """Return the names of the inputs that the side uses."""
         return {
             str(node.slice.value)
             for one in (*self.body, self.value)
@@ -244,7 +244,7 @@ def _is_local_size(node: ast.stmt, parameters: Parameters) -> bool:
 
 
 def _prefix(body: list[ast.stmt], line: int) -> list[ast.stmt]:
-    """Return the statements before a line, down into the block that it stands in."""
+    """Return the statements before a line, including those in the block that contains it."""
     found: list[ast.stmt] = []
     for node in body:
         if node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -287,7 +287,7 @@ def _actual_and_expected(
 
 
 def _calling(side: ComparisonSide) -> list[str]:
-    """Return the names that tell a side's role: its value's, and its own functions'."""
+    """Return the names that hint at a side's role: of its value, and of its own functions."""
     return [*(n for n in names_read(side.value) if "." not in n), *sorted(side.own)]
 
 
@@ -305,7 +305,7 @@ def _demand_bound(names: AbstractSet[str], parameters: Parameters, module: Modul
 
 
 def _skips(test: Test, needed: AbstractSet[str]) -> tuple[str, ...]:
-    """Return notes on conditions under which the test is skipped, which are not kept."""
+    """Return notes on the test's skip conditions, which the op does not take over."""
     found = []
     for node in walk_all(test.node.body):
         if isinstance(node, ast.If) and names_read(node.test) & needed:
@@ -422,7 +422,7 @@ def _input(made: MadeTensor, parameters: Parameters, dims: AbstractSet[str]) -> 
 
 
 def _end(value: Json, parameters: Parameters, dims: AbstractSet[str]) -> Json:
-    """Return a bound of a range, evaluated at the smallest sizes unless it names only dims."""
+    """Return a bound of a range, evaluated at the smallest sizes if names in it are no dims."""
     if not isinstance(value, str):
         return value
     tree = ast.parse(value, mode="eval")

@@ -27,7 +27,7 @@ def names_read(node: ast.AST) -> set[str]:
     for one in ast.walk(node):
         if isinstance(one, ast.Attribute) and one.attr == "grad":
             base = first_name(one.value)
-            # Of a comprehension any of its names may be meant.
+            # The base is a comprehension's variable, which may stand for any of the names.
             owners = {each for each in found if _GRADIENT not in each} if base in inner else {base}
             found |= {f"{each}{_GRADIENT}" for each in owners}
     return found
@@ -54,11 +54,11 @@ class Slicer:
     Attributes
     ----------
     wanted : set of str
-        Names whose values are needed at this place.
+        Names whose values the statements kept so far need.
     buffers : set of str
         Names that calls may write into.
     graph : mapping of int to (set of str)
-        The names that a backward pass reaches, by the identity of its statement.
+        The names that a backward pass reaches, by ``id()`` of its statement.
     """
 
     wanted: set[str]
@@ -71,7 +71,8 @@ class Slicer:
         Parameters
         ----------
         weak : bool
-            True if the statements may not be run: their values can also come from before them.
+            True if the statements may be skipped at run time, so that earlier values can still be
+            used.
         """
         kept = [self._needed_part(one, weak) for one in reversed(body)]
         return [one for one in reversed(kept) if one is not None]
@@ -167,7 +168,7 @@ class Slicer:
 
 
 def backward_graph(body: Sequence[ast.stmt]) -> dict[int, set[str]]:
-    """Return the names that each backward pass reaches, by the identity of its statement."""
+    """Return the names that each backward pass reaches, by ``id()`` of its statement."""
     known: dict[str, set[str]] = {}
     found: dict[int, set[str]] = {}
     for node in walk_all(body):
@@ -219,7 +220,7 @@ class ModuleText:
     tree: ast.Module
 
     def closure(self, names: AbstractSet[str]) -> tuple[list[ast.stmt], set[str]]:
-        """Return the statements on which names depend, in order, and all names that these read."""
+        """Return the statements on which names depend, and all names that the statements read."""
         wanted, kept = set(names), set()
         changed = True
         while changed:

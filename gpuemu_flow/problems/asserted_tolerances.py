@@ -1,4 +1,4 @@
-"""Take over the tolerances that a test compares with, where it asks for that."""
+"""Take over the tolerances that a test compares with, if the user asks for that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuemu_flow.types import Json
 _NAMES = ("atol", "rtol")
 _BY_DTYPE = {"float16": (1e-5, 1e-3), "bfloat16": (1e-5, 1.6e-2), "float32": (1e-5, 1.3e-6),
              "float64": (1e-7, 1e-7)}  # fmt: skip
-"""Those of ``torch.testing.assert_close``, absolute and relative."""
+"""Absolute and relative tolerances of ``torch.testing.assert_close``."""
 
 
 def tolerances_of(

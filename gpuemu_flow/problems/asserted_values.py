@@ -1,4 +1,4 @@
-"""Values that stand in a test's text: lists, numbers, dtypes and sizes; nothing is run."""
+"""Read values from a test's text: lists, numbers, dtypes and sizes; nothing is run."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def replaced(node: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
 
 @dataclass(frozen=True)
 class SizedTensor:
-    """A tensor of which the sizes are known.
+    """A tensor whose sizes are known.
 
     Attributes
     ----------
@@ -227,7 +227,7 @@ Size = int | str | tuple["int | str", ...] | SizedTensor | None
 
 @dataclass
 class KnownSizes:
-    """Names of a test whose sizes are known, as its statements are read in order."""
+    """The known sizes of a test's names, collected as its statements are read in order."""
 
     expander: Expander
     known: dict[str, Size] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
 
 MOST_ELEMENTS = 1 << 18
-"""Elements of one input beyond which constant axes are scaled down."""
+"""Largest number of elements of one input; with more, constant axes are scaled down."""
 _CAPS = (256, 128, 64, 32)
 _PLAIN_FLOATS = ("float32", "float16", "bfloat16")
 _INDICES = ("int16", "int32", "int64")
@@ -144,7 +144,7 @@ def _try(
     Raises
     ------
     ProbeError
-        It does not run, or its outputs have other shapes than the definition says.
+        The reference does not run, or its outputs have other shapes than the definition states.
     """
     inputs: dict[str, Json] = {}
     for name, one in definition.inputs.items():
@@ -224,7 +224,7 @@ def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str
 def _dims(
     prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, ...] | str]:
-    """Return the sizes of the variable axes with which the reference runs."""
+    """Return, for each variable axis, the sizes with which the reference runs."""
     found: dict[str, tuple[int, ...] | str] = {}
     base = axes.spread()
     for name in axes.free:
@@ -282,7 +282,7 @@ def _scalar_values(definition: Definition, name: str, one: TensorDefinition) -> 
 
 
 def _files(definition: Definition, taken: ImportedProblem, told: AxisRules) -> dict[str, bytes]:
-    """Return the files of a problem by path in its own folder."""
+    """Return the files of a problem by their paths in the problem's folder."""
     return {
         "reference.py": _COLLECTION.with_reference(taken.source.source, "the reference"),
         "problem.json": json_file(_described(definition, taken, told)),

@@ -19,7 +19,7 @@ _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)
 
 @dataclass
 class Axes:
-    """Sizes of a definition, and the rules that they keep.
+    """Sizes of a definition, and the rules that they satisfy.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class Axes:
     derived : dict of str to str
         Expressions of other axes.
     offsets : dict of str to str
-        Inputs that hold offsets, and the axis that they end at.
+        Inputs that hold offsets, each with the axis whose size is the last offset.
     kept : list of str
-        Constraints that cases have to keep.
+        Constraints that cases have to satisfy.
     """
 
     consts: dict[str, int]
@@ -79,7 +79,7 @@ def axes_of(definition: Definition) -> Axes:
 
 
 def rules_of_axes(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
-    """Return the rules by which axes that only outputs have follow from axes of inputs.
+    """Return rules that compute the axes that only outputs have from axes of inputs.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def _last_of(node: ast.expr) -> str:
 def sizes_to_try(
     definition: Definition, name: str, *, small: bool, varied: bool
 ) -> tuple[int, ...]:
-    """Return the sizes to try of an axis: those of the workloads, and `CLASSES` if wanted."""
+    """Return the sizes of an axis to try: those of the workloads, and `CLASSES` if wanted."""
     theirs = {sizes[name] for sizes in definition.sizes}
     if small:
         theirs = {size for size in theirs if size <= LARGEST_SIZE}

@@ -1,4 +1,4 @@
-"""Find a collection's problems and candidates in files, by their text alone: nothing runs here."""
+"""Find a collection's problems and candidates in the text of files; no code is run."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def read_source(path: Path) -> bytes:
 
 
 def plain_name(text: str) -> str:
-    """Return a name that ops and files may have."""
+    """Convert a text to a name that ops and files may have."""
     return _NAME.sub("_", text).strip("_.-")[:80] or "problem"
 
 

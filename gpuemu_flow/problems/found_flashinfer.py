@@ -1,4 +1,4 @@
-"""Read definitions, workloads and solutions of FlashInfer-Bench, by text alone."""
+"""Read definitions, workloads and solutions of FlashInfer-Bench; no code is run."""
 
 from __future__ import annotations
 

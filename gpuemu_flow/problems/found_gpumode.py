@@ -1,4 +1,4 @@
-"""Find problems of GPU MODE's reference-kernels and their submissions, by text alone."""
+"""Find problems of GPU MODE's reference-kernels and their submissions; no code is run."""
 
 from __future__ import annotations
 

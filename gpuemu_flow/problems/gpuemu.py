@@ -1,4 +1,4 @@
-"""Published gpuemu workspaces: their ops, kernels and corpus, judged as they were there."""
+"""Published gpuemu workspaces: their ops, kernels and corpus, with the same judgement."""
 
 from __future__ import annotations
 
@@ -45,10 +45,12 @@ _KERNEL_FILES = ("source", "ptx", "cubin")
 
 
 def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
-    """Make a workspace of a published one: a folder, or its `gpuemu.toml`. Nothing of it is run.
+    """Make a workspace of a published one, without running its code.
 
     Parameters
     ----------
+    path : Path
+        The folder of the published workspace, or its `gpuemu.toml`.
     announce : callable
         Called with each op's name.
 
@@ -90,10 +92,10 @@ class _Ops:
     Attributes
     ----------
     config : Path
-        The file that they stand in.
+        The file that defines the ops.
     places : Places
     left : list of SkippedProblem
-        Gets the ops that could not be taken.
+        List to which ops that cannot be taken are added.
     """
 
     config: Path
@@ -103,7 +105,7 @@ class _Ops:
     taken: list[ImportedProblem] = field(default_factory=list)
 
     def add(self, line: int, table: Mapping[str, Json]) -> None:
-        """Add one op, or say why not."""
+        """Add one op; if it cannot be taken, add the reason to `left`."""
         name = str(table.get("name", ""))
         where = f"{self.config}:{line}: {name or 'an op'}"
         try:
@@ -207,7 +209,7 @@ def _adapters(corpus: list[CorpusOp]) -> dict[str, bytes]:
 
 
 def _original(config: Path, places: Places) -> dict[str, bytes]:
-    """Return the published configuration under another name where the new one replaces it."""
+    """Return the published configuration, renamed, if the new one would replace it; else {}."""
     if not places.in_place or places.prefix or not is_file(config):
         return {}
     content = read_source(config)

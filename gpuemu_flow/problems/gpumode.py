@@ -34,7 +34,7 @@ from gpuemu_flow.types import DTYPES, Json
 
 MOST_VARIANTS = 16
 MOST_ELEMENTS = 1 << 17
-"""Elements of one input; beyond them sizes are halved further, to stay below 4 MiB."""
+"""Limit on elements of one input, to stay below 4 MiB; with more, sizes are halved further."""
 _CAPS = (128, 64, 32, 16)
 _ODD = (1, 7, 33)
 _RUNTIME = ("gpumode.py", "files.py", "stand_in.py", "tensors.py")
@@ -158,7 +158,7 @@ def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) 
 
 
 def _wanted(tests: Sequence[Mapping[str, Json]], name: str, options: Options) -> tuple[int, ...]:
-    """Return an argument's sizes in the tests, and more odd sizes if the tests have odd ones."""
+    """Return an argument's sizes in the tests, and further odd sizes if the tests have odd ones."""
     theirs = [test[name] for test in tests if type(test.get(name)) is int]
     sizes = {halved(value, _CAPS[0]) if options.small else value for value in theirs}
     if any(value % 2 for value in theirs if value > 1):
@@ -239,7 +239,7 @@ def _notes(task: Task, about: ProblemFacts) -> tuple[str, ...]:
 
 
 def _files(task: Task, content: Mapping[str, Json]) -> dict[str, bytes]:
-    """Return the files of a problem by path in its own folder."""
+    """Return the files of a problem by their paths in the problem's folder."""
     source = task.source
     original = repr(source.path.name)
     return {

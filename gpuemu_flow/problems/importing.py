@@ -21,7 +21,7 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 
 DATA = (".json", ".npz")
-"""Ends of names of what an import wrote about a problem, for the reference and the candidates."""
+"""Suffixes of the data files that an import writes for a reference and its candidates."""
 APART = ("problems/*/candidates",)
 """Globs of the candidates' files."""
 _OP = """\
@@ -67,9 +67,9 @@ class Collection:
     suffix : str
         Suffix of a candidate's file.
     triton_if : tuple of str
-        Words of candidates that need Triton's interpreter.
+        Words in a candidate that show that it needs Triton's interpreter.
     skip_if : tuple of str
-        Words of candidates that cannot run here.
+        Words in a candidate that show that it cannot run here.
     """
 
     name: str
@@ -99,10 +99,10 @@ class ImportAttempt:
     ----------
     name : str
     place : str
-        Shown where the problem cannot be taken.
+        Where the problem was found; shown if it cannot be taken.
     take : callable
         Tries the problem's code in the workers that it is given. Returns the problem, and its files
-        by path in its own folder. Raises `ProbeError`.
+        by their paths in the problem's folder. Raises `ProbeError`.
     """
 
     name: str
@@ -122,7 +122,7 @@ def import_each(
     Parameters
     ----------
     left : list of SkippedProblem
-        Gets the problems that are not taken.
+        List to which problems that are not taken are added.
     announce : callable
         Called with each problem's name before its code is tried.
     """
@@ -177,7 +177,7 @@ def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
 def _op_table(
     taken: ImportedProblem, collection: Collection, folder: str, files: Iterable[str]
 ) -> OpTemplate:
-    """Return an op's table; `files` are those of its problem, by path in its own folder."""
+    """Return an op's table; `files` are paths of its problem's files in the problem's folder."""
     return OpTemplate(
         problem=taken.source.name,
         op=f"{folder}/op.py",

@@ -96,7 +96,7 @@ def _ask(prober: Prober, what: str, constants: Constants, *, values: bool = Fals
 
 
 def _files(taken: ImportedProblem) -> dict[str, bytes]:
-    """Return the files of a problem by path in its own folder."""
+    """Return the files of a problem by their paths in the problem's folder."""
     source = taken.source
     return {
         "reference.py": _COLLECTION.with_reference(source.source, repr(source.path.name)),

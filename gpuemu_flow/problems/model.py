@@ -46,7 +46,7 @@ class ProblemSource:
     path : Path
     source : bytes
     constants : mapping of str to int
-        Integers that the file gives a name at its top level.
+        Integers that the file assigns to names at its top level.
     candidates : tuple of CandidateProgram
     """
 
@@ -69,7 +69,8 @@ class Argument:
     dtype : str
     floating : bool
     low, high : float or None
-        The least and the largest value seen; of integers drawn by ``randint``, its bounds.
+        The least and the largest value seen; for integers drawn by ``randint``, the bounds of the
+        draw.
     kind : str
         Kind of the values, as `docs/inputs.md` names it.
     part : str
@@ -129,7 +130,7 @@ class ProblemFacts:
     init : tuple of JSON
     arguments : tuple of Argument
     globals : mapping of str to JSON
-        Names of the file whose values differ from its own.
+        Globals whose values differ from those in the file, since constants were changed.
     outputs : tuple of ReferenceOutput
         Empty unless the model was run.
     free : frozenset of str
@@ -161,7 +162,7 @@ class ImportedProblem:
     ----------
     source : ProblemSource
     about : ProblemFacts
-        Facts about it with the sizes that the workspace begins from.
+        Facts about the problem with the sizes that the workspace begins with.
     dims : mapping of str to (tuple of int)
         Sizes that vary, by the name of a constant.
     axes : tuple of tuple of (int or str)

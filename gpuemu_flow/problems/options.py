@@ -19,15 +19,15 @@ class Options:
     candidates : tuple of Path
         Further files or folders with candidates.
     small : bool
-        Scale sizes down.
+        True to scale sizes down.
     varied : bool
-        Try other sizes than those of the problem.
+        True to try other sizes than those of the problem.
     cases : int
-        Per op.
+        Number of cases per op.
     into : Path
         Folder of the workspace.
     keep_tolerances : bool
-        Take over the tolerances of tests.
+        True to take over the tolerances of tests.
     """
 
     candidates: tuple[Path, ...] = ()
@@ -39,7 +39,7 @@ class Options:
 
 
 def halved(value: Json, cap: int) -> Json:
-    """Halve a size until it is at most `cap` (0: no cap); return a value of no size unchanged."""
+    """Halve a size until it is at most `cap` (0: no cap); return other values unchanged."""
     while cap and type(value) is int and value > cap:
         value //= 2
     return value

@@ -23,9 +23,9 @@ CONFIG = "gpuemu.toml"
 _UNUSED = ("frameworks", "xla_compatible")
 _PASSED_ON = ("policies", "ci", "execution", "daemon", "storage", "targets")
 _DEFAULT_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-3}
-"""Those of gpuemu 0.1.0 where its file has no ``[validation]`` at all."""
+"""Tolerances of gpuemu 0.1.0 for a file without any ``[validation]``."""
 _OTHER_TOLERANCE = 1e-5
-"""Of a dtype that a file with ``[validation]`` does not name."""
+"""Tolerance of a dtype that a file with ``[validation]`` does not name."""
 
 
 @dataclass(frozen=True)

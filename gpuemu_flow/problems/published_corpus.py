@@ -29,7 +29,7 @@ from gpuemu_flow.types import Json
 META, SCHEMA, RUN = "meta.json", "op_schema.json", "run"
 _KNOWN = {"name", "kernel", "reference", "op_schema", "tolerances", "requires_gpu"}
 _TOLD = {"description", "version", "author", "license", "tags", "notes", "category", "url"}
-"""Keys that say something to readers only."""
+"""Keys that inform readers and have no effect."""
 _STORED = {"cases", "seeds", "failures", "baseline", "baselines", "seed"}
 
 
@@ -43,7 +43,7 @@ class CorpusOp:
     path : Path
         Path of the op's `meta.json`.
     kernel : str
-        Path of the file whose `run` takes a dict of arrays, in the new workspace.
+        Path, in the new workspace, of the file whose `run` takes a dict of arrays.
     reference : JSON
         A program.
     schema, tolerances : mapping of str to JSON
@@ -66,7 +66,7 @@ class _NotTakenError(Exception):
 
 
 def find_corpus(places: Places, names: list[str], left: list[SkippedProblem]) -> list[CorpusOp]:
-    """Return the ops described below a folder, named unlike `names`.
+    """Return the ops described below a folder, with names that are not in `names`.
 
     Raises
     ------

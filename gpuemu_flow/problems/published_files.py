@@ -81,7 +81,7 @@ class Places:
 
     def _module(self, name: str, function: str) -> str:
         if self.prefix:
-            # A dotted name begins at the workspace, which lies above now.
+            # A dotted name starts at the published workspace, which is not the present one.
             stem = name.replace(".", "/")
             for file in (f"{stem}.py", f"{stem}/__init__.py"):
                 if is_file(self.root / file):

@@ -13,7 +13,7 @@ from gpuemu_flow.types import FailureKind, Json, Verdict
 SCORE_VERSION = 1
 _JUDGES = (FailureKind.REFERENCE, FailureKind.GENERATOR)
 _LACKING = frozenset({"framework-missing", "triton-missing"})
-"""Errors of a machine on which the candidate cannot run; they say nothing of the candidate."""
+"""Errors of a machine on which the candidate cannot run; they say nothing about the candidate."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Score:
     Attributes
     ----------
     problem, candidate : str
-        The op's name, split at its last ``/``; without one the candidate has no name.
+        The op's name, split at its last ``/``; without a ``/``, the candidate has no name.
     correct : bool or None
         None where nothing was judged.
     cases, passed : int

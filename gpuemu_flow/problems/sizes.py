@@ -17,9 +17,9 @@ Try = Callable[[Constants], ProblemFacts]
 MOST_TRIES = 120
 _WORDS = ("min", "max", "cdiv")
 SMALL = (32, 24, 40, 16, 48, 20, 28, 12)
-"""Values that constants are scaled to; different constants get different ones where that runs."""
+"""Values that constants are scaled to; they get different ones if the model runs with these."""
 MOST_ELEMENTS = 1 << 14
-"""Elements of one input above which its sizes are scaled further."""
+"""Largest number of elements of one input; with more, sizes are scaled further."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class CachedAttempts:
 def scale_down(
     tries: CachedAttempts, constants: Constants
 ) -> tuple[dict[str, int], ProblemFacts | None]:
-    """Return the smallest constants found with which the model runs, and the facts about it then.
+    """Return the smallest constants found with which the model runs, and the facts of that run.
 
     Constants that depend on each other stay unscaled if the model runs with no scaled ones.
     """
@@ -91,7 +91,7 @@ def _distinct(count: int) -> list[int]:
 
 
 def largest(about: ProblemFacts) -> int:
-    """Return the elements of the largest input."""
+    """Return the number of elements of the largest input."""
     sizes = [1]
     for shape in about.shapes:
         size = 1
@@ -129,7 +129,7 @@ def vary(
     Parameters
     ----------
     wanted : mapping of str to (tuple of int), optional
-        The sizes to try of each constant; by default 1, odd ones, and some around its own.
+        The sizes to try for each constant; by default 1, odd sizes, and some near the constant.
     """
     axes: list[list[int | str]] = [list(shape) for shape in about.shapes]
     dims: dict[str, tuple[int, ...]] = {}

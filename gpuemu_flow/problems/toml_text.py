@@ -21,10 +21,10 @@ class OpTemplate:
     op : str
         The file with the function ``load``, which is given a candidate's file.
     candidates : str
-        Glob of their files.
+        Glob of the candidates' files.
     reference : str
     triton_if, skip_if : tuple of str
-        Words of candidates that need Triton's interpreter, or cannot run here.
+        Words in a candidate that show that it needs Triton's interpreter, or cannot run here.
     taken : ImportedProblem
         The problem.
     shared : tuple of str
@@ -56,7 +56,7 @@ def workspace_text(
     ops : sequence of OpTemplate
     cases : int
     hidden : sequence of str
-        Paths of files that no candidate may read: the problems' own, with their references, and
+        Paths of files that no candidate may read: those of the problems, including references, and
         those that candidates were copied from.
     apart : sequence of str
         Globs of candidates' files: no candidate may read another one's file.

@@ -19,8 +19,8 @@ class YamlError(Exception):
 def read_yaml(data: bytes) -> Json:
     """Return plain data: mappings, lists, texts, numbers, booleans and None.
 
-    Aliases are refused, since a few lines of them stand for gigabytes; tags are refused but for
-    those of plain data.
+    Aliases are refused, since a few lines of them can expand to gigabytes. Tags other than those of
+    plain data are refused, too.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Baselines of a workspace: store the present results, and compare with stored ones."""
+"""Store the present results of a workspace as baselines, and compare results with them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow import __version__
+from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
@@ -50,12 +51,13 @@ if TYPE_CHECKING:
 def bring_up_to_date(
     workspace: Workspace, listener: Listener | None = None, *, to_compare: bool = False
 ) -> RunReport:
-    """Run everything stale, so that a baseline or a comparison shows the present state.
+    """Run all stale tasks, so that a baseline or a comparison shows the present state.
 
     Parameters
     ----------
     to_compare : bool
-        True if outdated results suffice, as for a comparison; they cannot be stored.
+        True if outdated results may be used, as in a comparison. They cannot be stored in a
+        baseline.
 
     Raises
     ------
@@ -78,7 +80,7 @@ class StoredBaseline:
     ----------
     baseline : Baseline
     replaced : bool
-        True if the baseline replaced another of the same name.
+        True if the baseline replaced an older one of the same name.
     dropped : tuple of str
         Tags of the oldest baselines, deleted because of ``storage.max_baselines``.
     """
@@ -148,7 +150,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
 
 
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
-    """Compare the present results and kernels with a baseline; find renamed ones by old names."""
+    """Compare the present results and kernels with a baseline; match renamed ops and kernels."""
     kernels, results = _current(workspace, report)
     found = BaselineDiff(baseline)
     configured = {op.name: op for op in workspace.config.ops}
@@ -164,6 +166,8 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
         for dtype in dict.fromkeys((*new, *old)):
             gone = op not in configured or dtype not in configured[op].dtypes
             unjudged = GONE if gone else _unjudged(shown.get((op, dtype)))
+            if not unjudged and _has_lost_program(configured[op], old.get(dtype)):
+                unjudged = Verdict.SKIPPED.value
             one = _result(op, dtype, old.get(dtype), new.get(dtype), threshold, unjudged)
             found.results.append(replace(one, was=former.get(op, "")))
     return found
@@ -172,7 +176,7 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
 def _kernel_diffs(
     workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
 ) -> Iterator[tuple[str, KernelDiff]]:
-    """Compare each kernel with the baseline's; import the code for kernels only here."""
+    """Yield each kernel's name and its differences to the baseline."""
     from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
     from gpuemu_flow.graph.compile_kernels import kernel_policy  # noqa: PLC0415
 
@@ -195,15 +199,20 @@ def _kernel_diffs(
 
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
-    """Return the difference for a kernel that is no longer configured."""
+    """Return the difference, with a regression added for a kernel that is no longer configured."""
     from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
 
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
     return replace(kernel, judgements=(*kernel.judgements, judgement))
 
 
+def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
+    """Tell whether only clients can run an op that had a program when the baseline was stored."""
+    return op.op is None and old is not None and old.get(IDENTITY) not in (None, identity_of(op))
+
+
 def _unjudged(result: OpResult | None) -> str:
-    """Return the verdict on an op and dtype without cases if it can be a regression; else empty."""
+    """Return the verdict on an op and dtype without cases, or '' if it is no regression."""
     if result is None or result.cases:
         return ""
     back = result.verdict is Verdict.ERROR or result.absence is Absence.OUTDATED
@@ -218,7 +227,7 @@ def _result(
     threshold: float,
     unjudged: str,
 ) -> ResultDiff:
-    """Compare two summaries; `unjudged` explains a summary that is missing now."""
+    """Compare two summaries; `unjudged` is the verdict if the new summary is missing."""
     if new is None:
         before = None if old is None else old["verdict"]
         worse = unjudged and before == Verdict.PASSED.value
@@ -241,7 +250,7 @@ def _result(
 def _current(
     workspace: Workspace, report: RunReport
 ) -> tuple[dict[str, list[Json]], dict[str, dict[str, Json]]]:
-    """Return the figures and summaries of everything that this run brought up to date."""
+    """Return a report's figures of kernels and summaries of ops, in a baseline's form."""
     folder = workspace.cache.folder
     kernels: dict[str, list[Json]] = {}
     results: dict[str, dict[str, Json]] = {}
@@ -270,7 +279,7 @@ def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
     Raises
     ------
     KeyError, TypeError, ValueError
-        When they are not of that form.
+        The entry does not have the expected form.
     """
     from gpuemu_flow.artifacts.metrics import KernelMetrics  # noqa: PLC0415
 

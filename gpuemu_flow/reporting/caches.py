@@ -1,4 +1,4 @@
-"""Measure, check and clean the caches of a workspace: its own, and one that it shares."""
+"""Measure, check and clean the caches of a workspace: its own cache and a shared one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OnWait = Callable[[str], None]
 
 @dataclass
 class Size:
-    """Numbers of objects in a cache, and their bytes; None where a server does not list them."""
+    """Numbers of objects in a cache, and their total bytes; None if a server does not list them."""
 
     entries: int | None = None
     entry_bytes: int | None = None
@@ -50,11 +50,11 @@ class CacheFacts:
     folder : str
     own : Size
     limit : int
-        Largest size of the workspace's own blobs, in bytes; 0 for no limit.
+        Maximum size of the workspace's own blobs, in bytes; 0 for no limit.
     remote, mode : str
-        URL of the shared cache, empty for none, and ``read`` or ``write``.
+        `remote` is the URL of the shared cache, empty for none. `mode` is ``read`` or ``write``.
     signed : bool
-        Entries of the shared cache must have a signature.
+        True if entries of the shared cache must have a signature.
     answers : str
         ``yes``, or the reason why the shared cache does not answer; empty without one.
     shared : Size
@@ -76,14 +76,14 @@ class CacheFacts:
 
 @dataclass
 class CacheCheck:
-    """The result of looking at all objects of a cache.
+    """The result of checking all objects in a cache.
 
     Attributes
     ----------
     entries, blobs : int
-        Objects that were looked at.
+        Numbers of objects that were checked.
     damaged : list of str
-        Objects whose content does not fit their name.
+        Objects whose content does not match their name.
     removed : int
         Number of damaged objects that were removed.
     """
@@ -95,7 +95,7 @@ class CacheCheck:
 
 
 def cache_facts(workspace: Workspace) -> CacheFacts:
-    """Measure the caches; send the shared one a single request."""
+    """Measure the caches; the shared cache gets only one request."""
     cache = workspace.cache
     names = list(cache.files.list_files(cache.blobs.folder, "", depth=1))
     has_actions = (cache.folder / "actions").exists()
@@ -197,7 +197,7 @@ def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
 
 
 def verify_shared(workspace: Workspace) -> CacheCheck:
-    """Read all objects of a shared folder; where it may be written to, remove damaged ones.
+    """Read all objects of a shared folder; remove damaged ones if the folder may be written to.
 
     Raises
     ------
@@ -225,7 +225,7 @@ def _is_sound(folder: FolderTransport, kind: str, key: str, limit: int, place: C
     sink = BytesIO()
     try:
         if not folder.get(kind, key, sink, limit):
-            return True  # somebody has just removed it
+            return True  # another process has just removed it
         if kind == CONTENT:
             return digest_bytes(sink.getvalue()) == key
         decode(key, sink.getvalue(), place.secret)
@@ -235,7 +235,7 @@ def _is_sound(folder: FolderTransport, kind: str, key: str, limit: int, place: C
 
 
 def clear_shared(workspace: Workspace) -> int:
-    """Delete all objects of a shared folder, and count them.
+    """Delete all objects of a shared folder, and return their number.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A whole check in one process: select, run within a time limit, compare with a baseline."""
+"""Make a whole check in one process: select, run with a time limit, compare with a baseline."""
 
 from __future__ import annotations
 
@@ -45,27 +45,28 @@ class ReportRequest:
     words : tuple of str
         Ops, tasks, groups and targets; none means everything.
     quick : bool
-        Check only their comparisons in ``ci.quick_dtypes``, and lints.
+        True to check only comparisons in ``ci.quick_dtypes``, and lints.
     baseline : str or None
-        Tag of a baseline, or a file that one was exported to.
+        Tag of a baseline, or the file of an exported baseline.
     jobs : int or None
-        Tasks at a time; None takes ``ci.parallel_jobs``, 0 means one per processor.
+        Number of parallel tasks; None for ``ci.parallel_jobs``, 0 for one per processor.
     fail_on_regression : bool or None
-        None takes the value of ``[policies]`` if there is a baseline.
+        True if a regression makes the report fail; None for the value in ``[policies]`` if there is
+        a baseline.
     limited : bool
-        ``ci.thorough_timeout`` applies, except to a quick run.
+        True to apply ``ci.thorough_timeout``; a quick run is not limited.
     pictures : bool
-        Failing cases are run again, to draw them.
+        True to run failing cases again, to draw them.
     require_all : bool
         True if a requested item without a verdict keeps the report from being a success.
     confirm : bool
-        New cases are run, to confirm the causes of failures.
+        True to run new cases that confirm the causes of failures.
     since : str
-        Only tasks that changed since this commit; empty for all tasks.
+        A commit, to select only tasks that changed since then; empty for all tasks.
     shard : Shard or None
-        Only the tasks of this shard.
+        A shard, to select only its tasks; None for all tasks.
     elsewhere : Elsewhere or None
-        Machines that run tasks in place of this machine.
+        Machines that run the tasks instead of this one.
     """
 
     words: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ class ReportRequest:
 
     @property
     def mode(self) -> str:
-        """Name the selection that is checked: ``quick``, ``all`` or the selected words."""
+        """Return the name of the selection: ``quick``, ``all`` or the selected words."""
         return " ".join((*([QUICK] if self.quick else []), *self.words)) or "all"
 
 
@@ -98,12 +99,13 @@ def check(
     """Bring the requested tasks up to date and report on them.
 
     Failing cases and the history are recorded. `announce` is called with an op's name before new
-    cases are run to find the cause of its failures, and `conclude` after a run without ``--quick``.
+    cases are run to find the cause of its failures. `conclude` is called after a run without
+    ``--quick``.
 
     Raises
     ------
     UsageError
-        For words that name nothing, and for a baseline that does not exist.
+        A word names nothing, or the baseline does not exist.
     """
     baseline = _baseline(workspace, request.baseline)
     ci = workspace.config.ci
@@ -158,7 +160,7 @@ def check(
 def _quick(
     workspace: Workspace, options: session.RunOptions, listener: Listener | None
 ) -> tuple[RunReport, dict[str, str], bool]:
-    """Return comparisons in the quick dtypes and lints, and a note on each op left out."""
+    """Run comparisons in the quick dtypes, and lints; also return a note on each op left out."""
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
     chosen = session.chosen_tasks(workspace, options)
     names = tuple(
@@ -170,7 +172,7 @@ def _quick(
     nothing = RunReport(TaskCounts(), (), (), nothing_due=options.may_be_nothing)
     run, status, timed_out = nothing, dict[str, str](), False
     if names:
-        # Kernels have no dtype, and are not left out.
+        # Kernels have no dtype, so they are never left out.
         words = replace(options, dtypes=(*dtypes, ""))
         quick = replace(options, words=names)
         outcome, run = run_and_report(workspace, quick, listener, asked=words)
@@ -200,7 +202,7 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
 def _part(
     workspace: Workspace, shard: Shard | None, environ: Mapping[str, str]
 ) -> ShardPart | None:
-    """Return the part that a report is about, with a digest of the whole split."""
+    """Return a report's shard, with the digests that a merge needs; None for a whole report."""
     if shard is None:
         return None
     from gpuemu_flow.selection import shards  # noqa: PLC0415 - seldom needed
@@ -223,7 +225,7 @@ def _gate(workspace: Workspace, request: ReportRequest) -> bool:
 
 
 def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunReport:
-    """Return tasks that the time limit ended, or that could not begin, as skipped results."""
+    """Add tasks that the time limit ended, or that could not begin, as skipped results."""
     ended = {name for name, status in outcome.status.items() if status in ("failed", "pending")}
     reason = f"cut off: the run took longer than ci.thorough_timeout, {limit:g} s"
     arches = {
@@ -254,7 +256,7 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
 def against(
     workspace: Workspace, baseline: Baseline | None, run: RunReport, *, partial: bool
 ) -> tuple[list[Regression], BaselineDiff | None]:
-    """Find what got worse since the last run, or against a baseline.
+    """Find regressions since the last run, or against a baseline.
 
     Returns
     -------
@@ -265,7 +267,7 @@ def against(
     if baseline is None:
         return _since_last_run(run), None
     found = baselines.diff(workspace, baseline, run)
-    if partial:  # what was not asked for is not missing
+    if partial:  # items that were not requested are not missing
         found.drop_missing()
     return found.regressions(), found
 

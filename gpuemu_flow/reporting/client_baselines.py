@@ -1,4 +1,4 @@
-"""Parts of a baseline that the daemon's clients store: submitted results, figures of kernels."""
+"""Store the parts of a baseline that come from the daemon's clients: results and kernel figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuemu_flow.types import Json, Verdict
 def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResult]) -> int:
     """Store the clients' newest results in a baseline, and leave its other parts unchanged.
 
-    The ops that only clients run get their summaries too, so that ``diff`` sees them.
+    Summaries of the ops that only clients run are stored, too, so that ``diff`` compares them.
 
     Returns
     -------

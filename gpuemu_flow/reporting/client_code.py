@@ -11,19 +11,19 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.results import ResultStore, StoredResult
 
 LARGEST = 1 << 30
-"""Bytes: a file of code that has grown beyond them is not read, and counts as changed."""
+"""Maximum size in bytes of a file of code; a larger file is not read, and counts as changed."""
 SHOWN = 3
 _LOST = "files that are not recorded any more"
 
 
 @dataclass(frozen=True)
 class ChangedFiles:
-    """Files of a submission's code that changed since it was run.
+    """Files of a submission's code that changed since the code was run.
 
     Attributes
     ----------
     edited, gone : tuple of str
-        Paths as they are stored: relative to the workspace if they lie in it.
+        Stored paths, relative to the workspace if they are in it.
     """
 
     edited: tuple[str, ...] = ()
@@ -39,8 +39,7 @@ class ClientCode:
     Parameters
     ----------
     workspace : Workspace
-        The workspace, which records the files that were checked, so that the next run checks them
-        again.
+        The workspace, which records the checked files so that the next run checks them again.
     store : ResultStore
     """
 

@@ -1,4 +1,4 @@
-"""Figures of one failing case's outputs, small enough to draw."""
+"""Reduce one failing case's outputs to figures that are small enough to draw."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 MAX_ROWS, MAX_COLUMNS = 32, 64
 MAX_ELEMENTS = 1 << 24
 _LEVEL_ENDS = (0.0, 0.1, 0.5, 1.0, 10.0, 1000.0)
-_LOWEST, _HIGHEST = -40, 40  # decades; what is beyond is drawn at the edge
+_LOWEST, _HIGHEST = -40, 40  # decades; values beyond are drawn at the edge
 SHOWN_VALUES = 64
 FEW_VALUES = 8
 
@@ -37,7 +37,7 @@ def draw(
         The output's name.
     actual, expected, inputs : mapping of str to ndarray
     criteria : Criteria
-        Tolerance, policy and dtypes that the outputs are compared by.
+        Tolerance, policy and dtypes with which the outputs are compared.
     """
     contracts = criteria.contracts
     dtypes = criteria.dtypes
@@ -126,7 +126,7 @@ def _edges(size: int, most: int) -> NDArray[np.intp]:
 def scatter(
     expected: NDArray[np.float64], error: NDArray[np.float64], failed: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, int, int], ...]:
-    """Count elements by half decades of magnitude and of error: (x, y, number, number failing)."""
+    """Count elements by half decades: (x of magnitude, y of error, number, number failing)."""
     with np.errstate(all="ignore"):
         x = _half_decades(np.abs(expected))
         y = _half_decades(error)
@@ -141,7 +141,7 @@ def scatter(
 
 
 def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return ``floor(2 log10 v)``; zero lies below everything, NaN and Inf above."""
+    """Return ``floor(2 log10 v)``; zeros get the lowest value, NaN and Inf the highest."""
     tiny, huge = 2 * _LOWEST, 2 * _HIGHEST
     found = np.full(values.shape, float(huge))
     finite = np.isfinite(values)
@@ -156,7 +156,7 @@ def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
 
 
 def values_text(array: NDArray[Any]) -> str:
-    """Format a small tensor's values, the few that differ from the rest, or the first and last."""
+    """Format all values of a small tensor, or the few that differ from the rest, or both ends."""
     values = np.asarray(to_float64(array) if array.dtype.kind == "V" else array)
     with np.printoptions(threshold=SHOWN_VALUES, edgeitems=3, linewidth=90, precision=9):
         return (_few_that_differ(values) if values.size > SHOWN_VALUES else "") or str(values)

@@ -1,4 +1,4 @@
-"""Complete a run's result to the whole document that a report shows."""
+"""Complete the result of a run to a whole report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gather(
     status: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Report:
-    """Complete a run's result to a whole report: every case, places of failures, history.
+    """Complete a run's result to a whole report: every case, locations of failures, history.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
-    """List the cases of a report's ops, in its order.
+    """List the cases of a report's ops, in the order of the report.
 
     Of the cases that clients submitted, only failing ones are listed.
     """
@@ -123,7 +123,7 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
 def known_failures(
     workspace: Workspace, run: RunReport
 ) -> dict[tuple[str, int, str], KnownFailure]:
-    """Look the failing cases of a report up in the store of failures."""
+    """Find the failing cases of a report in the store of failures."""
     wanted = {(f.op, f.case.seed, f.case.dtype) for f in run.failures}
     if not wanted:
         return {}
@@ -137,7 +137,7 @@ def known_failures(
 
 
 def repository(root: Path, environ: Mapping[str, str]) -> Path:
-    """Return the folder that code review services name files from: the workspace or a parent."""
+    """Return the repository's root, to which code review services make paths relative."""
     checkout = environ.get("GITHUB_WORKSPACE") or environ.get("CI_PROJECT_DIR") or ""
     if checkout and root.is_relative_to(Path(checkout).resolve()):
         return Path(checkout).resolve()
@@ -150,7 +150,7 @@ def repository(root: Path, environ: Mapping[str, str]) -> Path:
 def op_places(
     workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
 ) -> dict[str, FileLine]:
-    """Find the source, or else the table, of each op that did not pass or got worse."""
+    """Return the source location, or else the table, of each op that did not pass or got worse."""
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}
     wanted |= {regression.op for regression in worse}
@@ -162,7 +162,7 @@ def op_places(
 
 
 def kernel_places(workspace: Workspace, base: Path) -> dict[str, FileLine]:
-    """Find the source or artifact of each configured kernel."""
+    """Return the location of the source or artifact of each configured kernel."""
     found = {}
     for kernel in workspace.config.kernels:
         source = next((p for p in (kernel.source, kernel.ptx, kernel.cubin) if p), None)
@@ -182,7 +182,7 @@ def _op_place(op: OpConfig, config: Path, base: Path) -> FileLine:
 
 
 def _definition(path: Path, function: str) -> int:
-    """Return the line of ``def function``; 0 when it cannot be told."""
+    """Return the line of ``def function``; 0 if it cannot be found."""
     try:
         if path.stat().st_size > MAX_SOURCE_BYTES:
             return 0

@@ -1,4 +1,4 @@
-"""History of runs: one line for each, for the trend of each op's worst error."""
+"""Keep a history of runs, one line per run, to show the trend of each op's worst error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuemu_flow.types import Json, Verdict, number_from_json, number_to_json
 
 NAME = "history.jsonl"
 KEPT_RUNS = 100
-SLACK_RUNS = 25  # lines beyond the limit before the file is written anew
+SLACK_RUNS = 25  # lines above the limit at which the file is rewritten
 MAX_BYTES = 32 << 20
 VERSION = 1
 
@@ -32,7 +32,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
     Raises
     ------
     StoreError
-        When the disk refuses.
+        The file cannot be written.
     """
     results = _shorts(report)
     if not results or report.interrupted:
@@ -49,7 +49,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
 
 
 def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
-    """Tell whether a run executed nothing, and the last line already holds its results."""
+    """Tell whether a run executed nothing, so that the last line already holds its results."""
     lines = () if report.executed else _lines(cache)
     last = next(iter(lines[-1:]), b"")
     try:

@@ -1,4 +1,4 @@
-"""Look at a workspace without running it: states, explanations, cleaning."""
+"""Show the states of tasks, explain them, and clean a workspace, without running tasks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SYSTEM = ("<", "/usr/", "/lib")
 
 
 def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplanation]:
-    """Explain why each of the named tasks would run, or say that it is current.
+    """Explain for each of the named tasks why it would run, or that it is current.
 
     Parameters
     ----------
     words : iterable of str
-        As `run` takes them; without any, the tasks that would run.
+        Tasks, named as for `run`; empty for all tasks that would run.
     """
     words = tuple(words)
     states = workspace.states()
@@ -70,7 +70,7 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplan
 def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
     """List the observed inputs of a program, except its sources and the system's libraries.
 
-    The omitted ones count, too, but they are the same for all programs.
+    The omitted inputs also belong to the key, but they are the same for all programs.
     """
     names = workspace.snapshot.observed.names([spec.name])
     files = [path for path in names.files - set(spec.sources) if not path.startswith(_SYSTEM)]
@@ -85,7 +85,7 @@ def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
 def _origins(
     workspace: Workspace, states: TaskStates, name: str, stale: set[str]
 ) -> tuple[OriginTask, ...]:
-    """Find the tasks before `name` that would run for their own reasons."""
+    """Find the tasks upstream of `name` that would run because their own keys changed."""
     tasks = workspace.graph.tasks
     found = []
     for before in workspace.graph.upstream([name]) - {name}:
@@ -98,7 +98,7 @@ def _origins(
 def list_workspace(
     workspace: Workspace, words: Iterable[str], *, with_status: bool
 ) -> WorkspaceListing:
-    """List tasks, groups and skipped ops; with `with_status`, say which tasks are current."""
+    """List tasks, groups and skipped ops; `with_status` adds the state of each task."""
     graph = workspace.graph
     chosen = select(workspace, words)
     stale = workspace.stale(chosen) if with_status else set()
@@ -147,7 +147,7 @@ def op_durations(workspace: Workspace, words: Iterable[str]) -> dict[str, float]
 
 
 def workspace_status(workspace: Workspace) -> WorkspaceStatus:
-    """Count tasks by state and last verdicts, and measure the cache."""
+    """Count tasks by state, and results by last verdict, and measure the cache."""
     graph, cache = workspace.graph, workspace.cache
     report, stale, outdated = known_report(workspace)
     every = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
@@ -176,12 +176,12 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
 
 
 def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool) -> int:
-    """Delete the clients' submissions for the named ops, or for all, and count the results.
+    """Delete the clients' submissions for the named ops, or for all; return the number of results.
 
     Parameters
     ----------
     only : bool
-        True if nothing else is to be forgotten, so that each word must be an op.
+        True if only submissions are to be deleted, so that each word must be an op.
 
     Raises
     ------
@@ -203,12 +203,12 @@ def clean_workspace(
     whole_cache: bool,
     on_wait: Callable[[str], None] | None = None,
 ) -> int:
-    """Forget tasks and count them; `on_wait` is told which process holds the workspace.
+    """Forget tasks, and return their number; `on_wait` gets the process that has the lock.
 
     Raises
     ------
     UsageError
-        For words that name nothing.
+        A word names nothing.
     """
     chosen = select(workspace, words)
     cache = workspace.cache
@@ -221,7 +221,7 @@ def clean_workspace(
             states.forget(name)
             cache.files.remove(cache.folder / workspace.graph.tasks[name].target)
         if whole_cache:
-            # Recorded failures keep their inputs: they are results, not cache.
+            # The inputs of recorded failures are kept, since they are results and not only cached.
             cache.blobs.collect(0, FailureStore(cache).pinned())
             cache.close()
             for part in ("actions", "staging", "quarantine", "logs"):

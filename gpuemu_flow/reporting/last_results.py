@@ -1,4 +1,4 @@
-"""Results of the last run, read without compiling or running anything: for editors."""
+"""Read the results of the last run for editors, without compiling or running anything."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class LastResults:
     results : mapping of str to tuple of OpResult
         Results of each op, one per dtype.
     outdated : frozenset of str
-        Ops with a changed input since: a file, the configuration, or a task before them. Ops that
-        crashed on unchanged inputs are not among them: their results report the crash.
+        Ops with an input that has changed since: a file, the configuration, or a task upstream. Ops
+        that crashed on unchanged inputs are not included, since their results report the crash.
     failures : mapping of str to tuple of FailureRecord
         Recorded failures of each op, newest first.
     """
@@ -50,15 +50,15 @@ NOTHING = LastResults({}, frozenset(), {})
 def last_results(root: Path) -> LastResults:
     """Return the last results of a workspace; empty if there are none, or they are damaged.
 
-    No program is run and no configuration is read, so that it is safe in a folder of unknown
-    origin.
+    This is safe in a folder of unknown origin, since no program is run and no configuration is
+    read.
     """
     known = snapshot.load(root / plan.CACHE_NAME / SNAPSHOT_NAME, root)
     if known is None:
         return NOTHING
     folder = known.settings.cache_dir
     if folder and not Path(os.path.normpath(folder)).is_relative_to(root):
-        return NOTHING  # only the configuration, which is not read here, may name a folder outside
+        return NOTHING  # only the configuration, not read here, may name one outside
     cache = WorkspaceCache(Path(folder) if folder else root / plan.CACHE_NAME)
     try:
         outdated, broken = _state(known, cache)
@@ -76,7 +76,7 @@ def _results(
         if spec.stage != stages.COMPARE:
             continue
         result = builder.op_result(spec)
-        if spec.name in broken:  # an older result says nothing of an op that made none
+        if spec.name in broken:  # an older result does not describe an op that now has none
             reason = broken[spec.name]
             result = OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason)
         if result is not None:
@@ -85,14 +85,13 @@ def _results(
 
 
 def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
-    """Return the ops with changes, and the reasons why tasks have no result, or none that counts.
+    """Return the ops with changed inputs, and the reason for each task without a valid result.
 
-    Only records decide, as in `reporting.report.known_report`. A task that ended in an error counts
-    as unchanged, although a run would try it again.
+    The states come only from records, as in `reporting.report.known_report`. A task that ended in
+    an error counts as unchanged, although a run would try it again.
     """
     lookup = Discovery(known.files, ignored=[cache.folder])
-    before = dict(known.files.entries)
-    changed = known.files.refresh(sorted(before))
+    changed = known.files.refresh()
     tasks, graph = known.graph.tasks, known.graph
     if any(known.files.digest(path) != digest for path, digest in known.basis.config):
         return {spec.subject for spec in tasks.values()}, {}

@@ -46,14 +46,14 @@ SUFFIXES = (".ptx", ".cubin")
 
 @dataclass
 class _Pair:
-    """PTX and cubin of one name."""
+    """A PTX file and a cubin with the same stem."""
 
     ptx: Path | None = None
     cubin: Path | None = None
 
     @property
     def name(self) -> str:
-        """Name the two files together."""
+        """Return the path that stands for both files: the PTX file's, if there is one."""
         return str(self.ptx or self.cubin)
 
 
@@ -64,27 +64,27 @@ def lint_files(
     *,
     listing: bool = False,
 ) -> RunReport:
-    """Lint PTX and cubin files; files that differ only in the suffix are one kernel's.
+    """Lint PTX and cubin files; files that differ only in the suffix belong to the same kernel.
 
-    PTX without its cubin is assembled where a ptxas is found, for exact figures. Measurements are
-    cached: in the workspace's cache, else in the user's.
+    A PTX file without a cubin is assembled with ptxas, if available, to get exact figures.
+    Measurements are cached in the workspace's cache, or else in the user's.
 
     Parameters
     ----------
     paths : sequence of Path
     names : sequence of str
-        Only entries of these names.
+        Names of the entries to lint; empty for all.
     workspace : Workspace or None
         Provides ``[policies]`` and the cache of measurements.
     listing : bool
-        True if machine instructions are wanted, too. No rule for files reads them, and
+        True to return the machine instructions, too. No rule for files needs them, and
         disassembling takes longer than all other work.
 
     Raises
     ------
     UsageError
-        ``unknown-kernel`` when no file has an entry of one of `names`; ``lint-bad-file`` for a
-        file that cannot be read or has another suffix.
+        ``unknown-kernel`` if no file has an entry with one of `names`; ``lint-bad-file`` if a file
+        cannot be read or has another suffix.
     """
     pairs = _pairs(paths)
     policy = KernelPolicy() if workspace is None else kernel_policy(workspace.config.policies, None)
@@ -118,7 +118,7 @@ def _lint(found: Measurement, names: Sequence[str], policy: KernelPolicy) -> Lin
 
 
 def _sources(views: Iterable[KernelView]) -> list[str]:
-    """Return the source files to which findings of some kernels point."""
+    """Return the source files named in the findings of kernels."""
     files = set()
     for view in views:
         places = [view.place]
@@ -157,7 +157,7 @@ def _pairs(paths: Sequence[Path]) -> list[_Pair]:
 
 @contextlib.contextmanager
 def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
-    """Open the store of measurements; return None if no place is writable."""
+    """Open the store of measurements in a context; yield None if no folder is writable."""
     if workspace is not None:
         workspace.cache.create()
         try:
@@ -180,7 +180,7 @@ class _Measurer:
     ----------
     store : JsonStore or None
     names : tuple of str
-        Tools that are asked.
+        Names of the tools to use.
     configured : mapping of str to str
         Paths of tools that the workspace's configuration names.
     workspace : Workspace or None
@@ -202,14 +202,14 @@ class _Measurer:
 
     @cached_property
     def _chain(self) -> Toolchain:
-        """Find the tools when first needed, since finding them runs each of them."""
+        """Return the tools; they are searched for on first use, since this runs each of them."""
         return find_tools(self._configured, names=self._names, root=self._root)
 
     def measure(self, pair: _Pair) -> Measurement:
         """Return the figures and findings of all kernels of a pair."""
         ptx, cubin = _bytes(pair.ptx), _bytes(pair.cubin)
         digests = [None if data is None else digest_bytes(data) for data in (ptx, cubin)]
-        # Tools by the state of their files, so that nothing is run to find a measurement.
+        # The key has the state of the tools' files, so no tool runs to find a measurement.
         identity: Json = {"files": digests, "name": pair.name, "tools": self._tool_files}
         key = measure_key(identity)
         known = None if self._store is None else load_measurement(self._store, key)
@@ -217,17 +217,17 @@ class _Measurer:
             return known
         found, complete = self._make(pair.name, ptx, cubin)
         if self._store is not None and complete:
-            with contextlib.suppress(StoreError):  # a full disk costs time, not the answer
+            with contextlib.suppress(StoreError):  # a full disk only means to measure again
                 save_measurement(self._store, key, found)
         return found
 
     def _tool_sandbox(self, folder: Path) -> ToolSandbox | None:
-        """Return the sandbox of tools that read untrusted files: it allows no other writes."""
+        """Return a sandbox in which tools that read untrusted files can write only to `folder`."""
         tool_sandbox = self._fence.around(NOTHING, "", emulated=False)
         return None if tool_sandbox is None else ToolSandbox(folder, asdict(tool_sandbox))
 
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
-        """Measure with the available tools; tell also whether the result may be stored."""
+        """Measure with the available tools; return also whether the result may be stored."""
         never, tools = threading.Event(), self._chain.tools
         made: Assembled | None = None
         sass: MachineCode | Problem | None = None
@@ -258,7 +258,7 @@ class _Measurer:
 
 
 def _fence(workspace: Workspace | None) -> Fence:
-    """Return the sandbox factory of tools, by the configuration if there is one."""
+    """Return the sandbox factory for tools, configured by the workspace if there is one."""
     if workspace is None:
         return Fence("auto", Path.cwd())
     wanted = workspace.config.sandbox

@@ -1,4 +1,4 @@
-"""Lint on request: the configured kernels by the task graph, or files by themselves."""
+"""Lint the configured kernels through the task graph; find kernels by name or source."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def explain_rule(name: str) -> str:
 
 
 def open_workspace() -> Workspace | None:
-    """Return the workspace that the current folder lies in; None when there is none.
+    """Return the workspace that contains the current folder; None if there is none.
 
     Raises
     ------
     ConfigError
-        When there is one and its configuration is wrong.
+        There is a workspace, and its configuration is invalid.
     """
     try:
         return Workspace()
@@ -53,7 +53,7 @@ def open_workspace() -> Workspace | None:
 def lint_workspace(
     workspace: Workspace, names: Sequence[str], listener: Listener | None = None
 ) -> RunReport:
-    """Build and lint all configured kernels, or those named, except those that are current.
+    """Build and lint the named kernels, or all kernels, if they are not current.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""One report of a whole workspace from those of its shards."""
+"""Merge the reports of a workspace's shards into one report."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ MAX_BYTES = 512 << 20
 MAX_FILES = 20_000
 _ALIKE = "merge shards of one commit, run with the same words and options"
 _ACTED = ("failed", "ran", "restored", "pending", "current", "")
-"""Actions on a task, the one to be kept first."""
+"""Actions on a task; of the actions in several shards, the first in this order is kept."""
 
 
 def merged_report(paths: Sequence[Path]) -> Report:
-    """Read the reports of all shards, and return that of the whole.
+    """Read the reports of all shards, and return the report of the whole workspace.
 
     Parameters
     ----------
     paths : sequence of Path
         JSON files of ``ci --shard``, and folders with such files at any depth; other JSON files in
-        folders are passed over.
+        these folders are ignored.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def _part(report: Report) -> ShardPart:
 
 
 def _read(path: Path, *, strict: bool) -> Report | None:
-    """Read one file; None for JSON that is no report of a shard, unless `strict`."""
+    """Read one file; for JSON that is no shard's report, return None, or raise if strict."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -107,7 +107,7 @@ def _damaged(path: Path, wrong: str) -> UsageError:
 
 
 def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
-    """Raise UsageError unless these are all shards of one workspace, each of them once."""
+    """Raise UsageError if these are not all shards of one workspace, each exactly once."""
     first_path, first = found[0]
     seen: dict[int, Path] = {}
     for path, report in found:
@@ -138,7 +138,7 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
 
 
 def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:
-    """Raise UsageError if two machines ran with different code or settings of the same name."""
+    """Raise UsageError if two shards ran with different code or settings of the same name."""
     (one_path, one), (path, part) = first, other
     for what, known, found in (
         ("code", one.code, part.code),

@@ -1,7 +1,7 @@
-"""The results of comparisons that passed, kept so that a report need not read each manifest again.
+"""Keep results of comparisons that passed, so that a report need not read each manifest again.
 
-A row is valid only for the manifest that it was read from, known by its digest, and for the graph
-of that time. Results that did not pass are read from their manifests each time.
+A row is valid only while the manifest has the same digest and the graph is the same. Results that
+did not pass are read from their manifests each time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIELDS = tuple(field.name for field in fields(OpResult) if field.name not in _L
 
 
 class PassedRows:
-    """Rows of one workspace's present graph.
+    """Kept results (rows) for the present graph of one workspace.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class PassedRows:
     Attributes
     ----------
     problems : tuple of Problem
-        Problems of a damaged file of rows.
+        Problems to report if the file of rows is damaged.
     """
 
     def __init__(self, workspace: Workspace, status: Mapping[str, str]) -> None:
@@ -52,7 +52,7 @@ class PassedRows:
         self.problems = tuple(self._cache.problems[known:])
 
     def get(self, name: str, outline: TaskOutline) -> OpResult | None:
-        """Return the kept result of a comparison if nothing of it ran; None without a valid row.
+        """Return the kept result of a comparison whose tasks did not run; None if no row is valid.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class PassedRows:
             return None
 
     def before(self, outline: TaskOutline) -> str:
-        """Return the digest of the manifest that is about to be read."""
+        """Return the digest of a comparison's manifest; see `learn`."""
         return self._digest(outline)
 
     def learn(self, name: str, outline: TaskOutline, before: str, result: OpResult) -> None:
@@ -82,7 +82,7 @@ class PassedRows:
         Parameters
         ----------
         before : str
-            Result of `before`, called before the manifest was read.
+            The digest that `before` returned before the manifest was read.
         """
         passed = result.verdict is Verdict.PASSED and not result.failures
         if passed and before and self._digest(outline) == before:

@@ -1,4 +1,4 @@
-"""Drawings of a report's worst failures, made by running their cases again or stored earlier."""
+"""Add drawings of the worst failures to a report: stored ones, or made by running cases again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_PICTURES = 20
 MAX_MINIMIZED = 8
 MINIMIZE_RUNS = 300
 SECONDS = 60.0
-"""For all drawings together; what is not drawn by then says so."""
+"""Time limit in seconds for all drawings together; a missing drawing has a note."""
 
 NO_TIME = "there was no time left to draw it"
 
@@ -40,14 +40,14 @@ Key = tuple[str, int, str]
 def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS) -> Report:
     """Return the report with drawings of its worst failures, one for each op, dtype and kind.
 
-    Ops and references are run again, as `reproduce` runs them; nothing is judged anew.
+    Ops and references are run again, as by `reproduce`, but no verdict changes.
     """
     chosen = report.representatives()
     if not chosen:
         return report
     deadline = time.monotonic() + seconds
     with _cancel_at(seconds) as cancel:
-        # Drawing takes far less time than minimising, and is missed more.
+        # Drawing is much faster than minimising, and more useful.
         pictures = dict(_draw_all(workspace, report, chosen, deadline, cancel))
         minimise_some(workspace, report, chosen, cancel)
         known = known_failures(workspace, report.run)
@@ -57,7 +57,7 @@ def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS
 
 
 def with_stored_pictures(workspace: Workspace, report: Report) -> Report:
-    """Return the report with the drawings that an earlier `ci` made; nothing is run."""
+    """Return the report with the drawings that an earlier `ci` made; run nothing."""
     chosen = report.representatives()
     pictures = {
         report.key(failure): stored_picture(workspace.cache, failure) or Picture(note=NOT_KEPT)
@@ -94,7 +94,7 @@ def _cancel_at(seconds: float) -> Iterator[threading.Event]:
 def minimise_some(
     workspace: Workspace, report: Report, chosen: Iterable[CaseFailure], cancel: threading.Event
 ) -> None:
-    """Shrink the worst failures that have not been shrunk yet, as far as possible."""
+    """Shrink the worst failures that have not been shrunk yet, as time allows."""
     records = {r.id: r for r in FailureStore(workspace.cache)}
     count = 0
     for failure in chosen:
@@ -161,7 +161,7 @@ def _picture(evaluator: CaseEvaluator, failure: CaseFailure) -> Picture:
 def _smallest_inputs(
     workspace: Workspace, report: Report, chosen: Iterable[CaseFailure]
 ) -> dict[Key, dict[str, str]]:
-    """Return the input values of each failure's minimised case, else of the failing case."""
+    """Return the input values of each failure's minimised case, or else of the failing case."""
     store = FailureStore(workspace.cache)
     found = {}
     for failure in chosen:

@@ -1,4 +1,4 @@
-"""Correct the lines of findings after an edited comment, which makes no op run again."""
+"""Correct the lines of findings after an edit of a comment, which causes no op to run again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Relocator:
         return replace(result, failures=moved)
 
     def _ptx_of(self, compare: TaskSpec) -> Path | None:
-        """Return the PTX that the op of a comparison runs, where a build made it."""
+        """Return the PTX that a build made for the op of a comparison; None if there is none."""
         for op in (s.task for s in compare.inputs if s.role == stages.OP):
             for code in (s.task for s in self._tasks[op].inputs if s.role == stages.CODE):
                 build = self._tasks[code].inputs[0].path

@@ -9,11 +9,11 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 IDENTITY = "identity"
-"""Key of a stored summary: which programs it is about, whatever the op is called."""
+"""Key in a stored summary of the digest that identifies an op's programs, without its name."""
 
 
 def identity_of(op: OpConfig) -> str:
-    """Return a digest of an op's programs and input names, equal in every checkout."""
+    """Return a digest of an op's programs and input names, which is equal in every checkout."""
     return digest_json([_shown(op.op), _shown(op.reference), list(op.input_names)])
 
 
@@ -28,12 +28,12 @@ def _shown(program: ProgramRef | None) -> Json:
 def renamed_ops(
     before: Mapping[str, Mapping[str, Mapping[str, Json]]], now: Mapping[str, OpConfig]
 ) -> dict[str, str]:
-    """Map the present names of renamed ops to the names that the baseline has for them.
+    """Map the present names of renamed ops to their names in the baseline.
 
     Parameters
     ----------
     before : mapping
-        Op to dtype to the summary in the baseline.
+        The baseline's summaries by op and dtype.
     now : mapping of str to OpConfig
         The ops that are configured.
     """
@@ -62,7 +62,7 @@ def renamed_kernels(
 
 
 def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str, str]:
-    """Map new names to former ones with the same identity, where each is unique."""
+    """Map new names to former ones with the same identity, if no other name has this identity."""
     found = {}
     for name, what in new.items():
         former = [old for old, other in gone.items() if other == what]

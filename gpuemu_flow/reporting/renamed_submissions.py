@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def new_names(
     workspace: Workspace, subjects: Subjects, stored: Iterable[StoredResult]
 ) -> dict[str, str]:
-    """Map former names of ops to the names that they were given since the last run.
+    """Map the former names of ops that were renamed since the last run to their new names.
 
-    A removed op is matched to a new one if both judge submissions by the same digest, which covers
-    all of an op but its name. It is matched to none if several fit.
+    Each op has a digest of everything that judges its submissions, except the op's name. A removed
+    op is matched to a new op with the same digest, if there is only one.
     """
     moved = workspace.moved_names
     if not moved.gone or not moved.new:
@@ -50,7 +50,7 @@ def new_names(
 def take_over_submissions(workspace: Workspace) -> None:
     """Store submissions and recorded failures of renamed ops under the new names.
 
-    Called by a run that holds the lock, before it keeps the new names.
+    A run calls this while it holds the lock, before it stores the new names.
     """
     if not workspace.moved_names.new:
         return

@@ -1,4 +1,4 @@
-"""Make the result model that all writers share from the outcome of a run."""
+"""Build, from the outcome of a run, the report that all writers use."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     Returns
     -------
     report : RunReport
-        An op is summarised by the same function as after a run. Ops and kernels that were never
-        checked are missing.
+        The report, in the same form as after a run. Ops and kernels that were never checked are
+        missing.
     stale, outdated : set of str
-        Tasks that would run, and those of them with a changed input. The others would run again
+        Tasks that would run, and the subset of them with a changed input. The other tasks would run
         only because they ended in an error.
     """
     graph, states = workspace.graph, workspace.states()
@@ -84,7 +84,7 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     outcome = RunOutcome(graph, RunOptions(), set(graph.tasks))
     outcome.status = {name: "current" for name in graph.tasks if name not in stale}
     outcome.problems = [problem for why in broken.values() for problem in why]
-    # As after an interrupted run: results that are not there are no errors.
+    # As after an interrupted run, missing results are no errors.
     outcome.interrupted = True
     report = build_report(workspace, outcome, broken=graph.downstream(set(broken)))
     outdated = graph.downstream(moved - set(broken)) - graph.downstream(set(broken))
@@ -103,11 +103,11 @@ def build_report(
     Parameters
     ----------
     broken : collection of str
-        Tasks whose run made no target, if `outcome` does not list them.
+        Further tasks, besides those in `outcome`, whose run made no target.
     keep : bool
         True to keep results that passed for later reports; only while holding the run lock.
     """
-    # Until the edited op has been called, nobody needs what reads results.
+    # Imported here, as it is not needed before the edited op has been called.
     from gpuemu_flow.reporting.passed_rows import PassedRows  # noqa: PLC0415
     from gpuemu_flow.reporting.submissions import submitted_results  # noqa: PLC0415
 
@@ -167,6 +167,7 @@ def build_report(
             *kernel_problems,
             *_undeclared(graph, outlines, reader),
             *untracked_inputs(workspace, outcome.selected),
+            *dependent_references(workspace, outcome.selected),
             *(problem for result in results for problem in result.weaknesses()),
         ),
         changes=tuple(builder.changes(_diffs(graph, outlines, outcome))),
@@ -182,7 +183,7 @@ def build_report(
 
 
 class _Reader:
-    """Reads the results of tasks from their manifests, and with them the records that these need.
+    """Reads the results of tasks from their manifests, and the records that they need.
 
     Attributes
     ----------
@@ -206,7 +207,7 @@ class _Reader:
         return self.builder.op_result(compare)
 
     def values(self, name: str) -> Mapping[str, Json]:
-        """Return the values for reports in a selected task's record; empty if it has none."""
+        """Return the values for reports from a selected task's record; empty if there are none."""
         if name not in self._values:
             record = self._states.record(name) if name in self._selected else None
             self._values[name] = {} if record is None else record.values
@@ -216,7 +217,7 @@ class _Reader:
 def _undeclared(
     graph: Graph, outlines: Mapping[str, TaskOutline], reader: _Reader
 ) -> list[Problem]:
-    """Return a warning for each rule that wrote, or deleted, more than it declares."""
+    """Return a warning for each rule that wrote or deleted files that it does not declare."""
     found = []
     for name, outline in outlines.items():
         if outline.stage != stages.RULE:
@@ -258,6 +259,22 @@ def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem
     ]
 
 
+def dependent_references(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
+    """Return a warning for each reference that imports the file of the op that it is to judge."""
+    chosen, ops = set(tasks), {op.name: op for op in workspace.config.ops}
+    found = {}
+    for name, outline in workspace.graph.outlines.items():
+        if outline.stage != stages.REFERENCE or name not in chosen:
+            continue
+        op = ops[outline.subject]
+        file = op.op.relative if op.op is not None else ""
+        if file and file != op.reference.relative and file in outline.sources:
+            text = f"the reference of {op.name} imports {file}, which is the op"
+            hint = "what the op gets wrong may then be wrong in both: move what both need elsewhere"
+            found[op.name] = Problem("reference-imports-op", text, hint, warning=True)
+    return list(found.values())
+
+
 def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
     return outcome.status.get(name) in ("failed", "pending")
 
@@ -265,7 +282,7 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
 def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
     """List the selected ops for which the graph has no tasks."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
-    if outcome.options.until or outcome.options.since:  # which name tasks, and those have none
+    if outcome.options.until or outcome.options.since:  # skipped ops have no tasks to select
         return []
     shard = outcome.options.shard
     mine = None
@@ -285,7 +302,7 @@ def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
 def _kernels(
     builder: ReportBuilder, outcome: RunOutcome, broken: Collection[str]
 ) -> tuple[list[KernelResult], dict[Problem, None]]:
-    """Return the lints of the selected kernels, with equal problems of architectures once."""
+    """Return the lints of the selected kernels, and their problems without duplicates."""
     results: list[KernelResult] = []
     problems: dict[Problem, None] = {}
     for name, outline in outcome.graph.outlines.items():

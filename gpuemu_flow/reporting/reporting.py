@@ -1,4 +1,4 @@
-"""A report of the last results of a workspace, without running anything."""
+"""Report the last results of a workspace, without running anything."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class ReportQuery:
     Attributes
     ----------
     since_hours : float or None
-        Limits the report to results of the last so many hours.
+        Maximum age in hours of the results in the report; None for no limit.
     lint : bool
         True if the report includes kernels.
     baseline : str or None
         Tag of the baseline to compare with, `NEWEST`, or None for none.
     pictures : bool
-        The drawings of failing cases that `ci` made are shown.
+        True to include the drawings of failing cases that `ci` made.
     """
 
     since_hours: float | None = None
@@ -104,9 +104,9 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
-    """Return the run with missing results, and outdated ones that did not fail, as skipped.
+    """Mark missing results as skipped, and outdated results that did not fail.
 
-    An outdated failure is kept, since it helps to fix the op, with a note that it is outdated.
+    An outdated failure is kept, since it helps to fix the op; a note says that it is outdated.
     """
     old = {
         (spec.subject, spec.dtype)
@@ -137,7 +137,7 @@ def _outdated(result: OpResult) -> OpResult:
 
 
 def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:
-    """Keep results that were checked or confirmed in the last hours; mark others as skipped."""
+    """Keep results that were checked or confirmed in the last `hours`; mark others as skipped."""
     begin = time.time() - hours * 3600
     seen = {(p.op, p.dtype) for p in history.read(workspace.cache) if p.time >= begin}
     for spec in workspace.graph.tasks.values():

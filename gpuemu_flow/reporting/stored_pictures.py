@@ -1,4 +1,4 @@
-"""Store the drawings of failures that `ci` makes, for `report`, which runs nothing."""
+"""Store the drawings of failures that `ci` makes, so that `report` need not run cases."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 VERSION = 1
-_FIGURES = 4  # of one cell of the scatter plot
+_FIGURES = 4  # figures of one cell of the scatter plot
 _MOST_CELLS = 1 << 16
 
 
 def store_picture(cache: WorkspaceCache, failure: CaseFailure, picture: Picture) -> None:
-    """Store the drawing of a failure, valid as long as its case has the same result."""
+    """Store the drawing of a failure; it is valid as long as the case has the same result."""
     if picture.elements:
         cache.actions.put(_key(failure), _to_json(picture))
 

@@ -39,12 +39,13 @@ def submitted_results(
 ) -> dict[tuple[str, str], OpResult]:
     """Return the results of skipped ops and dtypes for which clients submitted outputs.
 
-    A submission counts if it was judged by the present reference, configuration and environment,
-    without a tolerance or arguments of its own, if no newer state of its code has replaced it, and
-    if the files of its code are unchanged. For each case and code only the newest such submission
-    counts. An op and dtype without such a submission stays skipped, with a reason that says so. If
-    `skips` has all declared dtypes of an op, undeclared dtypes of the op with submissions that
-    count have results, too, so that failures in these dtypes are reported.
+    A submission is valid if all of this holds: it was judged by the present reference,
+    configuration and environment; it set no tolerance or arguments; no newer state of its code has
+    submitted; and the files of its code are unchanged. For each case and code, only the newest
+    valid submission counts. An op and dtype without one stays skipped, with a reason that says so.
+
+    If `skips` contains all declared dtypes of an op, its undeclared dtypes with valid submissions
+    have results, too, so that failures in these dtypes are reported.
     """
     return {
         (one.op, one.dtype): _result(workspace, one) if one.valid else _outdated(one)
@@ -55,12 +56,12 @@ def submitted_results(
 def submitted_summaries(
     workspace: Workspace, results: Iterable[OpResult]
 ) -> dict[tuple[str, str], dict[str, Json]]:
-    """Return the submissions that count, per op and dtype in the form of a comparison's summary.
+    """Return a summary of the valid submissions for each op and dtype, like a comparison's.
 
     Parameters
     ----------
     results : iterable of OpResult
-        Results of a report; those that have tasks of their own are passed over.
+        Results of a report; results that come from tasks are ignored.
     """
     ops = {skip.op for skip in workspace.graph.skips if skip.dtype}
     skips = [Skip(r.op, r.dtype, "") for r in results if r.cases and r.op in ops]
@@ -86,13 +87,13 @@ class _Submitted:
     ----------
     op, dtype : str
     valid : list of StoredResult
-        Those that count.
+        The valid submissions; see `submitted_results`.
     moved : list of (StoredResult, ChangedFiles)
-        Submissions that would count if their code had not changed.
+        Submissions that would be valid if their code had not changed.
     others : int
         Number of submissions that were judged by another reference or configuration.
     lost : str
-        Names submissions that belong to no op; empty if there are none.
+        Description of submissions that belong to no op; empty if there are none.
     skipped : str
         Reason why the op is not run here.
     """
@@ -107,9 +108,9 @@ class _Submitted:
 
     @property
     def unjudged(self) -> str:
-        """Describe code whose present state is not judged; empty if there is none.
+        """Describe code whose present state has not been judged; empty if there is none.
 
-        Submissions of code from another origin do not cover it, and deleted code needs no verdict.
+        Submissions from another origin do not judge it. Deleted code needs no verdict.
         """
         origins = {stored.origin for stored in self.valid}
         edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]
@@ -119,12 +120,13 @@ class _Submitted:
 def _submissions(
     workspace: Workspace, skips: Iterable[Skip], *, undeclared: bool = False
 ) -> list[_Submitted]:
-    """Group the submissions by op and dtype; see `submitted_results` for the undeclared ones."""
+    """Group the submissions by op and dtype; with `undeclared`, see `submitted_results`."""
     skips = list(skips)
     if not skips:
         return []
     folder = results_folder(workspace.config, workspace.cache)
-    # Looked at before the results are read: one that comes meanwhile is then seen next time.
+    # Taken before the results are read, so that a submission that arrives meanwhile is noticed next
+    # time.
     workspace.watch({str(folder / STAMP): stamp_of(folder / STAMP)})
     if not (folder / FOLDER).exists():
         return []
@@ -165,7 +167,7 @@ def _submissions(
 def _of_other_dtypes(
     workspace: Workspace, skips: Iterable[Skip], latest: Iterable[StoredResult]
 ) -> list[Skip]:
-    """List submitted dtypes that an op does not declare, if `skips` has all that it declares."""
+    """List submitted dtypes that an op does not declare, if `skips` contains all declared ones."""
     given = {(skip.op, skip.dtype): skip for skip in skips}
     declared = [(skip.op, skip.dtype) for skip in workspace.graph.skips]
     part = {op for op, dtype in declared if (op, dtype) not in given}
@@ -234,7 +236,7 @@ def _who_and_when(valid: list[StoredResult]) -> str:
 
 
 def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
-    """Delete the submissions for some ops, for all by default, and count the results."""
+    """Delete the submissions for some ops, or for all; return the number of results."""
     folder = results_folder(workspace.config, workspace.cache)
     if not (folder / FOLDER).exists():
         return 0
@@ -259,7 +261,7 @@ def _figures(one: _Submitted) -> dict[str, Json]:
 
 
 def _figure(judged: CountedResult, name: str) -> float:
-    """Return the sort key of a figure, by which NaN is the worst."""
+    """Return a figure for comparison, with NaN replaced by infinity, the worst value."""
     value = float(getattr(judged, name))
     return math.inf if math.isnan(value) else value
 

@@ -1,4 +1,4 @@
-"""The inputs of a case in a few words: the shapes of tensors, the values of scalars and indices."""
+"""Describe the inputs of a case: shapes of tensors, values of scalars and indices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MOST_VALUES = 8
 
 
 def described(case: Case) -> str:
-    """Return the inputs of a case for people: ``x[2, 300] index[3]=[0, 7, 7] k=3 causal=True``."""
+    """Return a case's inputs as readable text: ``x[2, 300] index[3]=[0, 7, 7] k=3 causal=True``."""
     return " ".join(_one(case, spec) for spec in case.inputs)
 
 

@@ -1,4 +1,4 @@
-"""Describe a failing case, and cases of the same kind, in one line."""
+"""Describe a failing case in one line, and count cases of the same kind by cause."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Kind = tuple[str, str, str]
 
 
 def kind_key(failure: CaseFailure) -> Kind:
-    """Return the op, dtype and kind of a failing case, by which cases are grouped."""
+    """Return the op, dtype and kind of a failing case: the key for grouping cases."""
     return failure.op, failure.case.dtype, kind_of(failure)
 
 
 def count_causes(report: Report) -> Mapping[Kind, Counter[str]]:
-    """Count, for each kind, the cases by cause; '' is an unknown cause."""
+    """For each kind, count the failing cases by cause; '' stands for an unknown cause."""
     found: dict[Kind, Counter[str]] = {}
     for failure in report.run.failures:
         cause = report.causes.get(report.key(failure), "")
@@ -30,7 +30,7 @@ def count_causes(report: Report) -> Mapping[Kind, Counter[str]]:
 
 
 def is_common(cause: str, counts: Counter[str]) -> bool:
-    """Tell whether at least half of the cases have this cause."""
+    """Tell whether at least half of the cases of a kind have this cause."""
     return 2 * counts[cause] >= counts.total()
 
 
@@ -39,7 +39,7 @@ def describe_failure(report: Report, failure: CaseFailure, counts: Counter[str])
     result = failure.result
     cause = report.causes.get(report.key(failure), "")
     said = result.failures[0].message if result.failures else ""
-    # What a diagnosis says is shorter and tells more than numbers of elements.
+    # A diagnosis is shorter than numbers of elements, and more informative.
     told = result.notes if result.verdict is Verdict.FAILED else ()
     text = " ".join((told[0] if told else said).split())
     if cause and is_common(cause, counts):

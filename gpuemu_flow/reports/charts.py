@@ -1,4 +1,4 @@
-"""Geometry of the drawings in an HTML report: numbers and paths only, never text of a user."""
+"""Compute the drawings of an HTML report: numbers and paths, but no text from a user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Paths by level, in units of one cell, and the size of the drawing, in pixels."""
+    """SVG paths by level, in units of one cell, and the size of the drawing in pixels."""
 
     columns: int
     rows: int
@@ -24,9 +24,9 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Error against magnitude: paths by shade (1 to 4) and by whether elements fail.
+    """Error over magnitude: SVG paths by shade (1 to 4) and by whether elements fail.
 
-    Ticks are (place, label).
+    Each tick is a position and a label.
     """
 
     width: float
@@ -38,7 +38,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: label, count, length from 0 to 1, beyond the tolerance or not."""
+    """One bar: its label, count, length from 0 to 1, and whether it is beyond the tolerance."""
 
     label: str
     count: int
@@ -59,10 +59,10 @@ class Trend:
 
 
 def heat_map(picture: Picture) -> HeatMap:
-    """Draw cells as strokes, one path per level; neighbours in a row are one piece.
+    """Draw cells as strokes, one path per level; neighbouring cells in a row form one stroke.
 
-    A stroke lies half a cell above the middle of its cells, so the drawing must move it down by
-    half a cell.
+    A stroke is centred on the upper edge of its cells, so the drawing must be moved down by half a
+    cell.
     """
     columns = max((len(row) for row in picture.rows), default=0)
     pieces: dict[str, list[str]] = {level: [] for level in LEVELS}
@@ -82,16 +82,16 @@ def heat_map(picture: Picture) -> HeatMap:
 
 
 _HEAT = (416.0, 260.0)
-"""Most pixels of a heat map; tall tensors have flat cells."""
+"""Maximum size of a heat map in pixels; tall tensors get flat cells."""
 _LARGEST_CELL = 24.0
 _GUTTER = 6.0
 _PLOT = (240.0, 170.0)
-"""Width and height of the plot, about."""
+"""Approximate width and height of the plot in pixels."""
 _MOST = (28, 22)
-"""Cells to the right and upward; where there are more half decades, a cell holds several."""
+"""Maximum numbers of cells along x and y; if there are more half decades, a cell covers several."""
 _LARGEST_STEP = 26.0
 _GAPS = (36.0, 18.0)
-"""Least distances between labels, in pixels: horizontal, vertical."""
+"""Minimum distances between labels in pixels: horizontal, vertical."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ class _Axis:
     places: Mapping[int, float]
 
     def cell(self, value: int) -> int:
-        """Return the cell that a half decade falls into."""
+        """Return the index of the cell that contains a half decade."""
         return value if value in (_ZERO, _SPECIAL) else value // self.width * self.width
 
 
 def scatter(picture: Picture) -> Scatter:
-    """Draw dots by half decades; zeros have a row of their own below, NaN and Inf one above."""
+    """Draw dots by half decades; the lowest row is for zeros, the highest one for NaN and Inf."""
     x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
     y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
     cells: dict[tuple[int, int], list[int]] = {}
@@ -138,7 +138,7 @@ _ZERO, _SPECIAL = -80, 80
 
 
 def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
-    """Make the axis from the smallest to the largest value, including empty cells."""
+    """Make an axis from the smallest to the largest value, including empty cells."""
     found = set(values)
     finite = sorted(v for v in found if _ZERO < v < _SPECIAL)
     width = 1
@@ -161,7 +161,7 @@ def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
 
 
 def _ticks(axis: _Axis, gap: float) -> tuple[tuple[float, str], ...]:
-    """Return places and labels of whole decades, so far apart that labels do not overlap."""
+    """Return positions and labels of whole decades, spaced so that labels do not overlap."""
     shown: list[tuple[float, str]] = []
     for value, at in axis.places.items():
         special = value in (_ZERO, _SPECIAL)
@@ -179,7 +179,7 @@ def _tick(value: int) -> str:
 
 
 def histogram(picture: Picture) -> tuple[Bar, ...]:
-    """Draw bars of the shares of the tolerance, without the empty bars at both ends."""
+    """Draw a histogram of the shares of the tolerance, without the empty bars at both ends."""
     labels = [_share(share) for share in SHARES] + ["more"]
     most = max(picture.histogram, default=0) or 1
     bars = [

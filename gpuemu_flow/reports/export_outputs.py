@@ -1,4 +1,4 @@
-"""The comparison in an exported test: values, tolerances, and the code."""
+"""Write the comparison in an exported test: values, tolerances, and the code."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Expectation:
     Attributes
     ----------
     expected : mapping of str to ndarray
-        The reference's outputs; empty when it gave none.
+        The reference's outputs; empty if it gave none.
     tolerance : mapping of dtype name to Tolerance, or Envelope
     policy : Policy
     dtypes : mapping of str to sequence of str
-        Dtypes that each output may have; the first one decides its tolerance.
+        Dtypes that each output may have; the first dtype decides the tolerance.
     own : mapping of str to Tolerance
-        Tolerances of the outputs that have one of their own.
+        Tolerances of outputs with a separate tolerance.
     """
 
     expected: Arrays
@@ -47,14 +47,14 @@ class Expectation:
 
 
 class ExpectedOutputs:
-    """The expectation in the form that an exported test reads.
+    """An `Expectation` in the form that an exported test reads.
 
     Attributes
     ----------
     outputs : dict
-        By output name: the names of its tensors, its dtypes and tolerances; plain JSON.
+        By output: the names of its tensors, its dtypes and its tolerances, as plain JSON.
     tensors : dict of str to ndarray
-        Expected values, allowed errors, elements without a verdict.
+        By name: expected values, allowed errors, and masks of elements without a verdict.
     """
 
     def __init__(self, expectation: Expectation, inputs: Arrays) -> None:
@@ -158,7 +158,7 @@ class ExpectedOutputs:
 def _of_envelope(
     envelope: Envelope, name: str, values: Array, otherwise: Tolerance
 ) -> tuple[Tolerance, Array | None, Array | None]:
-    """Return the ``auto`` tolerance, for all elements or per element, and the unjudged mask."""
+    """Return the ``auto`` tolerance, the errors allowed per element, and the unjudged mask."""
     bound = envelope.full(name)
     where = slice(0, values.size)
     unjudged = bound.no_verdict(where)
@@ -173,7 +173,7 @@ def _of_envelope(
 
 
 def _lossless(values: Array, dtype: str) -> Array:
-    """Convert float64 values to an integer output's dtype if no value changes by that."""
+    """Convert float64 values to an integer output's dtype if that changes no value."""
     target = np.dtype(dtype)
     if values.dtype == target:
         return values

@@ -1,4 +1,4 @@
-"""Cards of the HTML report: each failure, and every other reason why a run did not pass."""
+"""Make the cards of the HTML report: failures, and other reasons why a run did not pass."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MAX_MESSAGES = 3
 class FailureCard:
     """One failure as the page shows it.
 
-    `lead` is the line that is shown while the card is folded. `common` is true if at least half of
-    the `count` failing cases have the same cause.
+    `lead` is the line of the folded card. `common` is true if at least half of the `count` failing
+    cases have the same cause.
     """
 
     anchor: str
@@ -50,7 +50,7 @@ class FailureCard:
 
 @dataclass(frozen=True)
 class OtherProblem:
-    """An op or kernel that did not pass without a failing case: verdict, text and place."""
+    """An op or kernel that did not pass but has no failing case: verdict, text and location."""
 
     verdict: str
     name: str
@@ -64,7 +64,7 @@ def cards(report: Report, most: int, drawn: int) -> tuple[list[FailureCard], lis
     Parameters
     ----------
     most, drawn : int
-        Largest number of cards, and of cards with pictures.
+        Maximum number of cards, and maximum number of cards with pictures.
     """
     counts = case_lines.count_causes(report)
     chosen = report.representatives()[:most]
@@ -113,7 +113,7 @@ def _card(
 
 
 def besides(report: Report) -> Iterator[OtherProblem]:
-    """Yield every other reason why a run did not pass, so that the page shows all of them."""
+    """Yield the reasons, other than failing cases, why a run did not pass."""
     for problem in report.run.problems:
         if not problem.warning:
             text = problem.message[:MAX_MESSAGE]

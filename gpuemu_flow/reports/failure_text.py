@@ -1,4 +1,4 @@
-"""Format recorded failures as lines and as JSON: shown, run again, or shrunk."""
+"""Format recorded failures, reproductions and minimisations as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 _FIELD = re.compile(r"\b(dtype|shape|max_diff|seed|id):")
 _WIDTHS = (16, 29, 13, 22, 21, 9)
-"""The most characters of each cell: with two blanks between, 120."""
+"""Maximum number of characters of each cell; with two blanks between cells, 120 in total."""
 
 
 def failure_lines(failure: FailureRecord) -> list[str]:
@@ -35,7 +35,7 @@ def failure_lines(failure: FailureRecord) -> list[str]:
 def failure_row(failure: FailureRecord) -> str:
     """Format one line of ``failures``: id, op, dtype, first shape, kind, largest error.
 
-    It holds at most 120 characters, and 80 with names of ordinary length.
+    It has at most 120 characters; with names of usual length, at most 80.
     """
     return "  ".join(_cells(failure)).rstrip()
 
@@ -48,7 +48,7 @@ def _cells(failure: FailureRecord) -> list[str]:
 
 
 def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> list[str]:
-    """List failures, newest first, with those that are fixed in a table of their own.
+    """List failures, newest first, with a separate table of fixed ones.
 
     Parameters
     ----------
@@ -71,18 +71,19 @@ def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> l
 
 
 def _listed(failures: Sequence[FailureRecord]) -> list[str]:
-    """Align the rows. A heading is left out so that each line begins with an id."""
+    """Align the rows, without a heading, so that each line begins with an id."""
     rows = [_cells(failure) for failure in failures]
     return table(rows[0], rows[1:], range(5))
 
 
 def published_row(failure: FailureRecord) -> str:
-    """Format one line of ``failures`` for the published extension; its form is fixed.
+    """Format one line of ``failures`` for the published extension, which parses it.
 
     ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
 
-    A reader takes the first word in brackets, so the kind comes before the message, which may hold
-    an index in brackets. It takes the first value after each name, so the message contains no name.
+    The extension reads the first word in brackets as the kind, so the kind precedes the message,
+    which may contain an index in brackets. It reads the first value after each name, so these names
+    are removed from the message.
     """
     message = _FIELD.sub(r"\1", " ".join(printable(failure.message).split()))
     row = (
@@ -99,10 +100,10 @@ def render_failure(record: FailureRecord, style: Style) -> str:
     seen = f"last seen {record.time} by {record.source}"
     lines = [f"{verdict} {printable(f'{record.op}: {record.kind}, {seen}')}"]
     lines += [f"  {line}" for line in failure_lines(record)]
-    if record.index is not None and record.actual is not None:  # else no value is wrong
+    if record.index is not None and record.actual is not None:  # otherwise no value is wrong
         place = f"{list(record.index)}: actual {record.actual!r}, expected {record.expected!r}"
         lines.append(f"  worst element {place}")
-    if record.verdict != Verdict.ERROR.value:  # else there was nothing to measure
+    if record.verdict != Verdict.ERROR.value:  # otherwise nothing was measured
         lines.append(
             f"  max abs {number(record.max_abs)}, max rel {number(record.max_rel)}, "
             f"max ulp {number(record.max_ulp)}"
@@ -119,7 +120,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
 
 
 class Reproduced(Protocol):
-    """The data that writers need of a failure that was run again."""
+    """The data of a reproduced failure that writers need."""
 
     @property
     def record(self) -> FailureRecord: ...
@@ -192,7 +193,7 @@ def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
 
 
 class MinimizationFigures(Protocol):
-    """The data that writers need of a minimisation."""
+    """The data of a minimisation that writers need."""
 
     @property
     def original(self) -> FailureRecord: ...

@@ -1,4 +1,4 @@
-"""The formats of a report: their names, the endings of their files, and the writer of each."""
+"""The formats of a report: their names, file suffixes and writers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """Choices of the reader; each format uses those that apply to it.
+    """Options of the person who reads the report; each format uses those that it supports.
 
     Attributes
     ----------
     color : bool
-        Text may have ANSI colours.
+        True if text may have ANSI colours.
     warn_threshold : float
-        Share of the tolerance from which a passing case is warned of.
+        Share of the tolerance above which a passing case causes a warning.
     """
 
     color: bool = False
@@ -37,14 +37,14 @@ class ReportWriter(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """A format, whose writer is imported only when it is asked for.
+    """A report format. Its writer is imported on first use.
 
     Attributes
     ----------
     module : str
-        The `ReportWriter`, a module of this package.
+        Name of the module of this package that is the `ReportWriter`.
     endings : tuple of str
-        Endings of files that are written in the format.
+        File suffixes for which the format is used.
     aliases : tuple of str
         Other names of the format, which other tools use.
     """

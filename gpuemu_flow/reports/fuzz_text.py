@@ -1,4 +1,4 @@
-"""Fuzz runs as lines for people."""
+"""Format fuzz runs as readable text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def exit_code(reports: Sequence[FuzzReport]) -> int:
-    """Return 0 if passed, 1 failed, 3 crashed, 4 nothing was validated, 130 interrupted."""
+    """Return the exit code: 0 passed, 1 failed, 3 crashed, 4 nothing validated, 130 interrupted."""
     if any(report.interrupted for report in reports):
         return 130
     if any(report.failed for report in reports):
@@ -78,7 +78,7 @@ def _other_counts(report: FuzzReport) -> list[tuple[int, str]]:
 
 
 def _shape_classes(group: CauseGroup) -> list[str]:
-    """List the shape classes that fail, most often first, and those without failures."""
+    """List the shape classes with failures, the most frequent first, and those without."""
     classes = group.shape_classes.items()
     fails = sorted((-f / (f + p), name, f, f + p) for name, (f, p) in classes if f)
     passes = [name for name, (failed, _) in classes if not failed]

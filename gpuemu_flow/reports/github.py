@@ -11,13 +11,13 @@ from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Verdict
 
 MAX_ANNOTATIONS = 10
-"""GitHub shows no more per step."""
+"""Maximum number of annotations; GitHub shows no more per step."""
 MAX_SUMMARY_BYTES = 1 << 20
 _MAX_MESSAGE = 600
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """List workflow commands, worst first; if there are too many, the last one counts the rest."""
+    """List workflow commands, worst first; if there are too many, the last counts the omitted."""
     last = []
     if report.timed_out or (report.require_all and report.missing):
         word = "warning" if report.exit_code == 0 else "error"
@@ -31,7 +31,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def _all(report: Report) -> Iterator[str]:
-    """Yield one annotation per op, dtype and kind, since their cases share a line."""
+    """Yield one annotation per op, dtype and kind, since cases of a kind have the same line."""
     counts = case_lines.count_causes(report)
     seen: dict[tuple[str, str], int] = {}
     firsts: dict[tuple[str, str], CaseFailure] = {}

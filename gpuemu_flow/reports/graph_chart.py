@@ -1,4 +1,4 @@
-"""The task graph as a drawing: one row per op and dtype or kernel, one column per stage."""
+"""Draw the task graph: one row per op and dtype or per kernel, and one column per stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLUMNS = {
 }  # fmt: skip
 _JUDGES = ("compare", "lint")
 _WHOLE = ("diff", "kernel-diff")
-"""Stages of a whole op or kernel: they stand beside all of its rows."""
+"""Stages of a whole op or kernel, which are drawn next to all its rows."""
 _LIFT = {"op": -8.0, "reference": 8.0}
 LEFT, STEP, ROW, TOP = 210.0, 130.0, 36.0, 34.0
 HEADINGS = (("generate or build", 0), ("op over reference", 1), ("compare or lint", 2), ("diff", 3))
@@ -22,7 +22,7 @@ HEADINGS = (("generate or build", 0), ("op over reference", 1), ("compare or lin
 
 @dataclass(frozen=True)
 class Node:
-    """A task: its place, status and name, and the verdict on its subject."""
+    """A task: its position, status and name, and the verdict on its subject."""
 
     x: float
     y: float
@@ -33,7 +33,7 @@ class Node:
 
 @dataclass(frozen=True)
 class GraphChart:
-    """Nodes, all edges as one path, and for each row its place, label and verdict."""
+    """Nodes, all edges as one SVG path, and the position, label and verdict of each row."""
 
     width: float
     height: float
@@ -49,12 +49,12 @@ def chart(
     edges: Sequence[tuple[str, str]],
     found: Mapping[tuple[str, str], str] | None = None,
 ) -> GraphChart:
-    """Lay the tasks out; rows beyond `MAX_ROWS` are only counted.
+    """Assign positions to the tasks; rows beyond `MAX_ROWS` are only counted.
 
     Parameters
     ----------
     found : mapping of (str, str) to str, optional
-        ``failed`` or ``error`` by subject and part; rows with either stand first.
+        ``failed`` or ``error`` by subject and dtype or architecture; these rows come first.
     """
     found = found or {}
     wrong = {subject for subject, _ in found}

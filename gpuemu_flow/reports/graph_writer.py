@@ -8,7 +8,7 @@ Edge = tuple[str, str]
 
 
 def as_text(names: Sequence[str], edges: Sequence[Edge]) -> str:
-    """Format the graph: one task a line, with the tasks whose manifests the task reads."""
+    """Format the graph as one line per task, with the tasks whose manifests it reads."""
     reads: dict[str, list[str]] = {}
     for source, target in edges:
         reads.setdefault(target, []).append(source)

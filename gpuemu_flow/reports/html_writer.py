@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no network, no other file."""
+"""Write a report as a self-contained HTML file, without other files or network access."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from gpuemu_flow.types import Json, Verdict
 FOLDER = Path(__file__).parent / "html"
 MAX_BESIDES = 30
 BUDGET = 980_000
-"""Bytes from which on a page holds fewer drawings."""
+"""Size of a page in bytes above which it gets fewer drawings."""
 _LIMITS = ((20, 40, 200), (10, 40, 100), (5, 40, 50), (3, 30, 20), (2, 20, 0), (0, 10, 0))
-"""Drawings, failures and other failing cases that are shown, until the page is small enough."""
-# What HTML cannot hold, and what turns the direction of the text around it.
+"""Maximum numbers of drawings, failures and other failing cases, tried in turn until the page is
+small enough."""
+# Characters that HTML cannot represent, and characters that reverse the direction of text.
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     "\ud800-\udfff\ufffe\uffff]"
@@ -43,7 +44,7 @@ _FORBIDDEN = re.compile(
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One op and dtype of the summary."""
+    """One row of the summary: an op and dtype."""
 
     result: OpResult
     trend: charts.Trend | None
@@ -52,7 +53,9 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Delta:
-    """One figure of a kernel against the baseline; `length` is -1 to 1, worse to the right."""
+    """One figure of a kernel and its change since the baseline.
+
+    `length` of the bar is from -1 to 1; worse figures are positive."""
 
     metric: str
     old: str
@@ -64,7 +67,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One entry of a linted kernel; `entry` is None where nothing could be linted."""
+    """One entry of a linted kernel; `entry` is None if nothing could be linted."""
 
     kernel: KernelResult
     name: str
@@ -86,7 +89,7 @@ def report_to_html(report: Report, signer: str = "") -> str:
     Parameters
     ----------
     signer : str
-        SHA-256 of the public key that will sign it, in hex; empty when none will.
+        SHA-256, in hex, of the public key with which the page will be signed; empty for none.
     """
     for limits in _LIMITS:
         page = _page(report, signer, limits)
@@ -102,7 +105,7 @@ def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
     anchors = {(c.failure.op, c.failure.case.dtype): c.anchor for c in reversed(cards)}
     besides = list(failure_cards.besides(report))
     kernels = _kernels(report)
-    # The template must not indent what is hashed: the policy lets this very text run, and no other.
+    # The template must not indent the hashed script: the policy allows only exactly this text.
     page = str(
         template.render(
             report=report,
@@ -156,7 +159,7 @@ def _parts() -> tuple[Any, str, str]:
 
 
 def outcome(report: Report) -> str:
-    """Count in one sentence what did not pass."""
+    """Return a sentence that counts what did not pass; empty if everything passed."""
     results, kernels = report.run.results, report.run.kernels
     parts = []
     for found, word in ((results, "ops by dtype"), (kernels, "kernels")):
@@ -171,11 +174,11 @@ def outcome(report: Report) -> str:
 
 
 def _found(report: Report) -> dict[tuple[str, str], str]:
-    """Map each op and dtype, and each kernel and architecture, to its problems."""
+    """Map each failed op and dtype, and each failed kernel and architecture, to its verdict."""
     wrong = {(r.op, r.dtype): r.verdict.value for r in report.run.results if r.verdict in WRONG}
     for kernel in report.run.kernels:
         if kernel.verdict in WRONG:
-            # A kernel whose artifact decides on the architecture has a task without one.
+            # If the artifact determines the architecture, the kernel's task has none.
             for arch in (kernel.arch, ""):
                 wrong.setdefault((kernel.kernel, arch), kernel.verdict.value)
     return wrong
@@ -207,8 +210,8 @@ def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Summar
 def matrix(report: Report) -> dict[str, Json]:
     """Return the cases by op, dtype, shape class and strategy, in a compact form.
 
-    ``cells``: op, dtype, class, strategy (as indices into the lists of names), then the numbers
-    of cases that passed, failed, ended in an error, or did none of these.
+    Each of ``cells`` has op, dtype, class and strategy as indices into the lists of names, and then
+    the numbers of cases that passed, failed, ended in an error, or did none of these.
     """
     names: dict[str, dict[str, int]] = {n: {} for n in ("ops", "dtypes", "classes", "strategies")}
     cells: dict[tuple[int, ...], list[int]] = {}

@@ -1,4 +1,4 @@
-"""The run report as JSON; its schema is ``schemas/run.schema.json``."""
+"""Write the run report as JSON; its schema is ``schemas/run.schema.json``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_to_json(report: RunReport) -> dict[str, Json]:
 
 
 def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
-    """Return the kernels of one lint; one that could not be linted is a record without figures."""
+    """Return the records of one linted kernel; without figures if it could not be linted."""
     common = {
         "kernel": result.kernel,
         "cached": result.cached,
@@ -158,5 +158,5 @@ def plan_to_json(
 
 
 def dumps(value: Mapping[str, Json]) -> str:
-    """Format a JSON object as text in which no line is a command to a CI log."""
+    """Format a JSON object as text in which CI services recognise no command."""
     return inert_json(json.dumps(value, indent=2, allow_nan=False))

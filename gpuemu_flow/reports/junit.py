@@ -1,4 +1,4 @@
-"""A report as JUnit XML in the shape of pytest's ``xunit2``, which CI services read."""
+"""Write a report as JUnit XML, in the form of pytest's ``xunit2``, which CI services read."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ MAX_MESSAGE = 400
 MAX_NAME = 500
 MAX_BODY = 8000
 BODIES_BUDGET = 12_000_000
-"""Characters of all bodies together: some services refuse files above 30 MB."""
+"""Maximum number of characters of all bodies together; some services refuse files above 30 MB."""
 
-# XML 1.0 allows the C1 controls, which a terminal obeys, and what turns the direction of a line.
+# XML 1.0 allows C1 control characters, which terminals execute, and characters that reverse the
+# direction of text.
 _FORBIDDEN = re.compile(
     "[^\t\n\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
     "|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
@@ -50,7 +51,7 @@ def clean(text: str) -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """Cut text to at most `limit` characters, and say how many are left out."""
+    """Cut text to at most `limit` characters, and append the number of characters left out."""
     if len(text) <= limit:
         return text
     note = f"... [{len(text) - limit} more characters]"
@@ -76,7 +77,7 @@ def report_to_junit(report: Report) -> str:
     names: dict[tuple[str, str], int] = {}
     root = ElementTree.Element("testsuites", {"name": "gpuemu-flow", **_counts(tests)})
     root.set("time", f"{report.run.duration_s:.3f}")
-    # A report without a single test is still a valid file that readers accept.
+    # Readers also accept a report without tests.
     for name, members in [(n, m) for n, m in suites if m] or [("validation", [])]:
         suite = ElementTree.SubElement(root, "testsuite", {"name": f"gpuemu-flow.{name}"})
         skipped = sum(test.element == "skipped" for test in members)
@@ -93,9 +94,9 @@ def report_to_junit(report: Report) -> str:
 
 
 def _add_properties(suite: Element, report: Report) -> None:
-    """Add properties: each op's share of elements without a verdict and its sandbox; warnings.
+    """Add properties: warnings, and each op's sandbox and share of elements without a verdict.
 
-    The format has no warnings, and a test for each would make more tests than were counted.
+    The format has no element for warnings, and a test for each would falsify the number of tests.
     """
     facts = [
         (f"unjudged {result.op}[{result.dtype}]", f"{result.unjudged:.6g}")
@@ -138,7 +139,7 @@ def _counts(tests: list[_Test]) -> dict[str, str]:
 def _add_test(suite: Element, test: _Test, limit: int, names: dict[tuple[str, str], int]) -> None:
     classname, name = (clip(clean(word), MAX_NAME) for word in (test.classname, test.name))
     again = names[classname, name] = names.get((classname, name), 0) + 1
-    if again > 1:  # some readers keep only the first of a name
+    if again > 1:  # some readers keep only the first test of a name
         name = f"{name}#{again}"
     facts = {"classname": classname, "name": name, "time": f"{test.seconds:.3f}"}
     case = ElementTree.SubElement(suite, "testcase", facts)
@@ -167,7 +168,7 @@ def _cases(report: Report) -> Iterator[_Test]:
 
 
 def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
-    """Return the body: the message, which some services only show there, and the details."""
+    """Yield the body: message and details; some services show the message only here."""
     case, result, stats = checked.case, checked.result, checked.result.stats
     failure = checked.failure
     yield message
@@ -192,7 +193,7 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:
-    """Yield tests of ops that were skipped or broken, or whose cases only clients know."""
+    """Yield tests for ops that were skipped, are broken, or were only run by clients."""
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:
         if result.cases:
@@ -217,7 +218,7 @@ def _ops_without_cases(report: Report) -> Iterator[_Test]:
 
 
 def _is_missed(report: Report, one: OpResult | KernelResult) -> bool:
-    """Tell whether a missing verdict is a reason why the report is no success."""
+    """Tell whether a missing verdict keeps the report from being a success."""
     cut_off = one.absent is Absence.CUT_OFF
     return cut_off or (report.require_all and one.absent in MISSED)
 
@@ -250,7 +251,7 @@ def _lint(kernel: KernelResult, name: str) -> _Test:
 
 
 def _regressions(report: Report) -> Iterator[_Test]:
-    """Yield a test for each regression, but only where they fail the run."""
+    """Yield a test for each regression, or none if regressions do not make the run fail."""
     if report.fail_on_regression:
         for worse in report.regressions:
             said = worse.sentence

@@ -1,4 +1,4 @@
-"""Kernels as lines for people: lint findings, figures with their source, diffs with a baseline."""
+"""Format kernels as readable text: lint findings, figures, and differences to a baseline."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def render_lint(report: RunReport, style: Style) -> str:
         for found in entry.violations
         if found not in entry.errors
     ]
-    lines += dict.fromkeys(findings)  # code that several architectures share is shown once
+    lines += dict.fromkeys(findings)  # code shared by architectures is shown once
     unchecked: dict[tuple[str, str], list[str]] = {}
     for entry in _entries(report.kernels):
         for item in entry.unchecked:
@@ -64,7 +64,7 @@ def _entries(results: Iterable[KernelResult]) -> Iterable[KernelRecord]:
 
 
 def render_artifacts(report: RunReport, style: Style) -> str:
-    """Format the figures of each kernel and architecture, with their source."""
+    """Format the figures of each kernel and architecture, and the tool that each comes from."""
     lines = []
     for result in report.kernels:
         for entry in result.entries:
@@ -113,7 +113,7 @@ def _figures(result: KernelResult, entry: KernelRecord, style: Style) -> list[st
 
 
 def _machine_rows(sass: MachineMix | None) -> list[tuple[str, str]]:
-    """Format machine instructions and their disassembler; nothing if there was none."""
+    """Format the machine instructions and name their disassembler; empty without a disassembler."""
     if sass is None:
         return []
     total = f"{plural(sass.instructions, 'instruction')}, listed by {sass.source}"
@@ -143,7 +143,7 @@ def render_diff(
     *,
     title: str,
 ) -> str:
-    """Format a workspace compared with a baseline: differences in full, the rest as a count."""
+    """Format a comparison with a baseline: list the differences, and count the rest."""
     lines = [title]
     counts: dict[str, int] = {}
     for name, diff in kernels:
@@ -175,7 +175,7 @@ def render_diff(
 
 
 def _words(diff: KernelDiff) -> list[str]:
-    """Describe a kernel's changes, which can be worse and better at once."""
+    """Describe a kernel's changes, for better and for worse."""
     words = []
     if diff.is_regression:
         words.append("regression")

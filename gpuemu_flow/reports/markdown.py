@@ -1,4 +1,4 @@
-"""A report as Markdown for a comment on a pull request, or the summary of a job."""
+"""Write a report as Markdown, for a comment on a pull request or the summary of a job."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Verdict
 
 MARKER = "<!-- gpuemu-flow report -->"
-"""First line of every report: a bot finds its own comment by it, and edits it in place."""
+"""First line of every report, by which a bot finds its own comment to edit it."""
 
 MAX_COMMENT = 65_000
-"""Bytes; GitHub refuses comments of 65,536 characters."""
+"""Maximum size in bytes; GitHub refuses comments of 65,536 characters."""
 
 MAX_CELL = 160
 MAX_ROWS, MAX_DETAILS = 100, 20
-"""Of one table in a comment, so that the next one has room; a longer text may have more."""
+"""Limits for one table in a comment, so that the next table has room; longer texts may exceed
+them."""
 
 _RUNS = re.compile("`+")
 _ICONS = {
@@ -44,7 +45,7 @@ _ICONS = {
 
 @dataclass(frozen=True)
 class _Section:
-    """A table or separate blocks; parts that do not fit are counted."""
+    """A section of the report: a table or blocks. Parts beyond the limit are only counted."""
 
     title: str
     head: tuple[str, ...]
@@ -58,7 +59,7 @@ def write(report: Report, _look: ReaderOptions) -> str:
 
 
 def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
-    """Return the report as Markdown of at most `limit` bytes of UTF-8, the worst first."""
+    """Return the report as Markdown of at most `limit` bytes of UTF-8, worst results first."""
     lines = [MARKER, *_head(report)]
     # Room for the lines that say what was left out, and for the footer.
     room = limit - 1000 - _size(lines)
@@ -83,12 +84,12 @@ def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
 
 
 def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
-    """Format text of unknown origin as a code span, in which nothing is markup.
+    """Format untrusted text as a code span, in which nothing is interpreted as markup.
 
     Parameters
     ----------
     cell : bool
-        True in a table, where a pipe would begin the next cell even within code.
+        True in a table. There, a pipe would begin the next cell even within code.
     """
     flat = " ".join(printable(text[: 4 * limit]).split()) or " "
     if len(flat) > limit:
@@ -218,7 +219,7 @@ def _failure_row(failure: CaseFailure, what: str) -> str:
 
 
 def _details(report: Report, failure: CaseFailure) -> str:
-    """Return one failure that can be unfolded, its text in a code block."""
+    """Return one failure as a folded section, with its text in a code block."""
     case, result = failure.case, failure.result
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
     lines = [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]

@@ -1,4 +1,4 @@
-"""Mutation scores and coverage as lines and as JSON."""
+"""Format mutation scores and coverage as readable text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuemu_flow.types import Json
 
 
 class Mutated(Protocol):
-    """The data that the writer needs of a mutation measurement."""
+    """The data of a mutation measurement that the writer needs."""
 
     @property
     def op(self) -> str: ...
@@ -30,7 +30,7 @@ class Mutated(Protocol):
 
 
 def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
-    """Format the share of bugs that was found, and the survivors."""
+    """Format the share of planted bugs that was found, and list the bugs that survived."""
     total = len(score.killed) + len(score.survivors)
     lines = [
         f"{len(score.killed)} of {plural(total, what)} "
@@ -45,7 +45,7 @@ def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
 
 
 def render_mutation(found: Mutated, style: Style) -> str:
-    """Return the score, the survivors and the trivial candidates that passed."""
+    """Format the score, the bugs that survived, and the trivial candidates that passed."""
     score = found.score
     total = len(score.killed) + len(score.survivors)
     name = style.paint(printable(found.op), "1")
@@ -79,7 +79,7 @@ def render_mutation(found: Mutated, style: Style) -> str:
 
 
 class CoverageFigures(Protocol):
-    """The data that the writers need of a coverage measurement."""
+    """The data of a coverage measurement that the writers need."""
 
     @property
     def coverage(self) -> Coverage: ...
@@ -90,7 +90,7 @@ class CoverageFigures(Protocol):
 
 
 def render_coverage(found: CoverageFigures) -> str:
-    """Return the table and the gaps."""
+    """Format the coverage as a table, and list the gaps."""
     lines = table(found.rows)
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
     shown = [
@@ -107,7 +107,7 @@ def render_coverage(found: CoverageFigures) -> str:
 
 
 def coverage_to_json(found: CoverageFigures, form: str) -> dict[str, Json]:
-    """Return the JSON of ``coverage``; for `form` ``codecov``, in that service's format."""
+    """Return the JSON of ``coverage``; if `form` is ``codecov``, in that service's format."""
     ops = sorted({row.op for row in found.rows})
     covered = [op for op in ops if any(row.op == op and row.cases for row in found.rows)]
     percent = 100.0 * len(covered) / len(ops) if ops else 0.0

@@ -1,4 +1,4 @@
-"""Sentences about a changed input that a program was seen to use."""
+"""Describe changes of inputs that a program was seen to use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ UNSET = "unset"
 def observed_line(name: str, old: Json, new: Json) -> str:
     """Describe a changed input by its name, such as ``file lib/table.npy``, and its two states.
 
-    None stands for an input that was not in the set, an empty state for an input that does not
-    exist.
+    The state None means that the input was not in the set. An empty state means that the input does
+    not exist.
     """
     kind, _, rest = name.partition(" ")
     words = _WORDS.get(kind)

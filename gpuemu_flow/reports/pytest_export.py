@@ -1,4 +1,4 @@
-"""A recorded failure as a test file that needs numpy, the op and a tensor file beside it."""
+"""Export a recorded failure as a test file, which needs only numpy, the op and a tensor file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TAGS = {
 
 @dataclass(frozen=True)
 class PytestExport:
-    """Two files that belong together.
+    """An exported test: the test file and its tensor file.
 
     Attributes
     ----------
@@ -80,8 +80,8 @@ def render(
 ) -> PytestExport:
     """Return the test file of a failure, with its tensors.
 
-    The op is loaded from its present path: paths below the workspace are written relative to
-    `folder` when that lies in the workspace too, so that the test can be committed with it.
+    The test loads the op from its present path. If `folder` is in the workspace, paths in the
+    workspace are written relative to it, so that the test can be committed with the workspace.
 
     Parameters
     ----------
@@ -93,18 +93,18 @@ def render(
         The exact values, in the op's order.
     expectation : Expectation
     folder : Path
-        Folder that the files will be written to.
+        Folder to which the files will be written.
     file_name : str
-        The test's file; ``test_repro_<id>.py`` by default. The tensor file has the same stem.
+        Name of the test file; ``test_repro_<id>.py`` by default. The tensor file has the same stem.
 
     Raises
     ------
     UsageError
-        ``export-no-reference``: the reference itself failed, or there is nothing to compare the
-        outputs with. ``export-value``: a keyword argument has no literal. ``export-triton``: the op
-        is a host function of Triton kernels, which no test without us can run.
-        ``export-framework``: the op takes a framework's tensors, or several in one argument.
-        ``export-compiled``: the op is a compiled kernel.
+        ``export-no-reference``: the reference failed, or there is nothing to compare the outputs
+        with. ``export-value``: a keyword argument cannot be written as a literal.
+        ``export-triton``: the op is a host function of Triton kernels, which cannot run without
+        this package. ``export-framework``: the op takes a framework's tensors, or several tensors
+        in one argument. ``export-compiled``: the op is a compiled kernel.
     """
     _refuse_without_reference(record, expectation)
     if program.kind == "triton":
@@ -156,7 +156,7 @@ class _Test:
         folder: Path,
     ) -> None:
         self._record = record
-        # The test calls with the scalars of this case among the keyword arguments.
+        # The test passes this case's scalars as keyword arguments.
         program, inputs = pinned(program, inputs)
         self._program = program
         self._inputs = inputs
@@ -198,7 +198,7 @@ class _Test:
         )
 
     def _repeats(self) -> int:
-        """Return the number of repeated calls: many if differences occur by chance."""
+        """Return the number of calls in the test: many if the failure occurs by chance."""
         if not self._program.deterministic:
             return 0
         if self._record.kind in _LUCKY:
@@ -206,7 +206,7 @@ class _Test:
         return 1
 
     def _facts(self) -> dict[str, Json]:
-        """List the facts about the failure for a reader."""
+        """Return facts about the failure, to inform readers of the test."""
         record = self._record
         return {
             "op": record.op,
@@ -231,7 +231,7 @@ class _Test:
         return PythonSource(literal(str(root)))
 
     def _path(self, path: str) -> PythonSource:
-        """Return a path of the program, relative to the workspace if it lies there."""
+        """Return a path of the program, relative to the workspace if it is inside."""
         if path and Path(path).is_relative_to(self._program.root):
             relative = Path(path).relative_to(self._program.root).as_posix()
             return PythonSource(f"os.path.join(ROOT, {literal(relative)})")
@@ -276,7 +276,7 @@ class _Test:
 
     @property
     def _own_process(self) -> bool:
-        """Tell whether a callable is run in a process of its own."""
+        """Tell whether the test runs the op, a callable, in a separate process."""
         return self._record.kind == FailureKind.EXECUTION.value or bool(self._program.python)
 
     def _process_constants(self) -> dict[str, Json]:
@@ -284,7 +284,7 @@ class _Test:
         if not self._own_process:
             return {}
         limit = {} if program.memory_limit is None else {"MEMORY_LIMIT": program.memory_limit}
-        # Three calls: another one before the judged one, and one to see whether it repeats.
+        # Three calls: one before the judged call, the judged one, and a repetition of it.
         seconds = 3 * program.timeout + START_SECONDS
         return {"PYTHON": program.python, "TIMEOUT": seconds, **limit}
 

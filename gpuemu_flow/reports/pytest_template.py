@@ -1,7 +1,7 @@
 """The fixed parts of an exported test: plain Python that needs only numpy.
 
-Values that differ from case to case are assigned to constants above these parts, written as
-literals by `pytest_export`. Names in capitals are these constants.
+Names in capitals are constants. `pytest_export` writes their values, which differ from case to
+case, above these parts.
 """
 
 HEAD = '''\

@@ -1,4 +1,4 @@
-"""Values as Python source, in which the text of names and messages never becomes code."""
+"""Write values as Python source, so that text in names and messages never becomes code."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LINE_LENGTH = 80
 
 @dataclass(frozen=True)
 class PythonSource:
-    """Python source that is written as it is, where other values are written as literals."""
+    """A value that is already Python source, and is written unchanged instead of as a literal."""
 
     code: str
 
 
 def literal(value: Json, margin: str = "") -> str:
-    """Return ASCII Python source that evaluates to a value, even for text with special characters.
+    """Return ASCII Python source that evaluates to a value; special characters are escaped.
 
     Tables and lists that are too long for a line have one element per line, indented by `margin`.
 

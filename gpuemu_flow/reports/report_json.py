@@ -1,4 +1,4 @@
-"""A report as JSON; its schema is ``schemas/report.schema.json``."""
+"""Write a report as JSON; its schema is ``schemas/report.schema.json``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write(report: Report, _look: ReaderOptions) -> str:
 
 
 def report_to_json(report: Report) -> dict[str, Json]:
-    """Return a report as plain JSON: non-finite numbers as strings, seeds as number and string."""
+    """Return a report as plain JSON: non-finite numbers as strings, seeds also as strings."""
     run = run_to_json(report.run)
     totals = report.totals
     return {
@@ -50,7 +50,7 @@ def report_to_json(report: Report) -> dict[str, Json]:
 
 
 def _shard(report: Report, part: ShardPart) -> dict[str, Json]:
-    """Return a report's part of the whole run, with the document that a merge needs."""
+    """Return which part of the whole run a report covers, and the data that a merge needs."""
     from gpuemu_flow.results.shard_document import document_to_json  # noqa: PLC0415 - with shards
 
     return {**vars(part), "document": document_to_json(report)}

@@ -1,4 +1,4 @@
-"""A report as SARIF 2.1.0: one result per op and kind of failure, at the line of the op's source.
+"""Write a report as SARIF 2.1.0, with one result per op and kind of failure, at the op's line.
 
 Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0".
 """
@@ -19,13 +19,13 @@ from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import FailureKind, Json, Verdict
 
 MAX_RESULTS = 25_000
-"""Per run; GitHub refuses more, and shows 5,000 of them."""
+"""Maximum number of results per run; GitHub refuses more, and shows only 5,000."""
 MAX_TEXT = 700
 MAX_SAID = 300
-"""Characters of what was found, so that the command that reproduces it has room."""
+"""Maximum number of characters of a finding, so that the command to reproduce it has room."""
 MAX_COMMAND = 260
 MAX_NAME = 200
-"""Characters of an op's or a kernel's name, of which configured ones have no more."""
+"""Maximum number of characters of a name; configured names are not longer."""
 MAX_SEEDS = 10
 
 _RULES = {
@@ -208,7 +208,7 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _location(place: FileLine | None, name: str) -> dict[str, Json]:
-    """Make the location of a result; code review services show nothing without a file."""
+    """Make the location of a result; it always has a file, which code review services require."""
     at = place or FileLine("gpuemu.toml")
     found = physical_location(at.file, at.line)
     found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]
@@ -216,7 +216,7 @@ def _location(place: FileLine | None, name: str) -> dict[str, Json]:
 
 
 def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
-    """Set each finding's fingerprint from rule, subject, file and a counter, not from its line."""
+    """Set each finding's fingerprint from rule, subject, file and a counter, without the line."""
     counts: dict[tuple[str, str, str], int] = {}
     for result in results:
         location = result["locations"][0]

@@ -1,4 +1,4 @@
-"""A report as lines for people, and in the form that editors parse from ``test``."""
+"""Format a report as readable text, and as the lines of ``test`` that editors parse."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _WORDS = {
 }
 MAX_RECORDED = 10
 MAX_NAMES = 40
-"""Ops and kernels without a verdict that the first line names."""
+"""Maximum number of ops and kernels without a verdict that the first line names."""
 _ABSENT = {Absence.CUT_OFF: "cut off by the time limit: ", Absence.UNABLE: "", Absence.OUTDATED: ""}
 MAX_FAIL_LINES = 3
-"""Failing cases of one op and dtype that ``test`` names one by one."""
+"""Maximum number of failing cases per op and dtype that ``test`` lists."""
 
 
 def write(report: Report, look: ReaderOptions) -> str:
-    """Return the report as lines for people."""
+    """Return the report as readable text."""
     style = Style(look.color)
     return render_report(report, style, warn_threshold=look.warn_threshold) + "\n"
 
@@ -52,11 +52,11 @@ def render_report(report: Report, style: Style, *, warn_threshold: float) -> str
 
 
 MAX_REASON = 120
-"""Characters of a reason that all of several missing verdicts share, so that it is told first."""
+"""Maximum number of characters of a common reason of missing verdicts, which is shown first."""
 
 
 def headline(report: Report) -> str:
-    """Return the verdict in one line, with the names of everything that has none."""
+    """Return the verdict in one line, with the names of all items without a verdict."""
     said = f"{report.verdict.upper()}: {len(report.missing)} not validated"
     groups = []
     for absence, words in _ABSENT.items():
@@ -127,7 +127,7 @@ def _not_compared(found: BaselineDiff) -> Iterator[str]:
 
 
 def totals_line(report: Report) -> str:
-    """Return the verdict, and cases by verdict."""
+    """Return the overall verdict, and the number of cases by verdict."""
     words = ", ".join(f"{n} {word}" for word, n in counts(report.totals)) or "nothing checked"
     return f"{report.verdict.upper()}: {words}{time_taken(report.run)}"
 
@@ -165,7 +165,7 @@ def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
         message = failure.result.verdict.value if first is None else first.message
         kind = "" if first is None else f" [{first.kind.value}]"
         text = " ".join(printable(message).split())
-        # An error is FAIL here too: it is the only word that editors know.
+        # An error is FAIL here, too, since editors know no other word.
         yield (
             f"{_word(Verdict.FAILED, style)} {name} (seed: {failure.case.seed}): {text}{kind} "
             f"dtype: {failure.case.dtype}"

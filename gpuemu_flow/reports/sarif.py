@@ -1,4 +1,4 @@
-"""Lint findings as SARIF 2.1.0, the form that code review services show at the line.
+"""Write lint findings as SARIF 2.1.0, which code review services show at the line.
 
 Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0".
 """
@@ -29,7 +29,7 @@ def lint_to_sarif(report: RunReport) -> dict[str, Json]:
         for entry in kernel.entries:
             for found in entry.violations:
                 result = _result(found, entry, index)
-                # One line of a source that is built for several architectures is one finding.
+                # If a source is built for several architectures, a line is reported once.
                 results.setdefault(repr(result), result)
     failed = any(not problem.warning for problem in report.problems)
     return {
@@ -66,7 +66,7 @@ def lint_to_sarif(report: RunReport) -> dict[str, Json]:
 
 
 def _result(found: Violation, entry: KernelRecord, index: Mapping[str, int]) -> dict[str, Json]:
-    # GitHub refuses a result without a line, where it is not known.
+    # GitHub refuses a result without a line, so unknown lines get one.
     location = physical_location(found.file or entry.file, found.line or 1)
     location["logicalLocations"] = [{"name": entry.name, "kind": "function"}]
     result: dict[str, Json] = {
@@ -95,7 +95,7 @@ def physical_location(file: str, line: int) -> dict[str, Json]:
 
 
 def uri_path(path: str) -> str:
-    """Return a path as the path of a URI, also one whose name is not UTF-8."""
+    """Convert a path to the path of a URI, even if it is not valid UTF-8."""
     try:
         return quote(path.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:

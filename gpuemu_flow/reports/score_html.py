@@ -1,4 +1,4 @@
-"""Scores as one HTML file that needs nothing else, in the style of the report."""
+"""Write scores as a self-contained HTML file that looks like the report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PAGE = """<!doctype html>
 
 
 def scores_to_html(head: Sequence[str], rows: Sequence[Sequence[str]], summary: str) -> str:
-    """Return a page with a table of scores; nothing in it is taken for markup or script."""
+    """Return a page with a table of scores; all texts are escaped."""
     template, style = _parts()
     plain = [[clean(cell) for cell in row] for row in rows]
     page: str = template.render(head=head, rows=plain, summary=summary, style=style)

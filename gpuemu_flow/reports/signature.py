@@ -1,7 +1,7 @@
-"""Signed reports: ed25519 over the SHA-256 of the bytes, in an HTML file or beside any other.
+"""Sign reports, and check signatures: in an HTML file, or in a separate file for other formats.
 
-Source: RFC 8032, "Edwards-Curve Digital Signature Algorithm (EdDSA)". The signature is over the
-32 bytes of the digest, so that ``openssl pkeyutl -verify -rawin`` can check it too.
+Source: RFC 8032, "Edwards-Curve Digital Signature Algorithm (EdDSA)". The ed25519 signature is over
+the 32 bytes of the report's SHA-256, so that ``openssl pkeyutl -verify -rawin`` can check it, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COMMENT = re.compile(rb"<!--\n([\x20-\x7e\n]{1,1000})-->\n")
 
 
 class SignatureError(RunnerError):
-    """Error of a signature that is absent or wrong."""
+    """Raised for a signature that is missing or wrong."""
 
     exit_code = 1
 
@@ -54,7 +54,7 @@ class ValidSignature:
 
 
 def make_key(path: Path) -> Path:
-    """Write a new private key that only its owner can read, and ``.pub`` beside it.
+    """Write a new private key that only its owner can read, and its public key in a ``.pub`` file.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
 
 
 def load_public(path: Path) -> Ed25519PublicKey:
-    """Read a public key, from its own file or the private key's.
+    """Read a public key, from a public or a private key's file.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def load_public(path: Path) -> Ed25519PublicKey:
 
 
 def _read_pem(path: Path, load: Callable[[bytes], Any], wanted: type, reason: str) -> Any:
-    """Read a key of the type `wanted`; raise UsageError ``sign-bad-key`` for the reason given."""
+    """Read a key of the type `wanted`; if that fails, raise UsageError ``sign-bad-key``."""
     data = _read(path, MAX_KEY_BYTES, _bad_key, "is too large for a key")
     try:
         key = load(data)
@@ -155,7 +155,7 @@ def _bad_key(path: Path, reason: str) -> Problem:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the SHA-256 of the raw 32 bytes of a public key, in hex."""
+    """Return the SHA-256, in hex, of a public key's 32 raw bytes."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
@@ -174,7 +174,7 @@ def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
 
 
 def verify(path: Path, key: Ed25519PublicKey) -> ValidSignature:
-    """Check a file against its signature, inside it or in ``FILE.sig``.
+    """Check a file against its signature, which is in the file or in ``FILE.sig``.
 
     Raises
     ------
@@ -227,7 +227,7 @@ def _read_report(path: Path) -> bytes:
 
 
 def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_large: str) -> bytes:
-    """Read a file of at most `limit` bytes; `problem` makes the error from a path and a reason."""
+    """Read a file of at most `limit` bytes; `problem` makes an error from a path and a reason."""
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)

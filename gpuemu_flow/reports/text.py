@@ -1,4 +1,4 @@
-"""Results as lines for people: one per op and dtype, with failures grouped by cause."""
+"""Format results as readable text: one line per op and dtype, with failures grouped by cause."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _COLORS = {
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 MAX_WRITTEN = 12
-"""Lines of what a program wrote that are shown: the last of its streams, the first of printf."""
+"""Maximum number of lines of a program's output: the last of its streams, the first of printf."""
 MOST_UNTRIED = 3
-"""Ops whose ranges let no NaN in that have a line each."""
+"""Maximum number of ops whose ranges exclude NaN that are listed on separate lines."""
 printable = plain_text.printable
-"""For every part of a line that may come from outside."""
-_NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
+"""Function for every part of a line that may be untrusted text."""
+_NO_DISTANCE = float((1 << 64) - 1)  # the result of `numerics.ulp` for NaN and Inf
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Style:
     color: bool = False
 
     def paint(self, text: str, code: str) -> str:
-        """Return `text` in an ANSI colour, or as it is."""
+        """Return `text` in an ANSI colour; unchanged in plain style."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
     def verdict(self, verdict: Verdict, width: int = 0, word: str = "") -> str:
@@ -75,26 +75,26 @@ def duration(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural unless it is one."""
+    """Return a count with its noun, which is in the plural unless the count is 1."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _ulps(value: float) -> str:
-    """Format an error in ulp; empty between a finite and a non-finite value."""
+    """Format an error in ulp; empty if one of the two values is not finite."""
     if value >= _NO_DISTANCE:
         return "-"
     return f"{value:.0f}" if value < 1e6 else number(value)
 
 
 def share(value: float) -> str:
-    """Format a share of the tolerance: per cent, or a multiple if it is far beyond."""
+    """Format a share of the tolerance in per cent, or as a multiple if it is far above 1."""
     if not math.isfinite(value):
         return "inf"
     return f"{value * 100:.0f} %" if value < 10 else f"{value:.3g} x"
 
 
 def percent(part: float) -> str:
-    """Format a share in per cent, rounded to neither 0 nor 100 unless it is exactly that."""
+    """Format a share in per cent; only exact values are shown as 0 or 100."""
     if part <= 0 or part >= 1:
         return f"{part:.0%}".replace("%", " %")
     if part < 0.001 or part > 0.999:
@@ -135,10 +135,10 @@ KERNEL_HEADINGS = (
 )  # fmt: skip
 _LEFT = {"op", "kernel", "arch", "dtype", "verdict", ""}
 WIDTH = 80
-"""Columns that a terminal has for certain."""
+"""Number of columns that every terminal has."""
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _LEAST_NEEDED = ("unjudged", "max rel", "ulp", "time")
-"""Columns left out, from the first on, where the table is wider; JSON has all figures."""
+"""Columns that are left out, in this order, if the table is too wide; JSON has all figures."""
 _KERNELS_LEAST_NEEDED = ("entries", "spills", "errors", "warnings")
 _USUAL = {
     "unjudged": {"0 %", "-", ""},
@@ -147,7 +147,7 @@ _USUAL = {
     "errors": {"0", "-"},
     "warnings": {"0", "-"},
 }
-"""Columns that are left out only where they hold nothing but these."""
+"""Columns that are left out if they contain only these values."""
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
@@ -158,7 +158,7 @@ def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
 
 
 def wrapped(text: str, indent: int) -> list[str]:
-    """Break a line behind its commas into lines of `WIDTH` columns, all but the first indented."""
+    """Break a line after commas into lines of `WIDTH` columns; indent all except the first."""
     joined = re.sub(r"(?<!,) ", _NO_BREAK, text)
     lines = textwrap.wrap(
         joined,
@@ -171,9 +171,9 @@ def wrapped(text: str, indent: int) -> list[str]:
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
-    """Return the width of a table without the reasons at the ends of its lines.
+    """Return the width of a table's lines, without the reasons at their ends.
 
-    All durations count as equally wide, so that the same results have the same columns.
+    All durations count as equally wide, so that equal results are shown in the same columns.
     """
     widths = [
         len("10.0 ms") if name == "time" else max(len(name), *map(len, cells))
@@ -190,9 +190,10 @@ def _verdict_table(
     verdicts: Sequence[Verdict],
     style: Style,
 ) -> list[str]:
-    """Lay out a table whose third column is coloured by the verdict of its row.
+    """Lay out a table with verdicts in the third column, each in its colour.
 
-    A table wider than `WIDTH` loses columns of `least_needed`, then half of the space between.
+    If the table is wider than `WIDTH`, columns of `least_needed` are left out first. Then the space
+    between columns is halved.
     """
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True)) if rows else {}
     for name in least_needed:
@@ -243,7 +244,7 @@ def render_kernels(results: Sequence[KernelResult], style: Style) -> list[str]:
 
 
 def violation_line(found: Violation, kernel: str, style: Style) -> str:
-    """Format one violation: place, severity, rule, kernel, message."""
+    """Format one violation: location, severity, rule, kernel, message."""
     place = f"{found.file}:{found.line}: " if found.line else ""
     severity = style.paint(found.severity, _SEVERITY_COLORS.get(found.severity, ""))
     reason = f" (allowed: {found.allowed})" if found.allowed else ""
@@ -252,7 +253,7 @@ def violation_line(found: Violation, kernel: str, style: Style) -> str:
 
 
 def _kernel_row(result: KernelResult) -> list[str]:
-    """Format one line with the worst figures of several entries; ``~`` marks an estimate."""
+    """Return the cells of one kernel: the worst figures of its entries; ``~`` marks an estimate."""
 
     def worst(figures: Iterable[int | None]) -> str:
         values = [value for value in figures if value is not None]
@@ -317,7 +318,7 @@ def _case_lines(failure: CaseFailure) -> list[str]:
 
 
 def note_lines(result: CheckResult) -> list[str]:
-    """Format the notes of a verdict, and mark those that a program wrote."""
+    """Format the notes of a verdict, and mark those that contain a program's output."""
     lines = [line for note in result.notes for line in printable(note).splitlines()]
     if result.printed:
         said = printable(result.printed).splitlines()
@@ -331,7 +332,7 @@ def note_lines(result: CheckResult) -> list[str]:
 
 
 def _written(text: str) -> list[str]:
-    """Mark the last lines of a program's output."""
+    """Return the last lines of a program's output, marked as such."""
     return [f"| {line}" for line in printable(text).splitlines()][-MAX_WRITTEN:]
 
 
@@ -347,7 +348,7 @@ def totals_line(report: RunReport) -> str:
 
 
 def verdicts_line(report: RunReport) -> str:
-    """Count ops by dtype and kernels by verdict."""
+    """Format the number of kernels, and of ops in each dtype, by verdict."""
     counts: dict[Verdict, int] = {}
     verdicts = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
     for verdict in verdicts:
@@ -356,7 +357,7 @@ def verdicts_line(report: RunReport) -> str:
 
 
 def up_to_date_line(report: RunReport) -> str:
-    """Format the line that the next run prints when nothing changed."""
+    """Format the line that a run prints if nothing has changed."""
     cases = sum(result.passed for result in report.results)
     return (
         f"up to date: {plural(report.tasks.total, 'task')}; "
@@ -365,7 +366,7 @@ def up_to_date_line(report: RunReport) -> str:
 
 
 def sandbox_levels(report: RunReport) -> list[str]:
-    """Return the description of each sandbox level that an op of the report ran at."""
+    """Return the description of each sandbox level at which an op of the report ran."""
     levels = sorted({result.sandbox for result in report.results} - {""})
     return [shown_level(level) for level in levels]
 
@@ -413,14 +414,14 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
 
 
 def time_taken(report: RunReport) -> str:
-    """Return the duration of a run as the end of a line; empty if it had nothing to do."""
+    """Return the duration of a run as the end of a line; empty if the run had nothing to do."""
     counts = report.tasks
     worked = counts.total == 0 or counts.current < counts.total
     return f" in {duration(report.duration_s)}" if worked and report.duration_s else ""
 
 
 def _problem_lines(report: RunReport) -> list[str]:
-    """Return a line for each problem; ops in which no NaN was tried share a single line."""
+    """Return a line for each problem; ops that were not tried with NaN share one line."""
     untried = list(dict.fromkeys(result.op for result in report.results if result.kept_finite))
     together = len(untried) > MOST_UNTRIED
     lines = [
@@ -439,7 +440,7 @@ def _problem_lines(report: RunReport) -> list[str]:
 
 
 def _change_lines(changes: Sequence[ResultChange]) -> list[str]:
-    """Return a line for each change, and one that names all ops judged on other cases."""
+    """Return a line for each change, and one line that names the ops judged on other cases."""
     lines = [_change_line(change) for change in changes if change.what != OTHER_CASES]
     other = [f"{printable(c.op)} {c.dtype}" for c in changes if c.what == OTHER_CASES]
     if other:

@@ -1,4 +1,4 @@
-"""Format a workspace without a run, for people: plans, explanations, lists, state."""
+"""Format facts about a workspace as readable text: plans, explanations, lists, state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuemu_flow.types import Json
 
 _VALUE_WIDTH = 70
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SHOWN_DIGITS = 12  # of a digest: enough to tell two apart
+_SHOWN_DIGITS = 12  # enough digits to distinguish two digests
 _PARTS = {
     "code": "source changed",
     "params": "configuration changed",
@@ -76,7 +76,7 @@ def reason_line(reason: BuildReason) -> str:
 
 
 def render_explanations(found: Sequence[TaskExplanation], style: Style) -> str:
-    """Describe for each task that it is current, or the reasons why it is not."""
+    """Describe for each task why it would run, or that it is current."""
     lines = []
     for task in found:
         word = "is current" if task.current else "would run"

@@ -1,4 +1,4 @@
-"""A workspace against one of its baselines, as data."""
+"""Differences between a workspace and one of its baselines, as data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 NEW, MISSING, UNCHANGED, CHANGED = "new", "missing", "unchanged", "changed"
 REGRESSION, IMPROVEMENT = "regression", "improvement"
 GONE = "gone"
-"""In place of a verdict: the op or dtype is not configured any more."""
+"""Value in place of a verdict if the op or dtype is no longer configured."""
 
 
 @dataclass(frozen=True)
 class ResultDiff:
-    """One op and dtype against its baseline.
+    """The difference of one op and dtype from the baseline.
 
     Attributes
     ----------
@@ -29,11 +29,12 @@ class ResultDiff:
     status : str
         ``new``, ``missing``, ``unchanged``, ``changed``, ``regression`` or ``improvement``.
     what : str
-        ``verdict`` or ``max_abs``; empty when nothing changed.
+        What changed: ``verdict`` or ``max_abs``; empty if nothing did.
     old, new : JSON
-        None where there is none; `GONE` where there is no such op or dtype any more.
+        The values in the baseline and now; None for no value, `GONE` if the op or dtype no longer
+        exists.
     was : str
-        The op's name in the baseline, where it has another one now.
+        The op's name in the baseline if it was renamed since; else empty.
     """
 
     op: str
@@ -53,7 +54,7 @@ class BaselineDiff:
     ----------
     baseline : Baseline
     kernels : list of (str, KernelDiff)
-        Configured kernel, and one of its entries.
+        Pairs of a configured kernel and the difference of one of its entries.
     results : list of ResultDiff
     """
 
@@ -69,7 +70,7 @@ class BaselineDiff:
         )
 
     def drop_missing(self) -> None:
-        """Drop entries that only the baseline has, for a request of a part of the workspace."""
+        """Drop entries that only the baseline has, if only a part of the workspace is requested."""
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
         self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 

@@ -1,4 +1,4 @@
-"""Failing cases of one op, grouped by their causes."""
+"""Group the failing cases of one op by their causes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gpuemu_flow.types import Case, Verdict
 
 @dataclass(frozen=True)
 class Explained:
-    """Failing cases with one cause, smallest first.
+    """Failing cases with the same cause, smallest first.
 
     Attributes
     ----------
     members : list of CaseFailure
     cause : Cause or None
-        The stated cause; None if no cause was confirmed by new cases.
+        The cause that new cases confirmed; None if they confirmed none.
     seen_with : tuple of str
-        Features of the cases if no cause is stated, likeliest first.
+        Features of the cases if there is no confirmed cause, likeliest first.
     """
 
     members: list[CaseFailure]
@@ -31,14 +31,14 @@ class Explained:
 
     @property
     def text(self) -> str:
-        """Return the stated cause, or the features of the cases, as readable text; may be empty."""
+        """Return the confirmed cause, or else the features of the cases, as text; may be empty."""
         if self.cause is not None:
             return self.cause.text
         return f"seen with: {'; '.join(self.seen_with)}" if self.seen_with else ""
 
     @property
     def line(self) -> str:
-        """Return `text` as a whole line; a stated cause is preceded by ``cause:``."""
+        """Return `text` as a whole line; ``cause:`` precedes a confirmed cause."""
         return f"cause: {self.text}" if self.cause is not None else self.text
 
 

@@ -21,7 +21,7 @@ class ResultChange:
     kind : str
         ``new``, ``regression``, ``growth``, ``improvement`` or ``change``.
     what : str
-        ``verdict``, ``max_abs``, or `CASE_VERDICT` or `OTHER_CASES` of `tasks.stages`; ``op`` where
+        ``verdict``, ``max_abs``, or `CASE_VERDICT` or `OTHER_CASES` of `tasks.stages`; ``op`` if
         there was no summary before.
     old, new : str, float or None
         Verdicts, errors or numbers of cases, as the manifest has them.
@@ -36,7 +36,7 @@ class ResultChange:
 
     @property
     def is_worse(self) -> bool:
-        """Tell whether it counts as a regression."""
+        """Tell whether the change counts as a regression."""
         return self.kind in WORSE
 
     def to_json(self) -> dict[str, Json]:
@@ -49,7 +49,7 @@ class ResultChange:
         return cls(op, data["dtype"], data["kind"], data["what"], data["old"], data["new"])
 
     def errors(self) -> tuple[float, float]:
-        """Return the largest errors before and now of a change of ``max_abs``."""
+        """Return the largest error before and now, for a change of ``max_abs``."""
         return number_from_json(self.old), number_from_json(self.new)
 
 
@@ -66,7 +66,7 @@ class KernelChange:
         ``regression`` or ``improvement``.
     metric, message : str
     old, new : float or None
-        None where the rule gives no figure.
+        The figure before and now; None if the rule gives no figure.
     """
 
     kernel: str
@@ -79,7 +79,7 @@ class KernelChange:
 
     @property
     def is_worse(self) -> bool:
-        """Tell whether it counts as a regression."""
+        """Tell whether the change counts as a regression."""
         return self.kind in WORSE
 
     @classmethod

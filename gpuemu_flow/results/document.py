@@ -1,4 +1,4 @@
-"""Everything that a report shows, as data that the writers only format."""
+"""The content of a report, as data that writers only have to format."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 REPORT_VERSION = 1
 NOTHING_TO_DO = "nothing to do"
-"""Verdict of a report on a set or a shard that holds no task."""
+"""Verdict of a report on a set or a shard that contains no task."""
 
 
 @dataclass(frozen=True)
 class FileLine:
-    """A place to look at: a file relative to the repository, and a 1-based line."""
+    """A location: a file relative to the repository, and a 1-based line."""
 
     file: str
     line: int = 1
@@ -30,7 +30,7 @@ class FileLine:
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """One case with its verdict of any kind."""
+    """One case and its verdict, whether it passed or not."""
 
     op: str
     case: Case
@@ -38,7 +38,7 @@ class CaseVerdict:
 
     @property
     def name(self) -> str:
-        """Return ``op[dtype-shape-layout-strategy-seed]``: no two cases of an op share one."""
+        """Return ``op[dtype-shape-layout-strategy-seed]``, which is unique among an op's cases."""
         case = self.case
         shape = ",".join("x".join(map(str, i.shape)) or "scalar" for i in case.inputs)
         return f"{self.op}[{case.dtype}-{shape}-{case.layout}-{case.strategy}-{case.seed}]"
@@ -59,7 +59,7 @@ class KnownFailure:
     time : str
         The time when the failure was last seen.
     minimized : FailureRecord or None
-        The smallest case that fails likewise.
+        The smallest case that fails in the same way; None if it was not searched for.
     """
 
     id: str
@@ -76,20 +76,20 @@ class Picture:
     output : str
     shape : tuple of int
     rows : tuple of str
-        The error over the output, folded to two dims, one character per cell: the largest share of
-        the tolerance in it, as `LEVELS` names them.
+        Map of the error over the output, folded to two dims. Each character is a cell, and shows
+        the largest share of the tolerance in the cell; see `LEVELS`.
     fold : str
-        The tensor's dims that a row and a column stand for.
+        Description of the tensor's dims along rows and columns.
     scatter : tuple of (int, int, int, int)
         Error against magnitude, by decades: log10 of the expected value, log10 of the error, number
         of elements, and number of failing elements.
     histogram : tuple of int
-        Elements by the share of the tolerance that they use; see `SHARES`.
+        Numbers of elements by the share of the tolerance that they use; see `SHARES`.
     elements, failing : int
     inputs : mapping of str to str
         Values of the smallest inputs, as text.
     note : str
-        Reason why there is no picture.
+        Reason why there is no picture; empty if there is one.
     """
 
     output: str = ""
@@ -105,7 +105,7 @@ class Picture:
 
 
 SHARES = (0.0, 1e-3, 0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
-"""Upper ends of the histogram's bars; a last bar holds what is beyond, NaN and Inf included."""
+"""Upper ends of the histogram's bars; a last bar counts everything above, including NaN and Inf."""
 
 LEVELS = {
     "0": "exact",
@@ -153,7 +153,7 @@ class TaskState:
 
 @dataclass(frozen=True)
 class MissingVerdict:
-    """Something that was requested and has no verdict.
+    """A requested item that has no verdict.
 
     Attributes
     ----------
@@ -174,19 +174,19 @@ class MissingVerdict:
 
 @dataclass(frozen=True)
 class ShardPart:
-    """The part of a workspace that a report is about.
+    """The part of a workspace that a report covers.
 
     Attributes
     ----------
     index, count : int
-        The `index`-th part of `count`, counted from 1.
+        Number of the part, counted from 1, and number of parts.
     split : str
-        Digest that is equal only where all ops were split in the same way.
+        Digest that is equal only if all ops were split in the same way.
     settings : mapping of str to str
-        Digest of the cases of each op, ops of other shards included, and of the rules that judge
-        it.
+        For each op, also of other shards, a digest of its cases and of the settings that judge
+        them.
     code : mapping of str to str
-        Digest of the sources of each op, kernel and rule, including those of other shards.
+        For each op, kernel and rule, also of other shards, a digest of its sources.
     """
 
     index: int
@@ -205,38 +205,38 @@ class Report:
     run : RunReport
     project, project_version : str
     mode : str
-        ``all``, ``quick``, ``thorough`` or the words that selected.
+        ``all``, ``quick``, ``thorough`` or the words that selected the tasks.
     created : str
-        UTC, ISO 8601, to the second.
+        Time of creation: UTC, ISO 8601, to the second.
     version : str
         The tool's version.
     cases : tuple of CaseVerdict
         Every case of every op that was checked.
     places : mapping of str to FileLine
-        The place of each op.
+        The location of each op.
     kernel_places : mapping of str to FileLine
-        The place of each kernel, as configured.
+        The location of each configured kernel.
     prefix : str
-        Path of the workspace within the repository; empty when they are one.
+        Path of the workspace in the repository; empty if it is the repository's root.
     known : mapping of (str, int, str) to KnownFailure
         Recorded failures by op, seed and dtype.
     baseline : mapping or None
-        The data of ``diff --format json``, where a baseline was asked for.
+        The data of ``diff --format json``; None if no baseline was requested.
     recorded : tuple of mapping
-        Public records of failures that the run did not see: found by fuzzing or by clients, or
+        Records of failures that are not in this run's results: found by fuzzing or by clients, or
         fixed since.
     regressions : tuple of Regression
-        One for each thing that got worse.
+        One for each figure or verdict that got worse.
     fail_on_regression : bool
     timed_out : bool
         True if a time limit cut something off.
     require_all : bool
-        True if an item without a verdict keeps the report from being a success, as does a run in
-        which nothing passed.
+        True if an item without a verdict keeps the report from being a success. A run in which
+        nothing passed is never a success.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
-        Pairs of tasks: the second reads the first one's manifest.
+        Pairs of tasks; the second task of a pair reads the manifest of the first.
     pictures : mapping of (str, int, str) to Picture
         Drawings by op, seed and dtype.
     history : tuple of HistoryPoint
@@ -269,7 +269,7 @@ class Report:
     shard: ShardPart | None = None
 
     def place_of(self, failure: CaseFailure) -> FileLine | None:
-        """Return the place of a failure: the line that a check found, else the op's place."""
+        """Return the location of a failure: the line that a check found, or else the op's."""
         found = failure.source
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)
@@ -277,9 +277,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """Return the run's exit code, 1 for a regression that must fail, 124 after a time limit.
+        """Return 1 for a regression that must fail, 124 for a time limit, or the run's exit code.
 
-        A failure before the time limit takes precedence over the limit.
+        A failure before the time limit takes precedence over 124.
         """
         code = self.run.exit_code
         if code in (0, 3, 4) and self.fail_on_regression and self.regressions:
@@ -318,7 +318,7 @@ class Report:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Count cases and lints by verdict, and a skipped op or kernel as one."""
+        """Count cases and kernels by verdict; an op and dtype without cases counts as one."""
         found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
         plural = {Verdict.ERROR: "errors"}
         for result in self.run.results:
@@ -332,7 +332,7 @@ class Report:
         return {"total": sum(found.values()), **found}
 
     def place_of_regression(self, worse: Regression) -> FileLine | None:
-        """Return the place of the op or kernel that a regression is about, if it is known."""
+        """Return the location of the op or kernel of a regression; None if it is unknown."""
         places = self.kernel_places if worse.kernel else self.places
         return places.get(worse.kernel or worse.op)
 
@@ -353,12 +353,12 @@ class Report:
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        """Return, as text for people, the stated cause of each failing case that has one."""
+        """Return the confirmed cause, as readable text, of each failing case that has one."""
         return {key: found.text for key, found in self.explained.items() if found.cause is not None}
 
     @cached_property
     def explained(self) -> Mapping[tuple[str, int, str], Explained]:
-        """Map each failing case to the properties that it shares with others of its op."""
+        """Map each failing case to its group of cases with the same cause or features."""
         by_op: dict[str, list[OpResult]] = {}
         for result in self.run.results:
             if result.failures:
@@ -379,6 +379,6 @@ class Report:
 
 
 def kind_of(failure: CaseFailure) -> str:
-    """Return the kind of a failing case's first failure, else its verdict."""
+    """Return the kind of a failing case's first failure; if it has none, its verdict."""
     first = failure.result.failures[0] if failure.result.failures else None
     return first.kind.value if first is not None else failure.result.verdict.value

@@ -1,4 +1,4 @@
-"""Read the manifests of a run into its results: the only reader of manifests for reports."""
+"""Read a run's results from its manifests; reports read manifests only through this module."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def result_of_summary(
     Parameters
     ----------
     reason : str, optional
-        Replaces the summary's own reason.
+        Reason to use instead of the summary's.
     more : mapping
         Further fields of `OpResult`.
     """
@@ -40,7 +40,7 @@ def result_of_summary(
         verdict=Verdict(summary["verdict"]),
         **{name: summary[name] for name in counts},
         **{name: number_from_json(summary[name]) for name in WORST},
-        unjudged=summary.get("unjudged", 0.0),  # an older version's says nothing of it
+        unjudged=summary.get("unjudged", 0.0),  # missing in summaries of older versions
         reason=summary.get("reason", "") if reason is None else reason,
         loose=tuple(summary.get("loose", ())),
         constant=tuple(sorted(summary.get("constant", {}).items())),
@@ -61,8 +61,8 @@ class ReportBuilder:
     records : mapping of name to mapping
         Stored facts of each task, such as its ``duration_s``.
     relocate : callable
-        Takes a comparison and a case's result, and returns the result with the present lines of its
-        findings.
+        Takes a comparison's task and a case's result. Returns the result with the present lines of
+        its findings.
     """
 
     cache: WorkspaceCache
@@ -74,7 +74,8 @@ class ReportBuilder:
     def op_result(self, compare: TaskSpec) -> OpResult | None:
         """Return the result of one op and dtype, or None if its comparison did not finish.
 
-        If it finished but its manifest cannot be read, the result is an error with the reason.
+        If the comparison finished but its manifest cannot be read, the result is an error with the
+        reason.
         """
         try:
             manifest = read_manifest(self.cache.folder / compare.target, "compare")
@@ -105,15 +106,15 @@ class ReportBuilder:
         )
 
     def _sandbox_of(self, compare: TaskSpec) -> str:
-        """Return the sandbox level under which the op's results are stored."""
+        """Return the sandbox level in the action keys of the op's results; empty if unknown."""
         for source in compare.inputs:
             if source.role == stages.OP and source.task in self.tasks:
                 return str(params_of(OpParams, self.tasks[source.task].params).sandbox["level"])
         return ""
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
-        """Return the result of one lint and its problems; None if the lint has not ended."""
-        # What describes kernels is loaded only where there is one.
+        """Return the result of one lint and its problems; None if the lint did not finish."""
+        # The code for kernels is loaded only if there is a kernel.
         from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415
 
         try:
@@ -173,9 +174,9 @@ class ReportBuilder:
 
 
 def _kept_finite(items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
-    """Name the inputs that never hold NaN or Inf because of their range, where others could."""
+    """Name inputs whose range excludes NaN and Inf, although ``special`` values were requested."""
     if not any(item["case"]["strategy"] == "special" for item in items):
-        return ()  # that strategy was not asked for
+        return ()  # that strategy was not requested
     specs = Case.from_json(items[0]["case"]).inputs
     return tuple(
         spec.name

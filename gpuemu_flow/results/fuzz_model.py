@@ -1,4 +1,4 @@
-"""The result of fuzzing an op, as data for every writer."""
+"""The result of fuzzing an op, as data for all writers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ MARGIN_BUCKETS = 10
 
 @dataclass(frozen=True)
 class CauseGroup:
-    """Failures with one kind and one triggering feature.
+    """Failures of the same kind with the same cause or features.
 
     Attributes
     ----------
     kind : str
         `types.FailureKind` of the first failure.
     feature : str
-        The cause that new cases confirmed, or features that the failures share, for people; empty
-        if nothing was found.
+        The cause that new cases confirmed, or else features that the failures share, as readable
+        text; empty if nothing was found.
     failures : tuple of FailureRecord
         Smallest case first.
     minimized : FailureRecord or None
-        The shrunk form of the group's smallest case, when asked for.
+        The shrunk form of the group's smallest case; None if it was not requested.
     notes : tuple of str
         Sentences about the wrong elements of the group's smallest case.
     shape_classes : mapping of str to (int, int)
-        Failures of this group and passing cases in each class of shapes; empty if the run left out
-        failures.
+        For each class of shapes, the numbers of this group's failures and of passing cases; empty
+        if the run left out failures.
     cause : Cause or None
-        The stated cause.
+        The confirmed cause; None if there is none.
     """
 
     kind: str
@@ -63,13 +63,13 @@ class FuzzReport:
     verdict : Verdict
         The verdict on all cases.
     reason : str
-        Reason why the cases are inconclusive.
+        Reason why the cases are inconclusive; else empty.
     unjudged : float
         Share of all output elements without a verdict.
     worst_margin : float
         Largest share of the tolerance that a passing case used.
     margins : tuple of int
-        Passing cases by share of the tolerance used, in tenths.
+        Numbers of passing cases by the share of the tolerance that they used, in tenths.
     coverage : JSON
         Counts per dtype, shape class, layout and strategy.
     gaps : tuple of str
@@ -77,12 +77,13 @@ class FuzzReport:
     groups : tuple of CauseGroup
         Smallest case first.
     left_out : mapping of str to int
-        Failures by kind that no group contains, since a run keeps a limited number of them.
+        Numbers of failures, by kind, that no group contains, since a run keeps only a limited
+        number.
     interrupted : bool
     stopped_early : str
-        Reason why fewer cases ran than were asked for, empty when all did.
+        Reason why fewer cases ran than were requested; empty if all ran.
     not_run : int
-        Cases that were not tried, because the function that makes their inputs hung before.
+        Number of cases that were not tried, since the function that makes their inputs had hung.
     """
 
     op: str
@@ -109,7 +110,7 @@ class FuzzReport:
 
     @property
     def failure_rate(self) -> FailureRate:
-        """Estimate how often the op fails over seeds, ignoring cases without a verdict."""
+        """Estimate the share of seeds with which the op fails; unjudged cases are left out."""
         bad = self.failed + self.errors
         return failure_rate(bad, bad + self.passed)
 

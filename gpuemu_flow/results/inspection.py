@@ -1,4 +1,4 @@
-"""Facts of a workspace without a run: reasons to run, tasks, counts, sizes."""
+"""Facts about a workspace that need no run: reasons to run, tasks, counts, sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class OriginTask:
-    """A task that would run by itself, not because of another, and the changed parts of its key."""
+    """A task that would run because parts of its own key changed, with the names of these parts."""
 
     task: str
     changes: tuple[str, ...]
@@ -27,10 +27,10 @@ class TaskExplanation:
     task : str
     current : bool
     key : str
-        As of now.
+        The present action key.
     changes : tuple of BuildReason
     because : tuple of OriginTask
-        Tasks before this task that changed by themselves.
+        Upstream tasks that changed, and so make this task run.
     reads : tuple of str
     """
 
@@ -42,7 +42,7 @@ class TaskExplanation:
     reads: tuple[str, ...]
 
     def to_json(self) -> dict[str, Json]:
-        """Return the JSON that ``explain`` prints of one task."""
+        """Return the JSON that ``explain`` prints for one task."""
         return {
             "task": self.task,
             "current": self.current,
@@ -63,7 +63,7 @@ class ListedTask:
     status: str = ""
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, without a status that was not asked for."""
+        """Return plain JSON; an empty status is left out."""
         return {name: value for name, value in vars(self).items() if name != "status" or value}
 
 
@@ -75,11 +75,11 @@ class TaskSummary:
     ----------
     task : str
     state : str
-        ``current``, ``stale``, ``failed`` (it made nothing when it was last tried) or ``new``.
+        ``current``, ``stale``, ``failed`` (its last attempt made nothing) or ``new``.
     duration_s : float or None
-        Seconds that its work took when it was last done; None where that is not known.
+        Duration of the task's last execution in seconds; None if it is unknown.
     outputs : tuple of str
-        Files that it makes, relative to the workspace.
+        Files that the task makes, relative to the workspace.
     """
 
     task: str
@@ -88,7 +88,7 @@ class TaskSummary:
     outputs: tuple[str, ...]
 
     def to_json(self) -> dict[str, Json]:
-        """Return the JSON that ``run --summary`` prints of one task."""
+        """Return the JSON that ``run --summary`` prints for one task."""
         return {**vars(self), "outputs": list(self.outputs)}
 
 
@@ -130,7 +130,7 @@ class StatusCounts:
 
 @dataclass(frozen=True)
 class CacheSize:
-    """The cache's folder, and its present and largest size in bytes."""
+    """The cache's folder, and its present and maximum size in bytes."""
 
     folder: str
     blobs_bytes: int
@@ -140,16 +140,16 @@ class CacheSize:
 
 @dataclass(frozen=True)
 class WorkspaceStatus:
-    """A workspace at a glance.
+    """The state of a workspace: task counts, verdicts and cache size.
 
     Attributes
     ----------
     root : str
     tasks : StatusCounts
     verdicts : mapping of str to int
-        Last verdicts of ops by dtype and of kernels.
+        Maps each verdict to the number of items that last got it: kernels, and ops in each dtype.
     outdated : int
-        Number of verdicts from another state of the workspace.
+        Number of these verdicts that come from an earlier state of the workspace.
     cache : CacheSize
     """
 

@@ -1,4 +1,4 @@
-"""One result model for every writer: verdicts per op and dtype, and each failing case."""
+"""The result model of all writers: verdicts per op and dtype, and each failing case."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SCHEMA_VERSION = 1
 
 
 class Absence(str, Enum):
-    """A reason why something configured has no verdict."""
+    """A reason why a configured item has no verdict."""
 
     NONE = ""
     UNABLE = "unable"
-    """There is no tool or program for it, or too little of it was judged."""
+    """There is no tool or program for the item, or too little of it was judged."""
     CUT_OFF = "cut off"
     """The run's time limit came first."""
     LEFT_OUT = "left out"
-    """It was not asked for."""
+    """The item was not requested."""
     OUTDATED = "out of date"
-    """It was looked at, and changed since."""
+    """The item was judged, but has changed since."""
 
 
 MISSED = (Absence.UNABLE, Absence.CUT_OFF, Absence.OUTDATED)
-"""Reasons for which something that was asked for has no verdict as it is now."""
+"""Reasons why a requested item has no verdict on its present state."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class CaseFailure:
     def source(self) -> CodePlace | None:
         """Return the line of a kernel's source that a check of the kernel found, or None.
 
-        The line is that of the first finding in a workspace file. Findings that follow a failure
-        from elsewhere are not considered. A finding in a header of the toolkit is skipped, since
-        the line that calls it mostly has one as well.
+        This is the line of the first finding in a workspace file. Findings after a failure that
+        comes from no such check are not considered. A finding in a header of the toolkit is
+        skipped, since the line that calls it usually has a finding, too.
         """
         for failure in self.result.failures:
             if failure.finding is None:
@@ -78,11 +78,12 @@ STANDING = frozenset(
         "rule-deleted-file",
         "loose-tolerance",
         "constant-reference",
+        "reference-imports-op",
         "causes-cut-short",
         NONFINITE_SLUG,
     )
 )
-"""Warnings that belong to results: each report shows them again, in whatever format."""
+"""Warnings that belong to results, so that each report of these results shows them."""
 
 
 @dataclass(frozen=True)
@@ -96,34 +97,34 @@ class OpResult:
     cases, passed, failed, inconclusive, errors, skipped : int
         Numbers of cases.
     max_abs, max_rel, max_ulp : float
-        Worst over all cases.
+        Largest errors over all cases.
     tolerance_used : float
-        Largest share of the tolerance that an element used; 1.0 is just allowed.
+        Largest share of the tolerance that an element used; up to 1.0 is allowed.
     unjudged : float
         Share of all output elements without a verdict.
     duration_s : float
-        Seconds that running and comparing took when it was really done.
+        Time of running and comparing in seconds, when they were last executed.
     cached : bool
         True if nothing of the op was executed in this run.
     reason : str
-        Reason why the op was skipped, or has no verdict.
+        Reason why the op was skipped or has no verdict; else empty.
     failures : tuple of CaseFailure
         Smallest first.
     passing : tuple of Case
         Passing cases to compare failures with in the search for a cause.
     absence : Absence
-        Kind of reason why it has no verdict, if a run knows more than that it was skipped.
+        Category of the reason why there is no verdict; `Absence.NONE` to derive it from the
+        verdict.
     loose : tuple of str
-        Outputs whose explicit tolerance lets zeros pass in every case.
+        Outputs whose explicit tolerance is so large that zeros would pass in every case.
     constant : tuple of (str, float)
-        Outputs that are expected to have one and the same value in every case.
+        Outputs whose expected value is the same constant in every case.
     causes : tuple of Cause
-        Causes of the op's failures in all its dtypes; stated ones first.
+        Causes of the op's failures in all its dtypes, confirmed causes first.
     sandbox : str
-        The op's sandbox, such as ``landlock 7, seccomp``; empty where nothing
-        was run.
+        The op's sandbox, such as ``landlock 7, seccomp``; empty if nothing was run.
     kept_finite : tuple of str
-        Inputs whose range excludes NaN and Inf although nobody asked for that.
+        Inputs whose range excludes NaN and Inf, although such values were requested.
     """
 
     op: str
@@ -189,19 +190,19 @@ class KernelResult:
     Attributes
     ----------
     kernel, arch : str
-        As configured; the architecture is empty when the artifact decides it.
+        As configured; the architecture is empty if the artifact determines it.
     verdict : Verdict
-        ``failed`` with a violation of severity error that nothing allows.
+        ``failed`` if there is a violation of severity error that the configuration does not allow.
     reason : str
-        Reason why the kernel was skipped or could not be linted.
+        Reason why the kernel was skipped or could not be linted; else empty.
     cached : bool
-        Neither built nor linted in this run.
+        True if the kernel was neither built nor linted in this run.
     entries : tuple of KernelRecord
         Each kernel of the artifact.
     changes : tuple of KernelChange
         Changes since the previous run.
     absence : Absence
-        As of an `OpResult`.
+        See `OpResult`.
     """
 
     kernel: str
@@ -235,9 +236,9 @@ class TaskCounts:
 class RunReport:
     """The report of `gpuemu-flow run`, as data.
 
-    `drawn_seed` is the master seed of a run that drew its own; None for all others. `build_only`
-    says that nothing but builds was asked for, so that there is nothing to check; `nothing_due`
-    that a set such as ``@changed`` or a shard was asked for, and holds no task.
+    `drawn_seed` is the random master seed of a run that drew one, else None. `build_only` is true
+    if only builds were requested, so that there is nothing to check. `nothing_due` is true if a set
+    such as ``@changed``, or a shard, was requested and contains no task.
     """
 
     tasks: TaskCounts
@@ -259,7 +260,7 @@ class RunReport:
 
     @property
     def had_nothing_to_do(self) -> bool:
-        """Tell whether a set or a shard without a task was asked for: nothing was judged."""
+        """Tell whether the requested set or shard contains no task, so that nothing was judged."""
         return self.nothing_due and self.verdicts <= {Verdict.SKIPPED}
 
     @property
@@ -269,7 +270,7 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """Return 0 passed, 1 failed, 3 crashed, 4 nothing validated, 130 interrupted."""
+        """Return 0 if all passed, 1 failed, 3 crashed, 4 nothing validated, 130 interrupted."""
         verdicts = self.verdicts
         if self.interrupted:
             return 130

@@ -1,4 +1,4 @@
-"""Something that got worse since the last run or against a baseline, as data for all writers."""
+"""Regressions since the last run or a baseline, as data for all writers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Regression:
     op, dtype : str
         Empty for a kernel.
     kernel, arch : str
-        As configured, and the architecture of the entry; empty for an op.
+        The configured kernel, and the architecture of the entry; empty for an op.
     entry : str
-        Name of the kernel in the artifact, which need not be the configured one.
+        Name of the kernel in the artifact; it may differ from the configured name.
     what : str
         ``verdict``, ``max_abs`` or the name of a kernel's figure.
     old, new : JSON
-        The figure before and now; None where the rule gives no figure.
+        The figure before and now; None if the rule gives no figure.
     message : str
         Sentence of the rule that judged a kernel; empty for an op.
     baseline : str
@@ -41,13 +41,13 @@ class Regression:
 
     @property
     def subject(self) -> str:
-        """Name the op and dtype, or the kernel and architecture."""
+        """Return the op and dtype, or the kernel and architecture, as text."""
         words = (self.op, self.dtype) if not self.kernel else ("kernel", self.entry, self.arch)
         return " ".join(filter(None, words))
 
     @property
     def sentence(self) -> str:
-        """Describe for people what got worse, by how much, and since when."""
+        """Describe in a sentence what got worse, by how much, and since when."""
         change = (
             self.message if self.kernel else f"{self.what} {_named(self.old)} -> {_named(self.new)}"
         )
@@ -55,7 +55,7 @@ class Regression:
         return f"{self.subject}: {change} {since}"
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, the sentence included."""
+        """Return plain JSON, including the sentence."""
         return {**vars(self), "sentence": self.sentence}
 
 

@@ -1,4 +1,4 @@
-"""A shard's report, as the JSON from which `report --merge` rebuilds it."""
+"""Convert a shard's report to the JSON from which `report --merge` rebuilds it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     ----------
     part : ShardPart
     data : mapping
-        As ``schemas/report.schema.json`` has it; see `shard_schema.violation`.
+        JSON that is valid by ``schemas/report.schema.json``; see `shard_schema.violation`.
 
     Returns
     -------
@@ -89,8 +89,8 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     Raises
     ------
     ValueError
-        A word is not one of those allowed in its place, such as an unknown kind of failure; a case
-        passed although nothing was compared; a result is missing, or contradicts its cases.
+        A word is unknown, such as a kind of failure; a case passed although nothing was compared; a
+        result is missing, or contradicts its cases.
     """
     cases = tuple(
         CaseVerdict(op, Case.from_json(case), CheckResult.from_json(result))
@@ -142,7 +142,7 @@ def _check_results(report: Report) -> None:
         if (case.op, case.case.dtype) not in results:
             raise ValueError(f"there are cases of {case.op} {case.case.dtype}, but no result")
     for task in report.tasks if not report.run.interrupted else ():
-        # A task without a status was not selected, as words and dtypes may leave it out.
+        # A task without a status was not selected: words and dtypes may leave tasks out.
         lost = task.status and (
             (task.stage == stages.COMPARE and (task.subject, task.part) not in results)
             or (task.stage == stages.LINT and task.subject not in kernels)
@@ -170,7 +170,7 @@ def _result(result: OpResult) -> dict[str, Json]:
 
 
 def _result_from(data: Mapping[str, Json], own: Sequence[CaseVerdict]) -> OpResult:
-    """Rebuild the result of an op and dtype; its failures are among its cases."""
+    """Rebuild the result of an op and dtype, with the failures among its cases `own`."""
     good = (Verdict.PASSED, Verdict.SKIPPED)
     failures = [CaseFailure(c.op, c.case, c.result) for c in own if c.result.verdict not in good]
     passing = [c.case for c in own if c.result.verdict is Verdict.PASSED]

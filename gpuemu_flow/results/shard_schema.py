@@ -1,4 +1,4 @@
-"""Check the shard in another machine's report against ``schemas/report.schema.json``."""
+"""Check the shard's data in another machine's report against ``schemas/report.schema.json``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST = 300
 
 
 def violation(shard: Json) -> str:
-    """Describe the most telling violation of the schema by the ``shard`` of a report.
+    """Describe the most relevant violation of the schema in the ``shard`` of a report.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def violation(shard: Json) -> str:
 @lru_cache
 def _validator() -> Validator:
     text = (files("gpuemu_flow.schemas") / "report.schema.json").read_text("utf-8")
-    # JSON Schema takes 1.0 for an integer, which a shape and a seed cannot be.
+    # JSON Schema accepts 1.0 as an integer, but sizes and seeds must not be floats.
     exact = Draft7Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
     kind: type[Validator] = extend(  # type: ignore[no-untyped-call]  # its stub has no types
         Draft7Validator, type_checker=exact

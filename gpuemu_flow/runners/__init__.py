@@ -1,1 +1,1 @@
-"""Runners of ops and references, in workers whose crashes, hangs and false answers do no harm."""
+"""Run ops and references in workers, so that their crashes, hangs and false answers do no harm."""

@@ -13,12 +13,12 @@ from gpuemu_flow.runners.slots import Slot
 from gpuemu_flow.types import ELEMENT_TYPES, Json, failure_from_json
 
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
-"""Exceptions that show that an answer has not the agreed form."""
+"""Exceptions that malformed answers cause."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _PIECE = 1 << 20
-# A program that writes to the socket could answer one request in the form of another, which would
-# lack what the request was for.
+# A program that writes to the socket could answer one type of request as if it were another, and so
+# leave out the fields that were requested.
 _ANSWER = {"case": "outcome", "call": "called", "calls": "called-all", "serve": "served"}
 
 
@@ -77,8 +77,8 @@ def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
 def is_staged(path: Path, outcome: Outcome) -> bool:
     """Tell whether `path` is a plain file with the digest and size that the worker reports.
 
-    The worker's statement of the digest is not enough: by stating the digest of another output, the
-    program could have that output judged in place of its own.
+    The reported digest is not trusted: the program could report the digest of another output, which
+    would then be judged instead of its own.
     """
     if not _DIGEST.match(outcome.blob):
         return False

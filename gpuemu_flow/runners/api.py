@@ -1,4 +1,4 @@
-"""The runners' vocabulary: programs, requests and outcomes. Plain data, no numpy."""
+"""Data types of the runners, without numpy: programs, requests and outcomes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
 EMULATED = ("ptx", "cuda")
-"""Kinds whose programs are compiled kernels: the emulator runs them."""
+"""Kinds of programs that are compiled kernels, which the emulator runs."""
 
 REFUSALS = frozenset(
     {"emulator-unsupported", "emulator-launch", "emulator-argument", "triton-compiled"}
 )
-"""Slugs of launches that the emulator does not begin; what it refuses once, it refuses again."""
+"""Slugs of launches that the emulator refuses; it would refuse them again."""
 
 MOST_PRINTED = 4_000
 MAX_OUTPUTS = 64
-"""Characters of a kernel's ``printf`` that are kept of one case."""
+"""Maximum number of characters of ``printf`` output that are kept for a case."""
 
 DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
-"""The least that a program is expected to get through, where nobody has set its timeout."""
+"""Minimum speed that is expected of a program whose timeout is not set."""
 _TUPLES = (
     "input_names", "argv", "output_names", "mutates", "forbid", "forbidden", "read_only",
     "optional", "env_names",
@@ -42,10 +42,10 @@ class Gradients:
     inputs : tuple of str
         Arguments with respect to which gradients are taken.
     apart : tuple of str
-        Outputs through which no gradient is sent back, for they are not compared element by
+        Outputs that get no gradient in the backward pass, since they are not compared element by
         element.
     masks : mapping of str to JSON
-        Masks of the outputs of which only some elements count, see `numerics.contract.Mask`.
+        Masks of outputs, which select the elements to compare; see `numerics.contract.Mask`.
     plain : bool
         True to call the program without gradients, too, and to take its outputs from that call.
     """
@@ -79,68 +79,70 @@ class Program:
         emulator runs; `argv` holds its launches and its inputs' dims) or ``cuda`` (like ``ptx``,
         for a file that was built from CUDA C++).
     root : str
-        Absolute path of the workspace: the working directory, and on ``sys.path`` next to the
-        folder of the program's file, which comes first.
+        Absolute path of the workspace. It is the working directory, and it is on ``sys.path``,
+        after the folder of the program's file.
     input_names : tuple of str
-        In the op's own order.
+        Names of the inputs, in the order in which the op takes them.
     path : str
         Absolute path of the Python file or the executable; empty for a dotted module.
     module, function : str
-        ``pkg.mod`` and the callable's name.
+        Dotted name of the module (``pkg.mod``), and name of the function, class or other callable.
     argv : tuple of str
         Extra arguments of a command or script.
     loads : str
         Absolute path of a file; `function` is called with it once, and returns the function to run.
     output_names : tuple of str
-        Empty means a single output called ``result``.
+        Names of the outputs; empty for a single output called ``result``.
     kwargs : mapping
-        Typed for callables; strings in the script protocol.
+        Keyword arguments. Callables get the typed values, and scripts get strings.
     env : mapping of str to str
-        Added to the environment.
+        Variables to add to the environment.
     env_names : tuple of str
-        Variables that reach the program besides those that reach every program; see `let_through`.
+        Further variables of this process that the program receives; see `let_through`.
     timeout : float
         Seconds per case, from the moment the program is called.
     timeout_grows : bool
         True if `timeout` grows by one second for each megabyte of inputs.
     memory_limit : int or None
-        Bytes of address space above the worker's own; for commands the whole address space.
+        Limit of the address space in bytes: for commands in total, for other programs on top of
+        what the worker itself uses.
     isolation : str
-        ``fork``, ``spawn`` or ``warm``.
+        ``fork`` (a process for several cases), ``spawn`` (a new interpreter for each case) or
+        ``warm`` (one process for all cases).
     python : str
-        Another interpreter; empty for the one that runs now.
+        Path of another Python interpreter that runs the program; empty for the present one.
     mutates : tuple of str
         Inputs that the program may change.
     require_kernel : bool
-        Kernels of a ``triton`` op have to store every element of its outputs.
+        True if the kernels of a ``triton`` op have to store every element of its outputs.
     forbid : tuple of str
         Functions of libraries that a ``triton`` op must not call.
     deterministic : bool
-        False when equal calls may give different bits.
+        False if identical calls may give different results.
     masks : mapping of str to JSON
-        Masks of the outputs of which only some elements count, see `numerics.contract.Mask`.
+        Masks of outputs, which select the elements to compare; see `numerics.contract.Mask`.
     shadow : bool
-        Run the program's float32 shadow: its own source with float64 replaced; see `jobs`.
+        True to run the float32 shadow: the source with float64 replaced by float32; see `jobs`.
     forbidden : tuple of str
         Absolute paths of files and folders that the program's process must not touch; see `guard`.
     read_only : tuple of str
-        Absolute paths of files that it may read and not change.
+        Absolute paths of files that the process may read but not change.
     forbidden_function : str
         A function in the program's own file that the program must not call.
     scalars : mapping
-        Inputs of one element that are passed as Python numbers: for each, the values that the
-        number indexes, or None if it is the value itself.
+        Inputs of one element that are passed as Python numbers. Maps each name to the list of
+        values that the number indexes, or to None if the number is the value itself.
     optional : tuple of str
         Inputs that are passed as None if their array has only axes of size 0.
     groups : mapping
         Arguments that consist of several inputs, by name: ``kind`` and ``members`` of each.
     framework : str
-        An installed package that the program imports, which its fork server may import before;
-        see `preloadable`. Empty for none.
+        An installed package that the program imports; empty for none. The fork server may import it
+        before it forks workers; see `preloadable`.
     gradients : Gradients or None
         Gradients that the program also returns, named as in `numerics.gradients`.
     sandbox : Sandbox or None
-        Restrictions that the kernel enforces on its processes; None for none.
+        Restrictions that the operating system enforces on the program's processes; None for none.
     """
 
     kind: str
@@ -215,13 +217,13 @@ class Checks:
     Attributes
     ----------
     inputs_unchanged : bool
-        Compare every input's memory before and after the call.
+        Check that the call did not change the memory of the inputs.
     guards : bool
-        Lay canary bytes round every input buffer and look at them afterwards.
+        Put canary bytes around every input buffer, and check them after the call.
     decoy : bool
-        Before the judged call, make one with other values of the same shapes in the same buffers.
+        Call the program once before the judged call, with other values in the same buffers.
     repeat : bool
-        Make an identical call afterwards, which must give the same bits.
+        Repeat the judged call; both results must be equal bit by bit.
     """
 
     inputs_unchanged: bool = True
@@ -242,8 +244,8 @@ class Request:
     ----------
     case : Case
     input_dtype : str or None
-        Dtype to which float inputs of the case's dtype are converted before the call (a reference
-        in a wider type).
+        Dtype to which float inputs of the case's dtype are converted before the call, for a
+        reference that computes in a wider dtype; None for no conversion.
     """
 
     case: Case
@@ -262,13 +264,13 @@ class RunError:
     stderr_tail : str
         The end of the program's output on standard error.
     file : str
-        File where the program failed, relative to the workspace root when it lies inside.
+        File in which the program failed, relative to the workspace if it is inside.
     line : int
         1-based; 0 when unknown.
     exception : str
         Name of the exception class that the program raised; empty if it raised nothing.
     stdout_tail : str
-        The end of the program's output on standard output, where no answer is expected.
+        The end of the program's standard output, if no answer is expected there.
     """
 
     slug: str
@@ -297,9 +299,9 @@ class Outcome:
     Attributes
     ----------
     index : int
-        The case's own index.
+        Index of the case.
     ok : bool
-        The program ran and gave well-formed outputs, whatever their values.
+        True if the program gave well-formed outputs, whatever their values.
     blob : str
         sha256 (hex) of the safetensors file that holds the outputs; empty unless `ok`.
     size : int
@@ -310,7 +312,7 @@ class Outcome:
     violations : tuple of Failure
         Failures that the extra checks found.
     duration_s : float
-        Seconds of the judged call, without any other calls of the case.
+        Duration of the judged call in seconds; other calls of the case are not included.
     printed : str
         The beginning of the ``printf`` output of kernels that the emulator ran.
     """
@@ -365,7 +367,7 @@ class Outcome:
 def error_from_json(data: Mapping[str, Json]) -> RunError:
     """Rebuild a RunError from its JSON, or raise KeyError, TypeError or ValueError."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
-    # An older version's says nothing of these.
+    # Results of older versions lack these fields.
     more = {name: str(data.get(name, "")) for name in ("exception", "stdout_tail")}
     return RunError(**texts, line=int(data["line"]), **more)
 
@@ -379,7 +381,7 @@ class OpError(Exception):
 
 
 def op_error(error: FlowError) -> OpError:
-    """Convert one of our own errors to the error of a program."""
+    """Convert an error of this package to an OpError, so that it is reported for a program."""
     problem = error.problems[0]
     return OpError(
         RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)

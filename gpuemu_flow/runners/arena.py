@@ -1,4 +1,4 @@
-"""Tensors in memory shared by two processes, in their own layouts, copied once each way."""
+"""Pass tensors, with their layouts, between two processes in shared memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SEALED = sys.platform.startswith("linux")  # see memfd.create
 
 
 class Arena:
-    """One shared file, mapped; it can grow but never shrinks.
+    """A memory-mapped file that two processes share; it can grow but never shrinks.
 
     Parameters
     ----------
     fd : int
-        An anonymous file; the arena owns it. -1 once it is closed.
+        Descriptor of an anonymous file, which the arena owns; -1 after `close`.
     """
 
     def __init__(self, fd: int) -> None:
@@ -37,7 +37,7 @@ class Arena:
         self._bytes = np.empty(0, dtype=np.uint8)
 
     def _reach(self, nbytes: int, *, grow: bool) -> None:
-        """Map at least `nbytes`; ValueError if the file is shorter and must not grow."""
+        """Map at least `nbytes` bytes; raise ValueError if the file is shorter and may not grow."""
         if self._bytes.size >= nbytes:
             return
         size = os.fstat(self.fd).st_size
@@ -61,7 +61,7 @@ class Arena:
             array = np.ndarray(
                 slot.shape, element_dtype(slot.dtype), self._bytes, slot.offset, slot.strides
             )
-            # As numpy does with expanded tensors: one write would change several elements.
+            # Read-only, as in numpy, for expanded tensors: one write would change several elements.
             array.flags.writeable = 0 not in slot.strides
             out[name] = array
         return out
@@ -69,9 +69,10 @@ class Arena:
     def read(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
         """Return tensors that the other process wrote in C order, read-only.
 
-        They are views if the other process cannot shrink the file, else copies: reading a part of
-        a mapping that the file no longer has is fatal. Raises ValueError if the outputs are larger
-        than `MAX_OUTPUT_BYTES`, since the other process can let the file grow at no cost.
+        The tensors are views if the other process cannot shrink the file. Otherwise they are
+        copies, since reading a mapping beyond the end of its file is fatal. Raises ValueError if
+        the tensors are larger than `MAX_OUTPUT_BYTES`, since the other process can enlarge the file
+        at no cost.
         """
         if sum(_size_of(slot) for slot in slots.values()) > MAX_OUTPUT_BYTES:
             raise ValueError("the outputs are over what an arena holds")
@@ -99,15 +100,16 @@ class Arena:
         self.fd = -1
 
     def lay(self, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Slot], Arrays, int]:
-        """Copy in the whole allocation behind each tensor, one after another.
+        """Copy the whole allocation of each tensor into the arena, one after another.
 
         Returns
         -------
         slots : dict of str to Slot
+            Positions of the tensors.
         memories : dict of str to ndarray of uint8
-            The copies, in this arena.
+            The copied allocations, in this arena.
         end : int
-            One past the last byte.
+            Offset of the first byte after the copies.
         """
         wholes = {name: whole_memory(array) for name, array in arrays.items()}
         slots: dict[str, Slot] = {}
@@ -129,7 +131,7 @@ class Arena:
     def write(
         self, arrays: Mapping[str, np.ndarray], *, start: int = 0, keep_layout: bool = False
     ) -> dict[str, Slot]:
-        """Copy tensors in, one after another from `start` on.
+        """Copy tensors into the arena, one after another, from offset `start` on.
 
         Parameters
         ----------
@@ -137,7 +139,7 @@ class Arena:
         start : int
             First byte that may be used.
         keep_layout : bool
-            Copy the gaps too and keep strides and alignment; otherwise C order.
+            Keep strides, alignment and the gaps between elements; otherwise write in C order.
 
         Returns
         -------
@@ -153,7 +155,7 @@ class Arena:
                 offset, strides = position + address(array) - low, array.strides
                 end = position + high - low
             else:
-                # A tensor without gaps keeps its alignment alone.
+                # A tensor without gaps keeps only its alignment.
                 position = _aligned(position, address(array) if keep_layout else 0)
                 offset = position
                 strides = array.strides if keep_layout else _c_strides(array)
@@ -180,7 +182,7 @@ def _size_of(slot: Slot) -> int:
 
 
 def _aligned(position: int, like: int) -> int:
-    """Return the next position that is as far from a 64-byte boundary as `like`."""
+    """Return the first position, from `position` on, that is equal to `like` modulo 64."""
     return position + (like - position) % _ALIGNMENT
 
 

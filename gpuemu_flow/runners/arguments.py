@@ -1,4 +1,4 @@
-"""Arguments of a program: tensors unchanged, scalars as numbers, None for absent inputs."""
+"""Convert inputs to a program's arguments: tensors, scalars as numbers, None if absent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Inputs = Mapping[str, np.ndarray]
 
 
 def arguments(program: Program, inputs: Inputs) -> dict[str, Any]:
-    """Return the arguments of a call by name, in the order of the inputs."""
+    """Return the arguments of a call by name, in the order of the program's inputs."""
     return joined(program, _single(program, inputs))
 
 
@@ -27,20 +27,20 @@ def _single(program: Program, inputs: Inputs) -> dict[str, Any]:
 
 
 def split(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
-    """Return the tensors, and the rest as keyword arguments."""
+    """Return the inputs that are passed as tensors, and the others as keyword arguments."""
     given = _single(program, inputs)
     rest = {name: v for name, v in given.items() if v is not inputs[name]}
     return {name: array for name, array in inputs.items() if name not in rest}, rest
 
 
 def for_protocol(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
-    """Return `split` for scripts, whose requests leave out absent inputs."""
+    """Split the inputs of a script as `split` does, but leave out absent inputs."""
     tensors, rest = split(program, inputs)
     return tensors, {name: value for name, value in rest.items() if value is not None}
 
 
 def pinned(program: Program, inputs: Inputs) -> tuple[Program, dict[str, np.ndarray]]:
-    """Return the program with the case's scalars as keyword arguments, and the case's tensors."""
+    """Move a case's scalars to the program's keyword arguments; return program and tensors."""
     tensors, rest = split(program, inputs)
     if not rest:
         return program, tensors

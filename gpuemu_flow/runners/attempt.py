@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gpuemu_flow.runners.arena import Arena
 
-PREPARE_SECONDS = 300.0  # to make inputs and to write outputs, which is no time of the program's
+PREPARE_SECONDS = 300.0  # for making inputs and writing outputs
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Attempt:
     ----------
     outcome : Outcome
     ended : bool
-        The process is gone, or must not be used again.
+        True if the process has ended or must not be used again.
     timed_out, server_died, load_failed : bool
         The reason for a failed attempt; at most one is set.
     killed : bool
-        True if SIGKILL ended it, which may be no fault of the program.
+        True if SIGKILL ended the process, which may not be the program's fault.
     """
 
     outcome: Outcome
@@ -59,7 +59,7 @@ class Attempt:
     killed: bool = False
 
     def outcome_of(self, request: Request) -> Outcome:
-        """Return the outcome with the index of a request; one loading error fails many cases."""
+        """Return the outcome with the index of a request, as many cases share a loading error."""
         return replace(self.outcome, index=request.case.index)
 
 
@@ -77,7 +77,7 @@ class JobFailedError(Exception):
 
 
 def load_request(program: Program) -> dict[str, Json]:
-    """Return the message by which a worker loads a program, before any other."""
+    """Return the message that makes a worker load a program; it must be sent first."""
     return {"type": "load", "program": program.to_json()}
 
 
@@ -92,7 +92,7 @@ class WorkerClient:
         Seconds that importing the program may take.
     cancel : threading.Event, optional
     loading : bool
-        The worker has been sent `load_request` of this program.
+        True if `load_request` of this program has already been sent to the worker.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class WorkerClient:
         self._cancel = cancel
         self._loading = loading
         self._loaded = False
-        # A message that does not carry the current number is an old fork's or the program's own.
+        # A message without the current number comes from an old fork or from the program itself.
         self._serial = secrets.randbits(48)
         self._request = ""
         self._calls = 1
@@ -154,12 +154,12 @@ class WorkerClient:
         return Attempt(Outcome(index, ok=False, error=error), ended=True, **why)
 
     def broken(self, index: int) -> Attempt:
-        """Return the failed attempt at a case for which the worker gave an impossible answer."""
+        """Return a failed attempt, for a worker whose answer shows that the program broke it."""
         tail = self.worker.stderr_tail()
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
     def _hinted(self, error: RunError) -> RunError:
-        """Add a hint that names withheld variables, if they may explain an error."""
+        """Return an error, with a hint on withheld environment variables if they may explain it."""
         sightings = self.worker.sightings
         asked = frozenset[str]() if sightings is None else sightings.asked_in_vain()
         return hinted(error, self._program, asked)
@@ -176,7 +176,7 @@ class WorkerClient:
         return self._failed(index, error, load_failed=loading, killed=code == -signal.SIGKILL)
 
     def _load(self, index: int) -> Attempt | None:
-        """Load the program once, or return the Attempt that says why it cannot be loaded."""
+        """Load the program if it is not loaded yet; return the failed Attempt if that fails."""
         if self._loaded:
             return None
         if not self._loading:
@@ -229,18 +229,20 @@ class WorkerClient:
             Number of the case.
         checks : Checks
         arrays : mapping of str to ndarray, optional
-            Tensors to send in shared memory, in which the outputs then come back.
+            Tensors to send in shared memory. The outputs come back in the same memory.
         slots : mapping of str to Slot, optional
-            Places of the tensors, in place of `arrays`, if they lie in shared memory already.
+            Positions of the tensors, if they are in shared memory already; replaces `arrays`.
         fds : sequence of int
-            Descriptors that the message carries, behind that of the shared memory.
+            Descriptors to send with the message, after that of the shared memory.
         calls : int
-            Number of calls of the program, each within its limit; 0 lets `checks` decide.
+            Number of calls of the program, each with its own time limit; 0 to derive it from
+            `checks`.
         idle : bool
-            False while the worker may still be calling the program, so that its time runs on.
+            False if the worker may still be calling the program; that call's time limit is then not
+            reset.
         made : int
-            Bytes of the inputs that the worker makes for a case; the largest number if it makes
-            several.
+            Size in bytes of the inputs that the worker makes for a case; if there are several
+            cases, the largest size.
 
         Returns
         -------
@@ -254,7 +256,7 @@ class WorkerClient:
         self._serial += 1
         self._request = message["type"]
         self._calls = calls or 1 + checks.decoy + checks.repeat
-        # Inputs may have come with an earlier request, so that it never shrinks.
+        # Inputs may have come with an earlier request, so the limit never shrinks.
         size = max(made, _bytes_of(message, arrays, slots))
         self._patience = max(self._patience, self._program.patience(size))
         posted = {**message, "serial": self._serial, "checks": checks.to_json()}
@@ -274,7 +276,7 @@ class WorkerClient:
         return None
 
     def collect(self, index: int) -> tuple[Attempt, Mapping[str, Json]]:
-        """Wait for the outcome that `post` asked for, within the limits.
+        """Return the attempt that `post` began, and the worker's answer; empty if it is invalid.
 
         Raises
         ------
@@ -344,8 +346,8 @@ class WorkerClient:
     def _await(self) -> dict[str, Json]:
         """Return the worker's answer to the last request.
 
-        The program's time runs only while the status page says that it is being called. Raises
-        DeadlineError if the program's time, or the time of everything together, is too long.
+        The program's time limit covers only the time in which the status page reports a call.
+        Raises DeadlineError if a call exceeds this limit, or if the whole request takes too long.
         """
         begin = time.monotonic()
         last = begin + self._calls * self._patience + PREPARE_SECONDS
@@ -369,6 +371,6 @@ def _bytes_of(
     arrays: Mapping[str, np.ndarray] | None,
     slots: Mapping[str, Slot] | None,
 ) -> int:
-    """Count the bytes that come with a request for a program to work on."""
+    """Count the bytes of the inputs that come with a request."""
     sent = sum(array.nbytes for array in (arrays or {}).values())
     return max(sent, end_of(slots or {}), int(message.get("reserved", 0)))

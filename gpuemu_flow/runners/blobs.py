@@ -61,8 +61,8 @@ def encode_parts(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
     Returns
     -------
     list of bytes-like
-        The same for equal tensors, whatever the mapping's order: wide element types first, so that
-        each tensor is aligned, then by name.
+        The pieces do not depend on the mapping's order: tensors are sorted by element size, largest
+        first, so that each is aligned, and then by name.
     """
     named = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     header: dict[str, Json] = {}
@@ -172,8 +172,8 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
     ------
     BlobError
         ``blob-truncated``, ``blob-bad-header``, ``blob-bad-dtype``, ``blob-bad-shape``,
-        ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no blob. Memory is never allocated
-        merely because the header claims a size.
+        ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no valid blob. A size in the header
+        alone never makes this function allocate memory.
     """
     header, view = _header(memoryview(data).cast("B").toreadonly())
     entries = sorted(_entries(header), key=lambda entry: (entry[3], entry[4]))
@@ -201,7 +201,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     Raises
     ------
     BlobError
-        As `decode`; ``blob-truncated`` also for an empty file.
+        The same as for `decode`; ``blob-truncated`` also for an empty file.
     OSError
         The file cannot be opened.
     """

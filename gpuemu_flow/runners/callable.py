@@ -1,4 +1,4 @@
-"""Programs that are Python functions: their signature decides how they are called."""
+"""Run programs that are Python functions; their signature decides how they are called."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def call_style(function: Callable[..., Any], program: Program) -> str:
 
 
 def names_in_order(parameters: list[inspect.Parameter]) -> list[str]:
-    """Return the parameters' names in order, as a signature shows them."""
+    """Return the names of parameters in order, with ``*`` and ``**`` as in a signature."""
     marks: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
         inspect.Parameter.VAR_KEYWORD: "**",
@@ -94,7 +94,7 @@ def _number(returned: Any) -> int:
 
 
 class CallableRunner:
-    """Calls one function in this process; the arrays are passed as they lie in memory."""
+    """Calls one function in this process; arrays are passed without a copy, in any layout."""
 
     def __init__(self, program: Program, function: Callable[..., Any] | None = None) -> None:
         self._program = program
@@ -117,7 +117,7 @@ class CallableRunner:
         Raises
         ------
         OpError
-            The returned value is no output.
+            The returned value cannot be converted to the outputs.
         BaseException
             Whatever the function raises.
         """
@@ -143,9 +143,9 @@ class CallableRunner:
     def _values(self, returned: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name, including the inputs that the program may change.
 
-        A declared output that has the name of such an input, and is not returned, is the content
-        that the call left in the input. A call that returns nothing has changed its outputs in
-        place.
+        If a declared output has the name of such an input and is not returned, its value is the
+        input's content after the call. If the function returns nothing, its outputs are the inputs
+        that it changed in place.
         """
         names, mutates = self._program.output_names, changed_arguments(self._program)
         changed = [name for name in names if name in mutates]
@@ -162,5 +162,5 @@ class CallableRunner:
         return name_values(returned, names)
 
     def violations(self) -> Sequence[Failure]:
-        """Return nothing: `InputBuffers` detects changes that a function makes to its inputs."""
+        """Return nothing, since `InputBuffers` detects changes of a function's inputs."""
         return ()

@@ -15,12 +15,12 @@ Action = Callable[..., None]
 
 
 class Changes:
-    """Records each change before it happens, unless it is going to fail.
+    """Records each change before it happens, unless the change is going to fail.
 
     Parameters
     ----------
     note : callable
-        Takes the letter of a record and a path.
+        Called with the letter of a record (see `records`) and a path.
     """
 
     def __init__(self, note: Callable[[bytes, str], None]) -> None:
@@ -42,11 +42,11 @@ class Changes:
             frame = frame.f_back
         if not lexists(path):
             if flags & os.O_CREAT:
-                # Nobody else has the name of a temporary file.
+                # No other process knows the name of a temporary file.
                 own = flags & os.O_TRUNC or frame.f_code.co_filename.endswith(_TEMPORARY)
                 self._note(b"w" if own else b"c", path)
         elif flags & os.O_EXCL and flags & os.O_CREAT:
-            self._note(b"e", path)  # it is there: to open it fails
+            self._note(b"e", path)  # it exists, so that opening it fails
         elif flags & os.O_TRUNC:
             self._note(b"w", path)
         elif flags & os.O_WRONLY:

@@ -1,4 +1,4 @@
-"""Framed JSON messages of limited size over a Unix socket; a malformed one raises an error."""
+"""Send and receive framed JSON messages of limited size over a Unix socket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ChannelClosedError(Exception):
 
 
 class ChannelJunkError(Exception):
-    """Raised when the peer sent anything but our own frames."""
+    """Raised when the peer sent bytes that are not a valid frame."""
 
 
 def pack(message: Mapping[str, Json]) -> bytes:
@@ -35,7 +35,7 @@ def pack(message: Mapping[str, Json]) -> bytes:
 
 
 def send(sock: socket.socket, message: Mapping[str, Json], fds: Sequence[int] = ()) -> None:
-    """Send one message, with file descriptors beside it.
+    """Send one message together with file descriptors.
 
     Raises
     ------
@@ -55,13 +55,13 @@ def send(sock: socket.socket, message: Mapping[str, Json], fds: Sequence[int] = 
 
 
 class FrameReader:
-    """Messages from one blocking socket, and the file descriptors that came with them.
+    """Reads messages, and the file descriptors that come with them, from a socket.
 
     Parameters
     ----------
     sock : socket
     max_fds : int
-        Descriptors that one message may carry.
+        Maximum number of descriptors with one message.
     wait : bool
         True if `read` waits for a message.
     """

@@ -1,9 +1,9 @@
-"""Run a case with checks: several calls, compared outside of the process that makes them.
+"""Run a case with checks: make several calls, and compare them in another process.
 
-The inputs lie in memory that a worker shares with the coordinator, which keeps copies that the
-worker never had. Changes to the inputs and to the memory around them, differences between equal
-calls, and elements that nobody wrote are detected here, in the memory and the outputs. Nothing else
-that the op's process states counts.
+The inputs are in memory that a worker shares with the coordinator. The coordinator keeps copies
+that the worker cannot reach. From the shared memory and the outputs, it detects changes to the
+inputs and to the memory around them, differences between identical calls, and elements that nobody
+wrote. It trusts no other statement of the op's process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def watches(checks: Checks) -> bool:
-    """Tell whether checks require more than the outputs."""
+    """Tell whether any check needs more than the outputs of one call."""
     return checks.inputs_unchanged or checks.guards or checks.decoy or checks.repeat
 
 
@@ -50,9 +50,11 @@ class CheckedInputs:
     values : mapping of str to ndarray or None
         None to make the values from the case's seed.
     dtype : str
-        Dtype of the float values that are converted; read only if `case` is None.
+        Dtype of the float values that are converted; used only if `case` is None.
     input_dtype : str or None
         Dtype to which float values are converted; None leaves them as they are.
+    decoy_values : mapping of str to ndarray or None
+        Values of the decoy; None to make them from the decoy's seed.
     """
 
     index: int
@@ -61,6 +63,7 @@ class CheckedInputs:
     values: Arrays | None = None
     dtype: str = ""
     input_dtype: str | None = None
+    decoy_values: Arrays | None = None
 
     @property
     def float_dtype(self) -> str:
@@ -76,21 +79,23 @@ class CheckedInputs:
     def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
         """Make the inputs of the decoy call, which precedes the judged one."""
         assert self.case is not None  # noqa: S101 - else there are no decoys
-        made = make_inputs(decoy_case(self.case), self.input_dtype, guards=guards)
+        made = make_inputs(
+            decoy_case(self.case), self.input_dtype, guards=guards, values=self.decoy_values
+        )
         decoys.resemble(made, judged, self.case)
         return made
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One call with its outcome and outputs."""
+    """The attempt at one call, and its outputs."""
 
     attempt: Attempt
     outputs: dict[str, np.ndarray]
 
 
 class CheckedCase:
-    """Calls one worker's program for one case.
+    """Makes the calls of one checked case in a worker.
 
     Parameters
     ----------
@@ -172,7 +177,7 @@ class CheckedCase:
         return _with_violations(attempt, [*found, *own]), first.outputs
 
     def _compare(self, first: Arrays, second: Arrays) -> list[Failure]:
-        """Report differences between identical calls, in elements that count."""
+        """Report differences between identical calls, in the elements that the masks select."""
         assert self._laid is not None  # noqa: S101 - laid out before
         inputs = self._laid.buffers.pristine()
         counting = {}
@@ -184,7 +189,7 @@ class CheckedCase:
         return compare_calls(first, second, deterministic=deterministic, counting=counting)
 
     def _lay(self, arrays: Arrays) -> None:
-        """Write inputs to the worker's memory, in the places of the previous ones."""
+        """Write inputs to the worker's memory, over the previous inputs if they fit."""
         if self._laid is None or not self._laid.take(arrays):
             self._laid = _Laid(self._client.shared(), arrays)
         self._laid.buffers.remember()
@@ -212,11 +217,12 @@ class CheckedCase:
         return self._client.post(message, index, checks=self._checks, slots=laid.slots, calls=1)
 
     def _call(self, seed: int, fill: int, *, keep: bool = True) -> _Call:
-        """Make a call, whose outputs are valid until the next one unless they are copied.
+        """Make a call, and return its attempt and outputs.
 
-        Outputs that are judged are copied, since a thread that the program left running could
-        change them meanwhile. Outputs that are only compared with stored ones are not: such a
-        thread could choose their values anyway.
+        Without `keep`, the outputs are not copied, and are valid until the next call. Judged
+        outputs have to be copied, since a thread that the program left running could change them.
+        Outputs that are only compared with stored ones need no copy: such a thread could choose
+        their values anyway.
         """
         failed = None if self._posted else self._post(seed, fill)
         self._posted = False
@@ -230,7 +236,7 @@ class CheckedCase:
             views = self._client.shared().read(read_slots(answer))
             outputs = {n: views[n].copy() if keep else views[n] for n in sorted(views)}
             demand_bools(outputs)
-        except (ValueError, OpError):  # they lie outside the shared memory, or are no tensors
+        except (ValueError, OpError):  # outside the shared memory, or no tensors
             return _Call(self._client.broken(index), {})
         for array in outputs.values():
             array.flags.writeable = False
@@ -245,7 +251,7 @@ class _Laid:
         self.buffers = InputBuffers(arena.views(self.slots), memories)
 
     def take(self, arrays: Arrays) -> bool:
-        """Write other values to the same places; return False if their form differs."""
+        """Overwrite the inputs with new values; False if a name, shape, stride or dtype differs."""
         mine = self.buffers.arrays
         fits = mine.keys() == arrays.keys() and all(
             (mine[n].shape, mine[n].strides, mine[n].dtype) == (a.shape, a.strides, a.dtype)
@@ -257,7 +263,7 @@ class _Laid:
 
 
 class CheckedWork:
-    """A checked case in the two steps of `work.Work`, which can be repeated with another worker.
+    """A checked case as `work.Work`: it has two steps, and can be repeated with another worker.
 
     Parameters
     ----------
@@ -271,14 +277,14 @@ class CheckedWork:
         self._begun: tuple[WorkerClient, CheckedCase] | None = None
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Request the first call, or return the attempt that failed already."""
+        """Request the first call without waiting; return the attempt only if it already failed."""
         case = CheckedCase(worker_client, self._inputs, self._checks)
         failed = case.begin()
         self._begun = None if failed is not None else (worker_client, case)
         return failed
 
     def finish(self, worker_client: WorkerClient) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Make the other calls; see `CheckedCase.finish`."""
+        """Make the remaining calls; see `CheckedCase.finish`."""
         begun, self._begun = self._begun, None
         if begun is None or begun[0] is not worker_client:
             raise RuntimeError("no case was begun with this worker")

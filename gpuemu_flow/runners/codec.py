@@ -47,7 +47,7 @@ def kwarg_text(value: Json) -> str:
 
 @dataclass(frozen=True)
 class EncodedRequest:
-    """A request in the form that is sent, and in the form that it parses to.
+    """A request, both as the text to send and as the object that the text parses to.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class EncodedRequest:
         return self.text.encode()
 
     def document(self) -> dict[str, Json]:
-        """Build the object that ``json.loads(text)`` would return, new in every part."""
+        """Build a fresh copy of the object that ``json.loads(text)`` would return."""
         inputs = {
             name: {
                 key: list(value) if isinstance(value, list) else value
@@ -175,8 +175,8 @@ def _tensor(
 ) -> np.ndarray:
     """Decode one tensor object.
 
-    `raw` is its base64 text if that was cut out before parsing, and `decoded` its bytes if they
-    are known.
+    `raw` is the tensor's base64 text if it was cut out before parsing. `decoded` is the tensor's
+    bytes if they are known.
     """
     if not isinstance(value, dict):
         raise _fail("op-output-missing", f"output {name!r} is not a tensor object")
@@ -208,7 +208,7 @@ def _tensor(
 
 
 def _named(document: Mapping[str, Json]) -> dict[str, Json]:
-    """Decode tensor objects by name; a single unnamed output has the empty name."""
+    """Return the tensor objects of a response by name; a single unnamed one has the name ""."""
     if "outputs" in document:
         outputs = document["outputs"]
         if not isinstance(outputs, dict) or not outputs:

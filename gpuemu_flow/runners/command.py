@@ -1,4 +1,4 @@
-"""Programs in any language: executables that speak the script protocol, started for each call."""
+"""Run programs in any language: executables for the script protocol, started for each call."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class CommandRunner:
         request = encode_request(tensors, {**self._program.kwargs, **rest})
         code = self._called(request, watch)
         if code == -signal.SIGKILL and not self._killed_again:
-            # Perhaps no deed of the program's: the system kills for memory that others took.
+            # This may not be the program's fault: the system may have killed it for other
+            # processes' memory.
             code = self._called(request, watch)
             self._killed_again = code == -signal.SIGKILL
         if code < 0:
@@ -69,7 +70,7 @@ class CommandRunner:
             return self._run(stdin, stdout)
 
     def violations(self) -> Sequence[Failure]:
-        """Return nothing: the actions of another process are not seen."""
+        """Return nothing, since the actions of another process are not observed."""
         return ()
 
     def _run(self, stdin: int, stdout: int) -> int:

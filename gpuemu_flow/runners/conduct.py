@@ -1,4 +1,4 @@
-"""The rules that a program in its worker must obey, watched in one place."""
+"""Watch the rules that a program in its worker must obey."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuemu_flow.runners.integrity import Seal
 class Conduct:
     """Watches one program in this process; does nothing if it has no `forbidden` paths.
 
-    Make it before any code of the program runs.
+    Create it before any code of the program runs.
 
     Parameters
     ----------
@@ -24,14 +24,14 @@ class Conduct:
         self._guard: Guard | None = None
         self._seal: Seal | None = None
         if program is None or not program.forbidden or program.kind == "command" or program.python:
-            return  # what runs in another process shows nothing here
+            return  # a program in another process cannot be watched here
         self._seal = Seal()
         self._guard = Guard(program)
         self._guard.install(self._seal.on_setattr)
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Exempt our own code from the rules while inside: it writes a file of the cache."""
+        """Suspend the rules in the context, where our own code writes a file of the cache."""
         if self._guard is None:
             yield
         else:
@@ -39,7 +39,7 @@ class Conduct:
                 yield
 
     def violation(self) -> RunError | None:
-        """Return the reason why this program's results cannot count, if there is one."""
+        """Return the reason why this program's results do not count; None if they count."""
         return self._guard.violation() if self._guard is not None else None
 
     def loaded(self) -> None:
@@ -54,7 +54,8 @@ class Conduct:
         Raises
         ------
         OpError
-            ``op-reads-reference``; ``op-broke-runner`` if functions that `checks` need changed.
+            ``op-reads-reference``; ``op-broke-runner`` if functions that `checks` need were
+            replaced.
         """
         violation = self.violation()
         if violation is not None:

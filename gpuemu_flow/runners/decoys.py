@@ -1,4 +1,4 @@
-"""Decoy calls, which expose an op that remembers results or counts its calls."""
+"""Make decoy calls, which expose an op that remembers results or counts its calls."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
     """Copy the judged inputs' first and last elements into every second decoy.
 
     An op that finds stored results by a digest of those elements then returns the decoy's result.
-    The other decoys differ everywhere, so that a result kept from them is wrong everywhere. Inputs
-    whose elements depend on each other, such as offsets, stay as they are.
+    The other decoys differ in all elements, so that a result that the op kept from them is wrong
+    everywhere. Inputs whose elements depend on each other, such as offsets, are not changed.
     """
     if case.seed % 2 == 0:
         return
@@ -36,15 +36,16 @@ def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
 
 
 def comes_again(seed: int, earlier_cases: int) -> bool:
-    """Tell whether the decoy is called once more, after the judged calls.
+    """Tell whether the decoy call is repeated after the judged calls.
 
-    True for the first case of a process, since no other check covers its first call, and for some
-    other cases, chosen by seed so that an op cannot predict them by counting its calls.
+    This is done for the first case of a process, since no other check covers a process's first
+    call. It is also done for some other cases, chosen by seed so that an op cannot predict them by
+    counting its calls.
     """
     return earlier_cases == 0 or seed % _ONE_IN == 0
 
 
 def told(failures: Sequence[Failure]) -> list[Failure]:
-    """Return failures whose messages say that they occurred in the decoy's calls."""
+    """Return the failures, with the decoy's calls named in their messages."""
     place = "in the call before the judged one and in one after it, on other inputs: "
     return [replace(failure, message=place + failure.message) for failure in failures]

@@ -1,4 +1,4 @@
-"""Diagnose a program's exception: its meaning, and its place in the user's own code."""
+"""Diagnose a program's exception: its meaning, and its location in the user's code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CUT_OFF = 97  # exit code of a worker whose socket the program closed
 
 
 def shown_path(path: str, root: str) -> str:
-    """Return the path relative to the workspace root when it lies inside."""
+    """Return a path relative to the workspace if it is inside, else unchanged."""
     prefix = root.rstrip(os.sep) + os.sep
     return path.removeprefix(prefix)
 
@@ -91,7 +91,7 @@ def _limit_text(program: Program) -> str:
 
 
 MOST_NAME = 80
-"""Characters of the name of an exception."""
+"""Maximum number of characters of an exception's name."""
 
 
 def explain(error: BaseException, program: Program, *, doing: str = "", hint: str = "") -> RunError:
@@ -102,9 +102,9 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     error : BaseException
     program : Program
     doing : str
-        Activity that failed, if it was not the program itself (``loading``).
+        Name of the activity that failed, such as ``loading``; empty for the program's own call.
     hint : str
-        The hint to show where the exception itself suggests none.
+        The hint to show if the exception itself suggests none.
     """
     if isinstance(error, OpError):
         return error.error

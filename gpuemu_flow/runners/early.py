@@ -1,7 +1,7 @@
-"""Start the fork server at once, before anything is known of the programs that it will run.
+"""Start the fork server before the programs that it will run are known.
 
-The server's interpreter and ours then load their modules at the same time. This module imports next
-to nothing, since the entry point (`front`) uses it.
+The server's interpreter and ours then load their modules at the same time. This module imports
+almost nothing, since the entry point (`front`) uses it.
 """
 
 import os
@@ -28,14 +28,14 @@ def server_environment(environ: "Mapping[str, str]", more: "Mapping[str, str]") 
     Parameters
     ----------
     environ : mapping of str to str
-        Environment of this process, part of which reaches every worker.
+        Environment of this process; every worker receives a part of it.
     more : mapping of str to str
-        Variables that programs are given beside it.
+        Further variables for the programs.
     """
     kept = let_through(environ)
     home = environ.get("HOME", "")
     if home:
-        kept["HOME"] = home  # for what is installed there; a program's is its scratch folder
+        kept["HOME"] = home  # to find packages; a program's HOME is its scratch folder
     threads = dict.fromkeys(THREAD_VARIABLES, "1")
     kept[USER_CACHE] = user_cache_of(environ)
     return {**threads, "PYTHONHASHSEED": "0", **kept, **more}
@@ -50,7 +50,7 @@ def server_command(control: int, framework: str) -> list[str]:
 class EarlyServer:
     """A fork server's process that was started before it was needed.
 
-    It has those methods of `subprocess.Popen` that a server's handle uses.
+    It has the methods of `subprocess.Popen` that `ServerHandle` uses.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class EarlyServer:
             os.kill(self.pid, number)
 
     def drop(self) -> None:
-        """End the process, which was not needed and has no workers."""
+        """End the process, which must be unused, so that it has no workers."""
         import signal  # noqa: PLC0415
 
         os.close(self.control)
@@ -145,7 +145,7 @@ _started: list[EarlyServer] = []
 
 
 def start(environ: "Mapping[str, str]") -> None:
-    """Start a fork server for programs without settings of their own; call it before any thread."""
+    """Start a fork server for programs with default settings, before any thread is started."""
     if not hasattr(os, "memfd_create") or not os.path.isdir("/proc/self/fd"):  # noqa: PTH112
         return
     try:
@@ -155,13 +155,13 @@ def start(environ: "Mapping[str, str]") -> None:
 
 
 def take(environment: "Mapping[str, str]") -> EarlyServer | None:
-    """Hand over the server that was started early, if it has exactly this environment."""
+    """Hand over the server that was started early; None if it has another environment or ended."""
     if _started and _started[0].environment == environment and _started[0].poll() is None:
         return _started.pop()
     return None
 
 
 def drop() -> None:
-    """End the server that was started early and that nobody took."""
+    """End the server that was started early, if nobody took it."""
     while _started:
         _started.pop().drop()

@@ -1,4 +1,4 @@
-"""Programs that are compiled kernels: PTX run by the emulator, its findings as failures."""
+"""Run compiled kernels (PTX) in the emulator, and report its findings as failures."""
 
 from __future__ import annotations
 
@@ -54,12 +54,13 @@ def failure_of(
     ----------
     finding : CheckFinding
     root : str
-        The workspace: its files are named from there.
+        The workspace. Paths of its files are shown relative to it.
     ptx : PlainPtx or None
-        The code that was run, whose lines are then named; None to keep the finding's lines.
+        The code that was run. Its line numbers replace the finding's; None to keep the finding's.
     ptx_file : str
-        Absolute path of PTX that is itself a source. It is named where the code has no line
-        information, and a source file beside it counts as its original.
+        Absolute path of the PTX file if it is the program's own file; else empty. It is named where
+        the code has no line information. If the code names a source outside the workspace, a file
+        of the same name in the folder of the PTX is named instead.
     """
     prefix = root + "/"
     code_line = int if ptx is None else ptx.number
@@ -144,7 +145,7 @@ class EmulatedRunner:
             raise op_error(error) from None
 
     def expect(self, cases: Sequence[Inputs]) -> None:
-        """Run cases that will be requested soon, as far as they can share launches."""
+        """Run cases before they are requested, if they can share launches."""
         self._beforehand.expect(cases)
 
     def violations(self) -> Sequence[Failure]:
@@ -152,7 +153,7 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Launch the kernels and their variants; add the outputs of variants that differ."""
+        """Return the kernels' outputs, and all outputs of variants that differ from them."""
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}
@@ -173,7 +174,7 @@ class EmulatedRunner:
         return named
 
     def _variants(self) -> list[tuple[int, Variant]]:
-        """Make, once, the variants of all kernels with the index of their launch."""
+        """Return the variants of all kernels, each with the index of its launch."""
         if self._made is None:
             checks = self._described.checks
             self._made = [
@@ -205,7 +206,7 @@ class EmulatedRunner:
             for launch, kernel in zip(self._described.launches, self._kernels, strict=True):
                 if not self._launch_together(kernel, launch, names, shapes, all_buffers):
                     return None
-        except (ExpressionError, FlowError):  # a single call says what is wrong
+        except (ExpressionError, FlowError):  # the single calls will report the error
             return None
         for inputs, buffers in zip(cases, all_buffers, strict=True):
             for name, array in inputs.items():
@@ -219,7 +220,7 @@ class EmulatedRunner:
     ) -> bool:  # fmt: skip
         grid = [compute(t, names, shapes) for t in launch.grid]
         block = [compute(t, names, shapes) for t in launch.block]
-        if launch.cluster:  # whose blocks may wait for each other
+        if launch.cluster:  # blocks of a cluster may wait for each other
             return False
         if 0 in grid:
             return True

@@ -1,4 +1,4 @@
-"""Run cases that reach a worker together; launch those of equal shapes at once."""
+"""Run cases that reach a worker together, with one launch for all cases of equal shapes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ RunTogether = Callable[[Sequence[Inputs]], "list[Outputs] | None"]
 _Key = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
 
 MAX_BYTES = 1 << 27
-"""Inputs of cases that are worth being run together."""
+"""Maximum size of the inputs of cases that are run together."""
 
 
 class Beforehand:
     """Cache of outputs of cases that were run before they were requested.
 
-    Outputs are stored by the inputs' bytes, and each is returned once, so that a repeated call is
-    run again.
+    Outputs are stored under the bytes of their inputs. Each output is returned only once, so that a
+    repeated call is run again.
 
     Parameters
     ----------
     run : callable
-        Runs cases whose inputs have the same shapes; None when they must be run one by one.
+        Runs cases whose inputs have the same shapes; returns None if each must be run separately.
     """
 
     def __init__(self, run: RunTogether) -> None:
@@ -48,7 +48,7 @@ class Beforehand:
                 self._ready.update(zip(group, found, strict=True))
 
     def take(self, inputs: Inputs) -> Outputs | None:
-        """Return the outputs for some inputs, if they are there, and forget them."""
+        """Remove and return the stored outputs for some inputs; None if there are none."""
         return self._ready.pop(_key(inputs), None) if self._ready else None
 
 

@@ -63,7 +63,7 @@ def make_inputs(
     input_dtype : str, optional
         Dtype to which float inputs of the case's dtype are converted; exact for a wider dtype.
     guards : bool
-        Lay unconverted inputs between guard zones.
+        True to put unconverted inputs between guard zones.
     values : mapping of str to ndarray, optional
         Values to use in place of those that the case's seed gives.
     """
@@ -83,7 +83,7 @@ def converted(
 ) -> dict[str, np.ndarray]:
     """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged.
 
-    Also notes the float type for the next call, of which the arrays are the inputs.
+    The arrays are the inputs of the next call, so their float type is recorded for `float_of_call`.
     """
     begin_call(input_dtype or dtype)
     if input_dtype is None or not _converts(dtype, input_dtype):
@@ -102,7 +102,7 @@ def _reseed(seed: int) -> None:
 
 
 def _folder_now() -> str | None:
-    """Return the current folder; None where it is gone."""
+    """Return the current folder; None if it no longer exists."""
     try:
         return os.getcwd()  # noqa: PTH109
     except OSError:
@@ -119,7 +119,7 @@ class _Surroundings:
         self._recursion = sys.getrecursionlimit()
 
     def put_back(self) -> None:
-        if _folder_now() != self._cwd:  # asking costs a tenth of going there
+        if _folder_now() != self._cwd:  # this costs a tenth of `chdir`
             os.chdir(self._cwd)
         sys.path[:] = self._path
         np.seterr(**self._errors)
@@ -162,7 +162,7 @@ class CaseExecutor:
         return outputs
 
     def execute(self, request: Request, values: Arrays | None = None) -> Executed:
-        """Run one case on inputs generated here, or on given values; see `call`."""
+        """Run one case on inputs that are made here, or on `values`; see `call`."""
         self._watch.preparing()
         arrays = make_inputs(request.case, request.input_dtype, values=values)
         return self.call(arrays, request.case.seed)
@@ -176,7 +176,7 @@ class CaseExecutor:
         seed : int
             Seed of the global generators.
         fill : int
-            The byte that fresh memory holds; see `malloc.perturb`.
+            The byte that fills newly allocated memory; see `malloc.perturb`.
 
         Raises
         ------

@@ -1,9 +1,8 @@
-"""Observe calls that test the existence and kind of files: ``os.stat``, ``os.access`` and so on.
+"""Observe calls that test the existence and type of files: ``os.stat``, ``os.access`` and so on.
 
-These calls raise no audit event. Functions that record each call replace them in ``os`` and
-``posix``, where the standard library finds them, and in the sets of `os` that list the abilities of
-functions. The import system, which makes such calls often and is observed in another way, keeps the
-originals.
+These calls raise no audit event. Therefore functions that record each call replace them in ``os``
+and ``posix``, and in sets such as ``os.supports_fd``. The import system keeps the originals: it
+makes such calls often, and it is observed in another way.
 """
 
 from __future__ import annotations
@@ -29,6 +28,12 @@ _SETS = (
 )
 
 
+_plain = ModuleType("posix", posix.__doc__)
+"""The functions as they are before anything is watched. A copy that each worker makes would write
+to the memory of all of them, which it shares with the fork server until then."""
+vars(_plain).update(vars(posix))
+
+
 class _Folder(threading.local):
     descriptor: int | None = None
 
@@ -37,23 +42,20 @@ _folder = _Folder()
 
 
 def folder_of_open() -> int | None:
-    """Return the descriptor of the folder that this thread's ``os.open`` was given."""
+    """Return the ``dir_fd`` of the ``os.open`` that this thread is executing; None without one."""
     return _folder.descriptor
 
 
 def watch(tell: Callable[[Any, int | None], None]) -> None:
-    """Report every path that is asked for from now on.
+    """Report every path whose existence or type is tested from now on.
 
     Parameters
     ----------
     tell : callable
-        Called with a path as it was given, before it is looked for, and with the descriptor of the
-        folder that it is meant to start from, if any.
+        Called before each test with the path as the caller passed it, and with ``dir_fd`` or None.
     """
-    plain = ModuleType("posix", posix.__doc__)
-    vars(plain).update(vars(posix))
     importing: Any = external
-    importing._os = plain
+    importing._os = _plain
     for name in _ASKING:
         _replace(name, _telling(getattr(posix, name), tell))
     _replace("open", _opening(posix.open))
@@ -71,7 +73,7 @@ def _replace(name: str, function: Callable[..., Any]) -> None:
 def _telling(native: Callable[..., Any], tell: Callable[[Any, int | None], None]) -> Any:
     @functools.wraps(native)
     def asked(*arguments: Any, **named: Any) -> Any:
-        try:  # what is watched goes on as if it were not
+        try:  # the program must not notice an error in here
             tell(arguments[0] if arguments else named["path"], named.get("dir_fd"))
         except Exception:  # noqa: S110
             pass

@@ -1,4 +1,4 @@
-"""The float dtype of the present call, for programs whose inputs do not show it."""
+"""The float dtype of the current call, for programs whose inputs do not show it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _of_call = "float32"
 
 
 def begin_call(dtype: str) -> None:
-    """Note the dtype that float inputs of the next call have, if there are any."""
+    """Record the float dtype of the next call, since its inputs may not show it."""
     global _of_call  # noqa: PLW0603 - one call at a time runs in a process
     _of_call = dtype
 

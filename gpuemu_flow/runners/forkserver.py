@@ -1,11 +1,11 @@
-"""The fork server: an exec'd process with one thread and numpy loaded, forked for each session.
+"""The fork server: a single-threaded process with numpy loaded, which forks for each session.
 
 ``python -m gpuemu_flow.runners.forkserver FD [PACKAGE]``: FD is a Unix socket on which the
-coordinator asks for sessions; an installed PACKAGE is imported before, see `preload`. Each request
+coordinator asks for sessions; an installed PACKAGE is imported first, see `preload`. Each request
 carries the session's socket, a lifeline, the status page and the standard error file. Over the
-lifeline the server tells the session's process id and later its exit status; when the coordinator
-closes it, by intent or by dying, the session's whole process group is killed. No module of a
-workspace is ever imported here.
+lifeline (a socket) the server reports the session's process id and later its exit status. When the
+coordinator closes the lifeline or dies, the server kills the session's whole process group. No
+module of a workspace is ever imported here.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ _FOR_JOBS = (
     "gpuemu_flow.numerics.rng_normal",
     "gpuemu_flow.numerics.shadow",
 )
-"""Modules of ours that sessions which judge load sooner or later: once here, not in each of them.
+"""Modules of this package that sessions need for judging.
 
-The first session after an edit calls the op alone, and does not wait for them.
+They are loaded once here instead of in each session, but not for the first session after an edit,
+which only calls the op.
 """
 _FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000
-_IDLE_SECONDS = 5.0  # after which folders' entries are not kept open for the next sandbox
+_IDLE_SECONDS = 5.0  # until the entries kept open for the next sandbox are closed
 _CONTROL, _WAKEUP = "control", "wakeup"
 
 
@@ -94,7 +95,7 @@ class ForkServer:
         self._listings, self._open_files = listings.raise_limit()
 
     def run(self) -> NoReturn:
-        """Serve until the coordinator is gone, then end all processes."""
+        """Serve until the coordinator ends, then end all processes."""
         os.set_blocking(self._wakeup, False)
         os.set_blocking(self._wakeup_end, False)
         signal.set_wakeup_fd(self._wakeup_end, warn_on_full_buffer=False)
@@ -148,7 +149,7 @@ class ForkServer:
             self._forget(source)
 
     def _import_for_jobs(self) -> None:
-        """Import, once, the modules of sessions that do more than call a program."""
+        """Import the modules for sessions that do more than call a program, if not done yet."""
         if not self._complete:
             for name in _FOR_JOBS:
                 importlib.import_module(name)
@@ -195,7 +196,7 @@ class ForkServer:
             os.close(fd)
 
     def _ready(self, sandbox: spec.Sandbox | None, scratch: str) -> enter.Ready | None:
-        """Prepare a sandbox; if that fails, the worker meets the error again, and reports it."""
+        """Prepare a sandbox; return None if that fails, since the worker then reports the error."""
         if sandbox is None:
             return None
         try:
@@ -238,8 +239,8 @@ class ForkServer:
                 self._forget(pid)
             _remove(self._scratch.pop(pid, ""))
         if not self._sessions:
-            # Processes that left their session were adopted; with no session alive they are
-            # nobody's.
+            # Processes that left their session were adopted. With no session alive, they belong to
+            # none.
             for orphan in limits.own_children():
                 kill_group(orphan)
 
@@ -291,7 +292,7 @@ def _remove(scratch: str) -> None:
 def _fence(
     sandbox: spec.Sandbox | None, scratch: str, ready: enter.Ready | None, stderr: int
 ) -> None:
-    """Set up the forked process's folder and sandbox, or end the process."""
+    """Set up the forked process's folder and sandbox; end the process if that fails."""
     try:
         home = enter.move_in(scratch, trusted=sandbox is None)
         if sandbox is not None:
@@ -319,7 +320,7 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
 
 
 def _preload(package: str, control: socket.socket) -> None:
-    """Import a package, or start over without it, so that each worker imports it itself."""
+    """Import a package; if that fails, restart the server, whose workers then import it."""
     try:
         preload.preload(package)
     except preload.PreloadError as refused:
@@ -334,7 +335,7 @@ def record_imports() -> None:
     """Record the modules that this process has imported, for all processes forked from now on."""
     integrity.prepare()
     jobs.prepare()
-    observe.base_records(anew=True)  # last: workers are to find the modules loaded by then
+    observe.base_records(anew=True)  # last, so that it covers all modules loaded here
     imports.forget_folders()
     gc.collect()
     gc.disable()
@@ -342,18 +343,19 @@ def record_imports() -> None:
 
 
 def main() -> NoReturn:
-    """Run the server in the exec'd process."""
+    """Run the server with the arguments of the command line."""
     gc.disable()
     control = socket.socket(fileno=int(sys.argv[1]))
     malloc.tune()
     limits.adopt_orphans()
-    np.random.seed(0)  # numpy loads this module lazily; load it before forking
+    np.random.seed(0)  # loads numpy.random, which is lazy, before forking
     if len(sys.argv) > 2:
         _preload(sys.argv[2], control)
     enter.prepare()
     record_imports()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # From here on there are files to remove, and the closed socket ends this process.
+    # From here on, a signal must not end this process before it removes files; the closed socket
+    # does.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ForkServer(control).run()
 

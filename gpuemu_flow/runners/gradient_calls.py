@@ -1,4 +1,4 @@
-"""One call with gradients in any framework: its arguments, and its outputs with the gradients."""
+"""Handle a call with gradients in any framework: prepare arguments, collect the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Inputs = Mapping[str, np.ndarray]
 
 
 class GradientCall:
-    """One call of a program with gradients: the request and the result.
+    """One call of a program with gradients: the wanted gradients, and later the results.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class GradientCall:
         return f"raised with inputs that require gradients, as `gradients` asks for {names}"
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return, by input, the arguments that carry the wanted inputs."""
+        """Return a call's arguments by name; they are passed by name, in order or as a mapping."""
         if len(args) == 1 and isinstance(args[0], Mapping):
             return dict(args[0])
         names = argument_names(self._program) if self._program.groups else tuple(self.inputs)
@@ -74,8 +74,8 @@ class GradientCall:
     def demand(self, *, arrives: bool) -> None:
         """Raise OpError if the gradients of a reference reach none of its inputs.
 
-        Otherwise gradients of 0 would pass for every input. An op without gradients is not refused
-        here: its gradients count as 0, and are compared.
+        Without this check, an op whose gradients are all 0 would pass. An op without gradients is
+        not refused here: its gradients count as 0, and are compared.
         """
         if not arrives and not self.wanted.plain:
             names = ", ".join(map(repr, self.wanted.inputs))
@@ -109,23 +109,24 @@ class GradientCall:
             )
 
     def draw_again(self) -> None:
-        """Reset the global generators to their state at the beginning."""
+        """Reset the global random generators to their state at the beginning of the call."""
         python, numpy = self._random
         random.setstate(python)
         np.random.set_state(numpy)
 
     def took(self, outputs: Mapping[str, Any], gradients: Mapping[str, Any]) -> None:
-        """Store the outputs and gradients of the call."""
+        """Store the outputs and gradients that the call returned."""
         self._outputs, self._gradients = outputs, gradients
 
     def keep(self, plain: Mapping[str, np.ndarray]) -> None:
-        """Copy the outputs of the call without gradients, before the other call is made."""
+        """Copy the outputs of the call without gradients, before the call with gradients."""
         self._plain = {name: array.copy(order="K") for name, array in plain.items()}
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """Return the outputs by name and the gradients beside them.
+        """Return the outputs and the gradients by name.
 
-        Outputs that differ from those of the call without gradients come as a variant.
+        If an output differs from the same output of the call without gradients, it is added as a
+        variant.
         """
         mine = {name: as_plain_array(value, name) for name, value in self._outputs.items()}
         found = {name: as_plain_array(value, name) for name, value in self._gradients.items()}
@@ -135,13 +136,13 @@ class GradientCall:
         for name, array in mine.items():
             own = self._plain.get(name)
             counting = self._counting(name, array, own)
-            # Of two calls that may differ, both have to have the same outputs.
+            # If calls may differ, it is always added: repeated calls must have the same outputs.
             if not self._program.deterministic or own is None or _differs(counting, own):
                 others[variant_name(name, WITH_GRADIENTS)] = counting
         return {**self._plain, **found, **others}
 
     def _counting(self, name: str, array: np.ndarray, own: np.ndarray | None) -> np.ndarray:
-        """Return an output whose excluded elements come from the call without gradients."""
+        """Return an output with its masked elements taken from the call without gradients."""
         mask = self.wanted.masks.get(name)
         if mask is None or own is None or own.shape != array.shape or own.dtype != array.dtype:
             return array
@@ -161,7 +162,7 @@ class GradientRunner(CallableRunner):
     Attributes
     ----------
     hint : str
-        May explain an exception of the latest call.
+        Text that may explain an exception of the latest call.
     """
 
     def __init__(self, program: Program, function: Callable[..., Any]) -> None:
@@ -177,7 +178,7 @@ class GradientRunner(CallableRunner):
         return super().call(inputs, watch)
 
     def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the outputs, and the gradients beside them."""
+        """Return the outputs and the gradients by name."""
         call = self._with_gradients
         return super()._named(returned, given) if call is None else call.outputs()
 

@@ -1,4 +1,4 @@
-"""Arguments that are made of several inputs: joined for a call, and taken apart after it."""
+"""Join inputs that form one argument for a call, and split them again after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIST = "list"
 
 
 def argument_names(program: Program) -> tuple[str, ...]:
-    """Return the names of a program's arguments, in their order."""
+    """Return the names of a program's arguments in order; a group counts as one argument."""
     return _of_members(program, program.input_names)
 
 
@@ -29,7 +29,7 @@ def _of_members(program: Program, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with groups in place of their members, absent ones left out of lists."""
+    """Return the arguments with groups in place of their members; lists omit absent members."""
     if not program.groups:
         return dict(given)
     made: dict[str, Any] = {}
@@ -45,7 +45,7 @@ def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_apart(program: Program, given: Mapping[str, Any], inputs: Inputs) -> None:
-    """Copy a call's changes of complex arguments back to the inputs they were made of."""
+    """Copy changes that a call made to complex arguments to the inputs that these consist of."""
     for name, group in program.groups.items():
         if group["kind"] == _LIST or name not in given:
             continue

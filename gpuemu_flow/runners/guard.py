@@ -5,9 +5,9 @@ it, which proves nothing. In the op's worker, Python's audit events (PEP 578) re
 is opened and every program that is started, before it happens. An action that touches a forbidden
 path is refused and recorded, also in children that the process forks.
 
-The guard is not complete: machine code that opens files itself (ctypes, C extensions, SQLite's
-ATTACH), a program that the op starts and whose arguments do not name the reference, and a copy of
-the reference under another name are not seen.
+The guard is not complete. It does not see machine code that opens files itself (ctypes, C
+extensions, SQLite's ATTACH), a started program whose arguments do not name the reference, or a copy
+of the reference under another name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_workspace_path
 from gpuemu_flow.runners.mentions import Mentions, module_name
-from gpuemu_flow.runners.plain_paths import lexists, realpath
+from gpuemu_flow.runners.plain_paths import is_folder, lexists, real_paths, realpath
 from gpuemu_flow.runners.stand_in import StandIn, StandInFinder
 
 _HINT = (
@@ -58,15 +58,15 @@ class Guard:
     Parameters
     ----------
     program : Program
-        The program, of which `forbidden`, `read_only` and `forbidden_function` are read.
+        The guard uses its `forbidden`, `read_only` and `forbidden_function`.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        paths = [realpath(path) for path in program.forbidden]
-        self._folders = tuple(path for path in paths if Path(path).is_dir())
+        paths = list(real_paths(program.forbidden))
+        self._folders = tuple(path for path in paths if is_folder(path))
         self._files = frozenset(paths) - set(self._folders)
-        self._read_only = frozenset(map(realpath, program.read_only))
+        self._read_only = frozenset(real_paths(program.read_only))
         self._names = frozenset(map(module_name, self._files))
         self._mentions = [(path, Mentions(path, program.root)) for path in paths]
         self._record = mmap.mmap(-1, _RECORD_BYTES)  # shared with children that are forked
@@ -78,7 +78,8 @@ class Guard:
         Parameters
         ----------
         on_setattr : callable
-            Called when an attribute of a function or class is set, if Python reports that.
+            Called when an attribute of a function or class is set, if Python raises an event for
+            that.
         """
         checks: dict[str, Callable[..., None]] = {
             "open": self._on_open,
@@ -98,7 +99,7 @@ class Guard:
         }
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
-            if event in checks:  # nothing more for the others: `id` alone tells of each call
+            if event in checks:  # most events end here: even `id` raises one per call
                 checks[event](*arguments)
 
         sys.meta_path.insert(0, StandInFinder(self))
@@ -127,7 +128,7 @@ class Guard:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Allow writes to the runner's own files while inside, by this thread."""
+        """Allow this thread to write the runner's own files inside the context."""
         self._exempt = threading.get_ident()
         try:
             yield
@@ -135,7 +136,7 @@ class Guard:
             self._exempt = 0
 
     def violation(self) -> RunError | None:
-        """Return the first violation by this process or one that it forked, if any."""
+        """Return the first violation by this process or a process that it forked, or None."""
         if not self._record[0]:
             return None
         text = bytes(self._record).partition(b"\0")[0]
@@ -163,7 +164,7 @@ class Guard:
         raise ForbiddenAccessError(message)
 
     def _place(self, frame: FrameType | None) -> tuple[str, int]:
-        """Return file and line of the innermost frame in the workspace."""
+        """Return file and line of the innermost frame in the workspace; "" and 0 without one."""
         root = self._program.root
         while frame is not None:
             path = frame.f_code.co_filename
@@ -177,7 +178,7 @@ class Guard:
         return realpath(path) in self._files
 
     def stands_in_for(self, module: str) -> bool:
-        """Tell whether a module of that name could be the reference's."""
+        """Tell whether a module name could mean a module of the reference."""
         return module.rpartition(".")[2] in self._names
 
     def _forbidden(self, path: str) -> str:
@@ -203,7 +204,7 @@ class Guard:
 
     def _look(self, path: object, *, changes: bool) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)) or self._exempt == threading.get_ident():
-            return  # a descriptor; our own work
+            return  # a descriptor, or our own work
         try:
             text = os.fsdecode(path)
             if text.startswith(_INSTALLED) and ".." not in text:

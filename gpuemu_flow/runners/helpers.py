@@ -1,4 +1,4 @@
-"""Explain failures of an op by the processes and programs that it starts."""
+"""Explain failures that come from the processes and programs that an op starts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TRACKER = "from multiprocessing.resource_tracker import main"
 def spawns(group: int) -> bool:
     """Tell whether a worker's process group holds processes that `multiprocessing` spawned.
 
-    A pool keeps restarting processes that die at once, so there may be none at this moment. The
-    tracker of their shared objects, which lives on, counts as well.
+    A pool keeps restarting processes that die at once, so there may be none at this moment. Their
+    resource tracker, which outlives them, counts as well.
     """
     for pid in _processes():
         try:

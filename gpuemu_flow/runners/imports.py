@@ -20,9 +20,9 @@ _OWN = str(Path(__file__).resolve().parents[1])
 
 
 def is_workspace_path(path: str, root: str) -> bool:
-    """Tell whether a path is the user's own code: below the root, and not an installed package.
+    """Tell whether a path is the user's own code: in the workspace, and not installed.
 
-    Packages and Python itself may lie below the root, too.
+    Installed packages and Python itself may also be in the workspace.
     """
     if not _is_below(path, root):
         return False
@@ -30,7 +30,7 @@ def is_workspace_path(path: str, root: str) -> bool:
 
 
 def is_installed(path: str) -> bool:
-    """Tell whether a path lies in an installed package or in Python's own library."""
+    """Tell whether a path is in an installed package or in Python's own library."""
     installed = any(name in path.split(os.sep) for name in _INSTALLED)  # noqa: PTH206 - hot
     return installed or any(_is_below(path, stdlib) for stdlib in _STDLIB)
 
@@ -53,7 +53,7 @@ def _transformed(source: bytes) -> bytes:
 
 
 class _FreshLoader(machinery.SourceFileLoader):
-    """Load a workspace module from its source, never from bytecode.
+    """Loads workspace modules from their source, never from bytecode.
 
     Python considers a bytecode file current if it records the source's size and modification time,
     in whole seconds. After an edit that keeps both, the old code would run under the new key.
@@ -62,8 +62,8 @@ class _FreshLoader(machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
         source = self.get_data(path)
-        # A checkout of this package may be the workspace. Its own modules stay as they are: those
-        # that make the shadow would else be needed to load themselves.
+        # A checkout of this package may be the workspace. Its own modules are not transformed,
+        # since those that make the shadow would be needed to load themselves.
         own = _is_below(os.path.realpath(path), _OWN)
         return self.source_to_code(source if own else _transformed(source), path)
 
@@ -73,7 +73,7 @@ _usual_code = machinery.SourceFileLoader.get_code
 
 
 def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
-    """Compile a module that is not installed, whichever finder or loader found it."""
+    """Compile a module that is not installed from its source, whichever finder found it."""
     path = loader.get_filename(fullname)
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
     if is_installed(absolute) or _is_below(absolute, _PACKAGE):
@@ -102,7 +102,7 @@ _finders_are_fresh = False
 
 
 def forget_folders() -> None:
-    """Have finders list each folder anew, in all processes forked from this one.
+    """Make import finders list each folder again, in all processes forked from this one.
 
     Call it again if this process has imported anything since.
     """
@@ -153,7 +153,7 @@ def load_module(program: Program) -> types.ModuleType:
     """Import the program's module, from its file or by its dotted name."""
     if not program.path:
         return importlib.import_module(program.module)
-    # Not under the plain stem: that may be the name of an installed package.
+    # The stem alone may be the name of an installed package.
     module = types.ModuleType(f"gpuemu_program_{Path(program.path).stem}")
     module.__file__ = program.path
     sys.modules[module.__name__] = module
@@ -163,7 +163,7 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """Return a program's callable; if `loads` is set, call a loader with that file to make it.
+    """Return a program's callable; if `loads` is set, a loader makes it from that file.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Check the integrity of our functions that watch a program in its own process.
+"""Check that a program has not replaced our functions that watch it in its own process.
 
 Values are judged in other processes. Facts that are seen only here (changed inputs, overwritten
 guard zones, calls that differ) are reported by Python code that the program could replace.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from operator import is_, itemgetter
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from gpuemu_flow.quick_dataclass import dataclass, finish_all
+from gpuemu_flow.runners.newly_loaded import Moment
 
 _PACKAGE = __package__.partition(".")[0]
 _WATCHERS = (f"{_PACKAGE}.runners.", f"{_PACKAGE}.cases.generate", f"{_PACKAGE}.numerics.layouts")
@@ -39,14 +42,11 @@ class _Names:
         return cls(owner, namespace, found, look_up(namespace), look_up)
 
     def replaced(self) -> str:
-        try:
-            now = self.look_up(self.namespace)
-            if now == self.values:  # by identity first, and functions have no other equality
-                return ""
-        except KeyError:
-            now = tuple(map(self.namespace.get, self.names))
+        now = map(self.namespace.get, self.names)
         both = zip(self.names, now, self.values, strict=True)
-        return f"{self.owner}.{next(name for name, a, b in both if a is not b)}"
+        # Not by equality: what the program put there may call itself equal.
+        found = next((name for name, a, b in both if a is not b), "")
+        return found and f"{self.owner}.{found}"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,33 @@ class _Part:
         return cls(names, ours, numpy_names)
 
 
+@dataclass(frozen=True)
+class _Whole:
+    """All that seals remember of the modules that are loaded at one moment."""
+
+    names: tuple[_Names, ...]
+    values: tuple[Any, ...]
+    functions: tuple[frozenset[FunctionType], ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[_Part]) -> _Whole:
+        numpy_names = frozenset[str]().union(*(part.numpy_names for part in parts))
+        names = (
+            *(names for part in parts for names in part.names),
+            _Names.of("numpy", vars(np), sorted(numpy_names)),
+            _Names.of("os", vars(os), ["getpid"]),  # tells a fork from the worker
+        )
+        return cls(
+            names,
+            tuple(chain.from_iterable(some.values for some in names)),
+            # Not one set of all: to build it would write to each function's memory, which a forked
+            # process shares until then.
+            tuple(part.functions for part in parts),
+        )
+
+
 _prepared: dict[str, _Part] = {}
+_prepared_whole: list[tuple[Moment, _Whole]] = []
 
 
 def prepare() -> None:
@@ -77,43 +103,50 @@ def prepare() -> None:
     Call it in a process that never runs code of a program.
     """
     finish_all()  # a method that is compiled later would look like a replaced one
-    new = (module for module in _watchers() if module.__name__ not in _prepared)
+    watchers = _watchers()
+    new = (module for module in watchers if module.__name__ not in _prepared)
     _prepared.update((module.__name__, _Part.of(module)) for module in new)
+    whole = _Whole.of([_prepared[module.__name__] for module in watchers])
+    _prepared_whole[:] = [(Moment.now(), whole)]
 
 
 def _watchers() -> list[ModuleType]:
     return [sys.modules[n] for n in sorted(n for n in sys.modules if n.startswith(_WATCHERS))]
 
 
+def _whole() -> _Whole:
+    """Return the names and functions that a seal has to remember now."""
+    for moment, whole in _prepared_whole:
+        if not any(name.startswith(_WATCHERS) for name in moment.since()):
+            return whole
+    return _Whole.of([_prepared.get(m.__name__) or _Part.of(m) for m in _watchers()])
+
+
 class Seal:
     """Remembers the runner's functions and the numpy functions that they call.
 
-    Make it before any code of the program runs.
+    Create it before any code of the program runs.
     """
 
     def __init__(self) -> None:
         finish_all()
-        parts = [_prepared.get(module.__name__) or _Part.of(module) for module in _watchers()]
-        self._names = [names for part in parts for names in part.names]
-        # Not one set of all: to build it would write to each function's memory, shared until then.
-        self._ours = [part.functions for part in parts]
-        numpy_names = frozenset().union(*(part.numpy_names for part in parts))
-        self._names.append(_Names.of("numpy", vars(np), sorted(numpy_names)))
-        self._names.append(_Names.of("os", vars(os), ["getpid"]))  # tells a fork from the worker
+        self._whole = _whole()
         self._recoded = ""
 
     def on_setattr(self, target: object, _name: object, _value: object) -> None:
         """Handle an audit event: the code or the defaults of a function are being replaced."""
-        if isinstance(target, FunctionType) and any(target in some for some in self._ours):
+        ours = self._whole.functions
+        if isinstance(target, FunctionType) and any(target in some for some in ours):
             self._recoded = self._recoded or f"{target.__module__}.{target.__qualname__}"
 
     def broken(self) -> str:
         """Return the name of an object that the program replaced; empty if there is none."""
-        for names in self._names:
-            found = names.replaced()
-            if found:
-                return found
-        return self._recoded
+        with suppress(KeyError):
+            now = [names.look_up(names.namespace) for names in self._whole.names]
+            if all(map(is_, chain.from_iterable(now), self._whole.values)):  # after each call
+                return self._recoded
+        found = (names.replaced() for names in self._whole.names)
+        return next(filter(None, found), self._recoded)
 
 
 def _names_of(module: ModuleType) -> Iterator[_Names]:

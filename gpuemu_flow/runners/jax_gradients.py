@@ -1,4 +1,4 @@
-"""One call of a function of JAX and its vector-Jacobian product."""
+"""Call a JAX function once, and compute its vector-Jacobian product."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _Outputs = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class JaxGradients:
-    """The arrays of one call with respect to which gradients are taken.
+    """The arrays of one call with respect to which gradients are computed.
 
     Parameters
     ----------
     jax : module
     call : GradientCall
     to_array : callable
-        Converts an array of numpy to one of JAX.
+        Converts a numpy array to a JAX array.
     """
 
     def __init__(self, jax: Any, call: GradientCall, to_array: Callable[[np.ndarray], Any]) -> None:
@@ -32,7 +32,7 @@ class JaxGradients:
         self._leaves: dict[str, Any] = {}
 
     def argument(self, name: str, value: Any) -> Any:
-        """Return an argument with arrays of JAX; `_Leaf` stands for those that are wanted."""
+        """Convert an argument to JAX arrays; a `_Leaf` stands for each whose gradient is wanted."""
         if isinstance(value, list):
             return [self.argument(name, member) for member in value]
         if not isinstance(value, np.ndarray):
@@ -62,7 +62,7 @@ class JaxGradients:
         arguments : mapping of str to any
             Results of `argument`.
         compiled : bool
-            XLA compiles the function.
+            True if XLA compiles the function.
         """
         jax = self._jax
 
@@ -93,7 +93,7 @@ class JaxGradients:
 
 
 class _Leaf:
-    """The place of a wanted array in the arguments."""
+    """Placeholder, in the arguments, for an array whose gradient is wanted."""
 
     def __init__(self, name: str) -> None:
         self.name = name

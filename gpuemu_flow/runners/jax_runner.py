@@ -1,4 +1,4 @@
-"""Programs that take JAX's arrays, on the CPU, in the dtypes of the case."""
+"""Run programs that take JAX's arrays, on the CPU, in the dtypes of the case."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 class JaxRunner(GradientRunner):
     """Calls a function with JAX's arrays.
 
-    Inputs of 64 bits keep their dtype. Arrays that the function makes have 32 bits unless it asks
-    for more, as is usual in JAX; with inputs in float64, all is computed in 64 bits.
+    Inputs of 64 bits keep their dtype. New arrays have 32 bits by default, as is usual in JAX, but
+    64 bits if an input is float64.
 
     Raises
     ------
@@ -95,7 +95,7 @@ class JaxRunner(GradientRunner):
     def _compile(
         self, function: Callable[..., Any], given: list[Any], named: dict[str, Any]
     ) -> Callable[..., Any]:
-        """Return the function compiled by XLA, with numbers and words as constants."""
+        """Return the function compiled by XLA; arguments that are no arrays become constants."""
         jax = self._jax
         leaves, tree = jax.tree_util.tree_flatten((given, named))
         traced = [isinstance(leaf, jax.Array) for leaf in leaves]

@@ -1,8 +1,8 @@
-"""Run our own functions that need the reference in its worker, once or as a service.
+"""Run this package's functions that need the reference in the reference's worker.
 
-A comparison under the ``auto`` tolerance evaluates the reference on moved inputs, and once more
-with its float64 replaced by float32. Both happen in the worker process that compares, so that no
-tensor travels, and a reference that crashes or hangs takes only that worker with it.
+A comparison under the ``auto`` tolerance evaluates the reference on perturbed inputs, and once more
+with its float64 replaced by float32. Both happen in the worker process that compares. So tensors
+need not be sent, and a reference that crashes or hangs ends only that worker.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import compress
+from operator import is_not
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,11 +55,11 @@ def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
 
 
 _never_taken: dict[str, types.ModuleType] = {}
-"""Modules that belong to no workspace, as far as they were loaded at `prepare`."""
+"""Modules that were loaded at `prepare` and belong to no workspace."""
 
 
 def prepare() -> None:
-    """Record the loaded modules of no workspace, for all processes forked from this one.
+    """Record the loaded modules, which belong to no workspace, for processes forked from this one.
 
     Call it in a process that never runs code of a program.
     """
@@ -78,7 +80,7 @@ class Evaluator:
         Loads a program in this process.
     watch : Watch
     loaded : Runner, optional
-        The program as written, if this process has loaded it already.
+        Runner of the program as written, if this process has loaded it already.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class Evaluator:
             try:
                 if version not in self._runners:
                     self._runners[version] = self._make_runner(self.program)
-                # In the order that they lie in: another order is what some evaluations are for.
+                # Keep the memory order, since some evaluations exist to test another one.
                 copies = {name: array.copy(order="K") for name, array in inputs.items()}
                 with np.errstate(all="ignore"), rounding_to(rounding):
                     outputs: dict[str, np.ndarray] = self._runners[version].call(
@@ -132,7 +134,7 @@ class Evaluator:
 
     @contextmanager
     def _world(self, version: str) -> Iterator[None]:
-        """Switch to workspace modules as written or to their shadows, loaded separately.
+        """Use one version of the workspace modules inside the context: as written, or a shadow.
 
         A version is ``plain``, ``shadow`` or, for a rounded shadow, the `wrap` of `shadow_bytes`.
         """
@@ -155,12 +157,14 @@ class Evaluator:
         """Remove the workspace's modules from ``sys.modules``."""
         below = self.program.root.rstrip(os.sep) + os.sep
         foreign, taken = self._foreign, {}
-        known, never = foreign.get, _never_taken.get  # most are, and each evaluation asks
-        modules = list(sys.modules.items())
-        for name, module in [(n, m) for n, m in modules if never(n) is not m is not known(n)]:
+        held = dict(sys.modules)  # of hundreds, which each evaluation asks for
+        others = compress(held.items(), map(is_not, map(_never_taken.get, held), held.values()))
+        for name, module in others:
+            if module is foreign.get(name):
+                continue
             path = getattr(module, "__file__", None)
             if not path and name not in _BUILT_IN:
-                continue  # it may get one
+                continue  # it may get a path later
             if (
                 path
                 and path.startswith(below)
@@ -178,19 +182,19 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """The tools of a service, in a worker that has loaded a program.
+    """The functions and memory that a service uses, in a worker that has loaded a program.
 
     Attributes
     ----------
     run : callable
         Takes inputs and a seed for the global generators, and returns the program's outputs. The
-        limits of a case hold; exceptions of the program are passed on.
+        limits of a case apply, and exceptions of the program are passed on.
     evaluate : Evaluator
         Calls the program, or its float32 shadow, without these limits.
     own : Arena
         Memory shared with the coordinator.
     peer : Arena or None
-        Memory shared with another program's worker.
+        Memory shared with another program's worker; None if there is none.
     """
 
     run: Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]]
@@ -203,7 +207,7 @@ class WorkerService(Protocol):
     """An object of this package that lives in a worker and answers requests one by one."""
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer one request; any exception explains why there is no answer."""
+        """Answer one request; raise any exception that explains why there is no answer."""
 
     def go_on(self, context: ServiceContext) -> None:
         """Continue the work after the answer has been sent."""
@@ -229,7 +233,7 @@ def run_job(target: str, payload: Json, evaluator: Evaluator) -> Json:
     Raises
     ------
     ValueError
-        When `target` is not a function of this package.
+        `target` is not a function of this package.
     """
     module, name = _ours(target)
     return getattr(importlib.import_module(module), name)(payload, evaluator)

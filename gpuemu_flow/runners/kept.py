@@ -1,4 +1,4 @@
-"""Idle workers, passed on from a run of a program's cases to its next run, or to a judge."""
+"""Keep idle workers of a program for its next run of cases, or for a judge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuemu_flow.runners.attempt import WorkerClient
 class KeptWorker:
     """Holds a worker in which nothing has gone wrong. A context manager; not thread-safe.
 
-    To start a worker and to load a program in it costs more than most cases do.
+    Starting a worker and loading a program costs more than running most cases.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class KeptWorker:
             client.close()
 
     def take(self) -> WorkerClient | None:
-        """Return the worker, whose new owner closes it or gives it back; None if there is none."""
+        """Hand out the worker, or None; the caller has to close it or give it back."""
         client, self._client = self._client, None
         return client
 
@@ -40,14 +40,14 @@ class KeptWorker:
 
 
 class IdleWorkers:
-    """The workers that ran a reference's cases last, for the judge that needs it again.
+    """Idle workers that have loaded a reference, for the judge that will evaluate it again.
 
-    Thread-safe. No worker is handed out if a file has changed that it may have read before.
+    Thread-safe. A worker is not handed out if a file that it may have read has changed.
 
     Parameters
     ----------
     most : int
-        Maximum number of workers; when it is reached, the oldest is ended for a new one.
+        Maximum number of workers; if a new one would exceed it, the oldest worker is ended.
     """
 
     def __init__(self, most: int) -> None:
@@ -62,8 +62,8 @@ class IdleWorkers:
         ----------
         client : WorkerClient
         unchanged : callable
-            Tells whether all that the program was seen to use is as it was before the worker
-            loaded it.
+            Tells whether everything that the program was seen to use is unchanged since before the
+            worker loaded it.
         """
         client.worker.follow_no_more()
         with self._lock:
@@ -74,7 +74,7 @@ class IdleWorkers:
             old.close()
 
     def take(self, program: Program) -> WorkerClient | None:
-        """Return a worker that has loaded a program as it is now; its new owner closes it."""
+        """Hand out a worker that has loaded this program, or None; the caller must close it."""
         with self._lock:
             place = next((n for n, (c, _) in enumerate(self._idle) if c.program == program), None)
             if place is None:

@@ -1,8 +1,8 @@
 """Pass a script's input and output as objects, so that megabytes need not pass through files.
 
-A protocol script takes its whole request through ``sys.stdin`` and leaves its answer through
-``sys.stdout``. A script that was seen to read that way is *lent* its request from then on: its
-descriptor 0 holds nothing, and `quick_json` passes on the parsed or dumped document as an object.
+A protocol script reads its whole request from ``sys.stdin`` and writes its answer to
+``sys.stdout``. Once a script was seen to do so, its requests are *lent*: descriptor 0 is empty, and
+`quick_json` passes parsed and dumped documents on as objects.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class PendingRequest(Protocol):
 
 @dataclass(frozen=True)
 class Captured:
-    """A dumped JSON document, its long base64 strings kept apart.
+    """A dumped JSON document whose long base64 strings are stored separately.
 
     Attributes
     ----------
     short : str
-        The JSON with a mark in place of each long string.
+        The JSON text with a mark in place of each long string.
     taken : mapping of mark to (str, bytes)
-        By mark, the string and the bytes that it decodes to.
+        For each mark, the string and the bytes that it decodes to.
     """
 
     short: str
@@ -64,7 +64,7 @@ class Captured:
 
 
 class ScriptCall:
-    """One call of a script: its request, and the document it dumped.
+    """One call of a script: its request, and the document that it dumped.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class ScriptCall:
         True if descriptor 0 does not hold the request, and the answer need not go through
         descriptor 1.
     limit : int
-        Characters of an answer that may be held.
+        Maximum size, in characters, of an answer that is held.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class ScriptCall:
         self._identity = (found.st_dev, found.st_ino)
 
     def take(self) -> bool:
-        """Mark the whole request as read; return False if a part of it was read before."""
+        """Mark the whole request as read; return False if part of it was already read."""
         try:
             found = os.fstat(0)
             if self._identity != (found.st_dev, found.st_ino):
@@ -114,7 +114,7 @@ class ScriptCall:
         return unread
 
     def deny(self) -> None:
-        """Record a read by other means, after which no objects are passed."""
+        """Record that the script reads by other means; no objects are passed to it any more."""
         self.denied = self.denied or self.lent
 
 
@@ -122,7 +122,7 @@ current: ScriptCall | None = None
 
 
 def begin(exchange: ScriptCall | None) -> None:
-    """Set the current exchange; None for none."""
+    """Set the current exchange; None if there is none."""
     global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
     current = exchange
 
@@ -183,7 +183,7 @@ class Output(io.TextIOWrapper):
 
     @property
     def buffer(self) -> Any:
-        """Return the binary stream, for output after the document that is held."""
+        """Return the binary stream, after writing the document that is held."""
         self.release()
         return super().buffer
 

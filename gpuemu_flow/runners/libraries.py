@@ -31,7 +31,7 @@ _VISIT = ctypes.CFUNCTYPE(
 
 @cache
 def _counter() -> Callable[[], int]:
-    """Make a function whose result changes whenever a library was loaded."""
+    """Return a function whose result changes whenever a library is loaded."""
     try:
         libc = ctypes.CDLL(None)
         if sys.platform == "darwin":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 LOAD_ALLOWANCE = 8 << 30
-"""Bytes of address space that imports may take besides the memory limit."""
+"""Bytes of address space that imports may use in addition to the memory limit."""
 MIN_OUTPUT_LIMIT = 256 << 20
 OUTPUT_PER_INPUT_BYTE = 64
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -36,7 +36,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends, or now if `parent` has ended already."""
+    """Make the system kill this process when its parent ends, or now if `parent` has ended."""
     if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
         os._exit(1)
 
@@ -95,14 +95,14 @@ def no_core_dumps() -> None:
 
 
 def output_limit(input_bytes: int) -> int:
-    """Return the most bytes that a program may write to one file, given its inputs' size."""
+    """Return the maximum number of bytes that a program may write to one file."""
     return max(MIN_OUTPUT_LIMIT, OUTPUT_PER_INPUT_BYTE * input_bytes)
 
 
 def limit_file_size(nbytes: int | None) -> None:
     """Limit the size of files that this process writes; None lifts the limit as far as possible.
 
-    Python ignores SIGXFSZ, so that too long a write is an OSError and not a crash.
+    Python ignores SIGXFSZ, so a write beyond the limit raises OSError instead of crashing.
     """
     if nbytes is None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -129,7 +129,7 @@ def close_all_but(keep: Collection[int]) -> None:
 
 
 def _close_between(keep: Sequence[int]) -> bool:
-    """Close all descriptors but those in a sorted list; return False if the system cannot."""
+    """Close all descriptors except those in a sorted list; return False if the system cannot."""
     try:
         close_range = _libc().close_range
         gaps = zip((-1, *keep), (*keep, 1 << 32), strict=True)

@@ -1,7 +1,7 @@
 """Tune glibc's allocator for tensor loops, and make it expose memory that was never written.
 
-Page faults are expensive on virtual machines: without these settings every large temporary is
-mapped and returned again. Without glibc, the functions here do nothing.
+Page faults are expensive on virtual machines, and by default each large temporary is mapped and
+unmapped. Without glibc, the functions here do nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _libc() -> Any:
 
 
 def tune() -> bool:
-    """Keep freed memory instead of returning it to the system; call before large allocations."""
+    """Keep freed memory for later allocations; return False if this C library cannot do it."""
     libc = _libc()
     if libc is None:
         return False
@@ -47,7 +47,7 @@ NO_FILL = 0xFF
 
 
 def perturb(fill: int) -> bool:
-    """Have malloc fill every block with this byte from now on; 0xFF turns it off.
+    """Make malloc fill every block with this byte from now on; 0xFF turns this off.
 
     Small blocks from per-thread caches keep their old contents.
 

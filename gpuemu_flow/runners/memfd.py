@@ -21,8 +21,8 @@ def create(name: str, *, fixed: bool = False) -> int:
     Parameters
     ----------
     fixed : bool
-        On Linux the file can then grow only: a peer that shrinks a shared mapping would kill
-        every process that reads it with SIGBUS.
+        True to forbid shrinking the file (on Linux): if a peer shrank a shared mapping, every
+        process that reads it would be killed by SIGBUS.
     """
     if _LINUX:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -35,7 +35,7 @@ def create(name: str, *, fixed: bool = False) -> int:
 
 
 def append_only(fd: int) -> int:
-    """Make every write append to the file, also in processes that share the descriptor."""
+    """Make every write append to the file, also in processes that share `fd`; return `fd`."""
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
     return fd
 
@@ -48,7 +48,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_all(fd: int, size: int) -> bytes:
-    """Return at most the first `size` bytes of a file, without moving its position."""
+    """Return the first `size` bytes of a file, or all if there are fewer; keep its position."""
     pieces = []
     offset = 0
     while offset < size and (piece := os.pread(fd, min(size - offset, 1 << 30), offset)):
@@ -68,7 +68,7 @@ def tail(fd: int) -> str:
 
 
 def as_text(data: bytes) -> str:
-    """Decode output of a program."""
+    """Decode a program's output; replace invalid bytes, and drop zero bytes."""
     return data.decode("utf-8", "replace").replace("\0", "").strip()
 
 
@@ -80,7 +80,7 @@ def write_status(fd: int, phase: int) -> None:
 def read_status(fd: int) -> tuple[int, float]:
     """Return the phase and the monotonic time of its start; `PREPARING` at 0.0 if unreadable.
 
-    It is a hint only: the program that runs in the worker can write here too.
+    The result is only a hint, since the program in the worker can write to this file, too.
     """
     try:
         phase, since = _STATUS.unpack(os.pread(fd, _STATUS.size, 0))

@@ -1,7 +1,7 @@
 """Tell whether a command line, or code in it, names a file or imports it as a module.
 
-Every op's worker looks for other files, so that a regular expression for them would have to be
-compiled in each. The expressions here contain no file name, and are compiled once, before workers
+Each op's worker looks for other files. Regular expressions that contain file names would have to be
+compiled in each worker. The expressions here contain none, and are compiled once, before workers
 are forked.
 """
 
@@ -20,12 +20,12 @@ _EDGE = re.compile(r"\b")
 
 
 class Mentions:
-    """The ways to name one file.
+    """Finds mentions of one file.
 
     Parameters
     ----------
     path : str
-        Absolute.
+        Absolute path of the file.
     root : str
         The workspace.
     """
@@ -52,7 +52,7 @@ def module_name(path: str) -> str:
 
 
 def _places(name: str, word: str, before: re.Pattern[str], after: re.Pattern[str]) -> Iterator[int]:
-    """Yield the positions of a name in a word, if the characters around it allow them."""
+    """Yield the positions of a name in a word that have matching characters around them."""
     at = word.find(name) if name else -1
     while at >= 0:
         if before.match(word, at) and after.match(word, at + len(name)):

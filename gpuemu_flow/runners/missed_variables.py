@@ -1,4 +1,4 @@
-"""Add a hint if a program may have failed because a variable of the user's was withheld."""
+"""Add a hint if a program may have failed because an environment variable was withheld."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def hinted(error: RunError, program: Program, asked: Iterable[str]) -> RunError:
     error : RunError
     program : Program
     asked : iterable of str
-        Variables that the program's own code looked for in vain. For other processes only
-        their error messages are known.
+        Variables that the program's own code looked for in vain. For a command or another
+        interpreter, the words in its error messages are tried, too.
     """
     if error.hint or error.slug not in _MAY_BE_WHY:
         return error

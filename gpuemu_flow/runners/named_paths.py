@@ -1,4 +1,4 @@
-"""Make paths absolute, as a program names them, without following the user's links."""
+"""Make the paths that a program names absolute, without resolving the user's links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILE_PATH = 50  # F_GETPATH of macOS
 
 
 def is_system(path: str) -> bool:
-    """Tell whether a path is a device, or lies below ``/proc`` or ``/sys``."""
+    """Tell whether a path is a device, or is below ``/proc`` or ``/sys``."""
     return path.startswith(SYSTEM) and not path.startswith(_SHARED_MEMORY)
 
 
@@ -29,7 +29,7 @@ def is_environment(path: str) -> bool:
 
 
 def absolute(path: Any, folder: int | None = None) -> str:
-    """Make a path absolute as it was named; keep ``..``, since it may lead out of a link.
+    """Make a path absolute without resolving it; keep ``..``, which may lead out of a link.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ _SET_MODE_FILTER = 1
 _TSYNC, _SPEC_ALLOW, _NEW_LISTENER, _TSYNC_ESRCH, _WAIT_KILLABLE = 1, 4, 8, 16, 32
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
-_SAME_PROCESSOR = 1  # wakes the caller where the answer is given: less waiting
+_SAME_PROCESSOR = 1  # wakes the caller on the same processor, which is faster
 _CONTINUE = 1
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _NO_NEW_PRIVS = 38
@@ -102,7 +102,7 @@ class Machine:
     audit : int
         Number by which a notice names the processor's architecture.
     seccomp : int
-        The number of the call that asks for notices.
+        The number of the system call that requests notices.
     calls : dict of int to PathCall
     """
 
@@ -136,7 +136,8 @@ def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
     for number in sorted(numbers):
         call = machine.calls[number]
         if call.name == "look" and call.flags >= 0:
-            # With an empty path it is about an open descriptor: `fstat`, many times.
+            # Not reported with an empty path: such calls, frequent ones, only query an open
+            # descriptor.
             low_word = 16 + 8 * call.flags
             code += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, low_word)]
             code += [(_ANY_BIT, 1, 0, _EMPTY_PATH), notify, allow]
@@ -147,20 +148,20 @@ def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
 
 
 def ask(*, looks: bool) -> int:
-    """Request notices of this process and of all that it will start.
+    """Request notices of the file calls of this process and of all processes that it will start.
 
-    From now on each such call waits until the descriptor's holder lets it go on, and fails without
-    a holder. Hand the descriptor over at once.
+    From now on, each such call waits until the holder of the descriptor lets it go on, and fails if
+    there is no holder. So hand the descriptor over at once.
 
     Parameters
     ----------
     looks : bool
-        Also request notices of calls that only test whether a file exists.
+        True to request also notices of calls that only test whether a file exists.
 
     Returns
     -------
     int
-        The descriptor that the notices come from; closed on exec.
+        The descriptor from which notices are received; closed on exec.
 
     Raises
     ------
@@ -201,7 +202,7 @@ class Notice(NamedTuple):
     number : int
         The notice's number.
     thread : int
-        Id of the calling thread in this process's namespace; 0 if the thread has none there.
+        Id of the calling thread in this process's namespace; 0 if it is not in the namespace.
     call : PathCall
     arguments : list of int
     """
@@ -232,7 +233,7 @@ class Receiver:
             The descriptor does not come from `ask`.
         """
         assert MACHINE is not None  # noqa: S101 - nobody could ask
-        ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel asks for it
+        ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel requires zeros
         if self._libc.ioctl(self.fd, _RECEIVE, self._received) != 0:
             if ctypes.get_errno() in (errno.ENOENT, errno.EINTR):
                 return None
@@ -241,11 +242,11 @@ class Receiver:
         return Notice(number, thread, MACHINE.calls.get(call, _OTHER), arguments)
 
     def go_on(self, notice: Notice) -> None:
-        """Let the call happen."""
+        """Let the system call continue."""
         self._send(notice, 0, _CONTINUE)
 
     def deny(self, notice: Notice, error: int) -> None:
-        """Let the call fail with this error number, without happening."""
+        """Make the system call fail with this error number, without executing it."""
         self._send(notice, -error, 0)
 
     def _send(self, notice: Notice, error: int, flags: int) -> None:
@@ -253,7 +254,7 @@ class Receiver:
         self._libc.ioctl(self.fd, _SEND, self._answer)
 
     def close(self) -> None:
-        """Close the descriptor: calls from now on fail."""
+        """Close the descriptor; reported system calls fail from now on."""
         os.close(self.fd)
 
 

@@ -1,7 +1,7 @@
 """Record, in a worker, everything that the program reads, looks for, lists and imports.
 
-Python's audit events (PEP 578) tell of every file that is opened, before it happens. A hook cannot
-be taken away again and runs for every event, so it does next to nothing for most of them.
+Python's audit events (PEP 578) report every file before it is opened. A hook cannot be removed and
+runs for every event, so it returns quickly for most events.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import stat
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,7 @@ from gpuemu_flow.runners.changes import Changes
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_installed
 from gpuemu_flow.runners.named_paths import absolute, is_environment, is_system, path_of
+from gpuemu_flow.runners.newly_loaded import Moment
 from gpuemu_flow.runners.plain_paths import exists, lexists, realpath
 from gpuemu_flow.runners.plain_paths import stat as plain_stat
 from gpuemu_flow.runners.preload import preloaded_searches
@@ -54,7 +55,7 @@ _STDLIB = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib
 
 
 class Observer:
-    """Writer of records in the form of `sightings`; each worker keeps one until it ends.
+    """Writer of records in the format of `sightings`; one exists in each worker until it ends.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ class Observer:
         self._name = ""
         self._known: set[str | bytes] = set()
         self._left = _MAX_BYTES
-        self._modules: Collection[str] = ()
+        self._modules = Moment(0, "")
         self._libraries = libraries.Loaded()
         self._searches = Searches()
         self._changes = Changes(self._note_change)
@@ -79,9 +80,7 @@ class Observer:
     def begin(self, program: Program) -> None:
         """Observe this process from now on, before the program's code is read."""
         self._write(b"b" + base_records())
-        # A copy of all names would write to each one's memory, which the fork server shares.
-        same = len(sys.modules) == len(_base_modules)
-        self._modules = _base_modules if same else frozenset(sys.modules)
+        self._modules = Moment.now()
         self._libraries.changed()
         named = program.path or program.python or program.module
         self._name = shown_path(named, program.root)
@@ -117,8 +116,8 @@ class Observer:
         }
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
-            if event in actions:  # nothing more for the others: `id` alone tells of each call
-                with suppress(Exception):  # what is watched goes on as if it were not
+            if event in actions:  # most events end here: even `id` raises one per call
+                with suppress(Exception):  # the program must not notice an error in here
                     actions[event](*arguments)
 
         sys.addaudithook(hook)
@@ -147,10 +146,9 @@ class Observer:
         """Record the files that no event reports; called after loading and after each message."""
         if not self._active:
             return
-        if len(sys.modules) != len(self._modules):
-            now = frozenset(sys.modules.copy())
-            names = now.difference(self._modules)
-            self._modules = now
+        if len(sys.modules) != self._modules.count:
+            before, self._modules = self._modules, Moment.now()
+            names = before.since()
             for path in _origins(names):
                 self.note(b"r", path)
         for path in self._searches.missed():
@@ -163,7 +161,7 @@ class Observer:
                 self._note_variables(path)
 
     def note(self, kind: bytes, path: str) -> None:
-        """Record one path, once; our own files and the system's are left out."""
+        """Record one path if it is new; files of this package and the system are left out."""
         record = kind + os.fsencode(path)
         known = path if kind == b"r" else record
         if known in self._known or is_system(path) or path.startswith(_PACKAGE):
@@ -194,7 +192,7 @@ class Observer:
             record = b"uthe program used more files than are written down"
         try:
             os.write(self._report, framed(record))
-        except OSError:  # the program closed it, as it then has our socket
+        except OSError:  # the program closed it, and then also our socket
             pass
 
     def _note_variables(self, path: str) -> None:
@@ -263,10 +261,10 @@ class Observer:
             return
         self.note(b"f", path)
         if stat.S_ISDIR(mode) and realpath(path) != path:
-            self.note(b"r", path)  # where its links lead decides which folder it is
+            self.note(b"r", path)  # its links decide which folder it is
 
     def _on_enter(self, path: object) -> None:
-        """Record the links on the path of the folder from which relative names start."""
+        """Record the links in the path of a new working folder."""
         if isinstance(path, (str, bytes, os.PathLike)):
             self._note_file(absolute(path))
 
@@ -281,7 +279,7 @@ class Observer:
     def _trace(
         self, *, children_only: bool = False, looks: bool = True, quietly: bool = False
     ) -> bool:
-        """Have the fork server trace machine code and other processes; False if it cannot."""
+        """Make the fork server trace machine code and other processes; False if it cannot."""
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
             text = f"{self._name}: its files cannot be traced on this system ({failure})"
@@ -327,7 +325,7 @@ class Observer:
         self._on_spawn(path, None, env)
 
     def _on_spawn(self, path: object, _words: object = None, env: object = None) -> None:
-        if env is None:  # else who made it was seen to
+        if env is None:  # else reading the variables for it was observed
             self._note_variable("*")
         if self._trace():
             return
@@ -353,7 +351,7 @@ class Observer:
         if not isinstance(path, int):
             self._tracing.announce(absolute("." if path is None else path))
         if frame.f_code.co_filename == _SEARCH or _is_ours(frame):
-            return  # who searches for modules looks for certain names only
+            return  # an import looks only for certain names
         name = path_of(path) if isinstance(path, int) else absolute("." if path is None else path)
         if name is None:
             return
@@ -366,7 +364,7 @@ class Observer:
 
 
 def _is_of(known: str | bytes, target: str) -> bool:
-    """Return True for a record about a path or one below it."""
+    """Tell whether a record is about a path, or about a path below it."""
     path = known if isinstance(known, str) else os.fsdecode(known[1:])
     return path == target or path.startswith(f"{target}/")
 
@@ -388,9 +386,9 @@ def _source_of(path: str) -> str:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Return True if the caller is our own code, also through the standard library's helpers.
+    """Return True if our own code made the call, directly or through the standard library.
 
-    A read of the program's source on its behalf counts as the program's.
+    When our code reads the program's source, the program counts as the reader.
     """
     while frame is not None and frame.f_code.co_filename.endswith(_HELPERS):
         frame = frame.f_back
@@ -401,7 +399,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def _origins(names: Iterable[str]) -> Iterable[str]:
-    """Yield the files from which modules were loaded, by the paths that their finders gave."""
+    """Yield the files from which modules were loaded, as their finders named them."""
     for name in names:
         module = sys.modules.get(name)
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
@@ -412,11 +410,10 @@ def _origins(names: Iterable[str]) -> Iterable[str]:
 
 _base: list[bytes] = []
 _base_files: set[str] = set()
-_base_modules: set[str] = set()
 
 
 def base_records(*, anew: bool = False) -> bytes:
-    """List the files a process had read before it saw any program; computed once, before forks.
+    """List the files that this process read before it had a program; computed before forking.
 
     Parameters
     ----------
@@ -425,13 +422,12 @@ def base_records(*, anew: bool = False) -> bytes:
     """
     if anew or not _base or (preloaded_searches() and b"\nv*" not in _base[0]):
         _base.clear()  # made before a framework was imported
-        libraries.Loaded()  # whose first is dear
+        libraries.Loaded()  # making the first one is slow
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         _base_files.update(files)
-        _base_modules.clear()
-        _base_modules.update(sys.modules)
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
-        # A framework's machine code reads the environment as it is loaded, which nothing tells of.
+        # A framework's machine code reads the environment while it is loaded, and no event reports
+        # that.
         names = [*variables.AT_START, *([ALL_VARIABLES] if preloaded_searches() else [])]
         missed = [] if sys.flags.no_site else at_start()
         records = [f"r{path}" for path in kept] + [f"m{path}" for path in missed]

@@ -23,11 +23,11 @@ class Located(Protocol):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return the absolute paths of all files that the program is known to consist of."""
+        """Return the absolute paths of all files that are known to be part of the program."""
 
 
 class OffLimits(TypedDict):
-    """Values for the fields of `Program` with the same names."""
+    """Values of three fields of `Program`, which have the same names there."""
 
     forbidden: tuple[str, ...]
     read_only: tuple[str, ...]
@@ -52,12 +52,12 @@ def off_limits(
     ----------
     op, reference : Located
     sources : iterable of Path
-        Absolute paths of the reference's files, also those that it shares with the op, and of the
-        configuration.
+        Absolute paths of the configuration's files and the reference's, including those that it
+        shares with the op.
     alone : iterable of Path
         Absolute paths of modules that are part of the reference and not of the op.
     cache : Path
-        The tool's folder.
+        The cache folder.
     root : Path
         The workspace.
     """
@@ -88,8 +88,8 @@ def _forbidden(
 ) -> tuple[str, ...]:
     """Return the reference's own files and the cache folder.
 
-    Left out are files that also hold the op, packages that the op is part of, and everything
-    outside of the workspace, such as an interpreter that runs the reference.
+    A file or package that contains the op, too, is left out. So is everything outside of the
+    workspace, such as an interpreter that runs the reference.
     """
     own = set(map(_real, op_files))
     found = [

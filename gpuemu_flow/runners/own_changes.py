@@ -21,9 +21,10 @@ class OwnChanges:
     Attributes
     ----------
     written : set of str
-        All files that it may have written to.
+        All files to which the program may have written.
     needed : set of str
-        Files that it created and then used. Their earlier absence is an input of the program.
+        Files that the program created and then used. Their earlier absence is an input of the
+        program.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class OwnChanges:
     def take(self, kind: int, path: str) -> None:
         """Record one change, whose kind is one of `records.CHANGES`."""
         if kind in PAIRS:
-            # Python tells of it, and so does what traces the process.
+            # The change is reported twice, by Python and by the tracer.
             if (kind, path) != self._last:
                 source, _, target = path.partition("//")
                 self._pair(kind, source, f"/{target}")
@@ -103,13 +104,13 @@ class OwnChanges:
         return bool(self._folders) and any(f in self._folders for f in _upwards(path))
 
     def use(self, path: str) -> None:
-        """Record that the program uses a file that is its own."""
+        """Record that the program uses a file, which matters if the program created it."""
         if path in self._created:
             self.needed.add(path)
 
 
 def _upwards(path: str) -> list[str]:
-    """List a path and all folders that it lies in."""
+    """List a path and all folders above it."""
     found = [path]
     while "/" in path[1:]:
         path = path.rpartition("/")[0]

@@ -1,20 +1,22 @@
-"""Query files for our own use, without the observer attributing it to the program."""
+"""Query files for our own use; the observer does not count these queries as the program's."""
 
 from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Iterable, Iterator
+from stat import S_ISDIR, S_ISLNK
 from types import FunctionType, ModuleType
 from typing import Any
 
 stat, lstat, readlink = os.stat, os.lstat, os.readlink
-"""As they are before anything is watched."""
+"""The functions before the observer replaces them."""
 
 
 def _copies() -> dict[str, Any]:
-    """Return the names of ``posixpath``, its functions bound to this copy of them.
+    """Return a copy of ``posixpath``'s namespace, in which the functions call each other.
 
-    Functions of ``os`` that are replaced later do not affect the copies.
+    Functions of ``os`` that are replaced later do not affect the copy.
     """
     plain = ModuleType("os")
     vars(plain).update(vars(os))
@@ -33,6 +35,35 @@ _realpath = _copies()["realpath"]
 def realpath(path: str) -> str:
     """Return a path with all links followed; see `os.path.realpath`."""
     return str(_realpath(path))
+
+
+def real_paths(paths: Iterable[str]) -> Iterator[str]:
+    """Yield paths as `realpath` returns them, looking at each folder once only."""
+    folders = dict[str, str]()
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if not folder.startswith("/") or name in ("", ".", ".."):
+            yield realpath(path)
+            continue
+        if folder not in folders:
+            folders[folder] = realpath(folder)
+        found = f"{folders[folder].rstrip('/')}/{name}"
+        yield realpath(found) if _is_link(found) else found
+
+
+def _is_link(path: str) -> bool:
+    try:
+        return S_ISLNK(lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: str) -> bool:
+    """Tell whether a path leads to a folder; see `os.path.isdir`."""
+    try:
+        return S_ISDIR(stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def exists(path: str) -> bool:

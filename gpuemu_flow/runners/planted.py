@@ -22,7 +22,7 @@ class PtxFolder:
         self._folder = folder
 
     def exchanged(self, ptx: bytes) -> bytes:
-        """Return the replacement for some PTX, or the same PTX."""
+        """Return the replacement for a PTX text; the text itself if there is none."""
         if self._folder is None:
             return ptx
         try:

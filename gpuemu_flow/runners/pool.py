@@ -1,4 +1,4 @@
-"""The pool: programs run on cases in worker processes, with exactly one outcome per case."""
+"""Run programs on cases in a pool of worker processes, with exactly one outcome per case."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOAD_SECONDS = 120.0
 _SERVER_STARTS = 3
 _SLICE = 0.1
 _MOST_PRELOADED = 4
-"""Fork servers that hold a framework at once, each for programs of another environment."""
+"""Maximum number of fork servers with a framework, each for programs with another environment."""
 
 OnOutcome = Callable[[Outcome], None]
 OnObserved = Callable[[Observation], None]
@@ -50,11 +50,11 @@ class Pool:
     Parameters
     ----------
     workers : int
-        Sessions at once, over all threads.
+        Maximum number of simultaneous sessions, over all threads.
     staging : Path
         Existing folder for blob files until they are published.
     env : mapping of str to str, optional
-        Added to the environment of every worker.
+        Variables to add to the environment of every worker.
     load_timeout : float
         Seconds that importing a program may take.
     """
@@ -112,14 +112,14 @@ class Pool:
                     server.close()
                 self._close_idle()
                 server = self._new_server(start)
-            self._servers[start] = server  # as the last: the one that was used last
+            self._servers[start] = server  # moved to the end: most recently used
             return server
 
     def _new_server(self, start: ServerStart) -> ServerHandle:
         return ServerHandle({**self._env, **dict(start.env)}, start.around, start.framework)
 
     def _close_idle(self) -> None:
-        """End the least recently used servers of single ops, of which a run may have thousands."""
+        """End the least recently used servers that serve one op each; a run may start thousands."""
         idle = [s for s, server in self._servers.items() if s.around and server.idle()]
         for start in idle[: max(0, len(idle) - self._most_idle + 1)]:
             self._servers.pop(start).close()
@@ -132,7 +132,7 @@ class Pool:
         server.close()
 
     def _start_for(self, program: Program) -> ServerStart:
-        """Return the settings of the fork server for an equipped program."""
+        """Return the settings of the fork server for a program from `_equipped`."""
         start = ServerStart.of(program)
         if start.framework:
             with self._lock:
@@ -148,7 +148,7 @@ class Pool:
         *,
         calls_only: bool = False,
     ) -> WorkerProcess:
-        """Return a new worker of the shared fork server for an equipped program."""
+        """Return a new worker of the shared fork server for a program from `_equipped`."""
         _check_fence(program)
         start = self._start_for(program)
         complaint = ""
@@ -245,7 +245,7 @@ class Pool:
         self, supervisor: Supervisor, request: Request, checks: Checks, publish: Publish
     ) -> Outcome:
         staged = self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
-        supervisor.kept()  # starts a worker, and imports meanwhile what makes the case
+        supervisor.kept()  # starts a worker, and meanwhile imports what cases need
         from gpuemu_flow.runners.work import CaseToFile  # noqa: PLC0415
 
         try:
@@ -282,22 +282,22 @@ class Pool:
         cancel : threading.Event, optional
             When set, the workers are killed and the remaining cases have no outcome.
         on_observed : callable, optional
-            Called with all that the program was seen to use so far whenever that has grown: before
-            `on_outcome`, and at the end.
+            Called with everything that the program was seen to use so far, whenever that has grown:
+            before `on_outcome`, and at the end.
         kept : KeptWorker, optional
-            Holder of a worker of an earlier run of the same program. The worker is used, and left
-            there for a later run if all cases went well.
+            Holds a worker of an earlier run of the same program. This run uses that worker, and
+            leaves it there for a later run if all cases went well.
 
         Returns
         -------
         list of Outcome
-            One per request, in their order; fewer after a cancellation. After some timeouts in a
-            row the others are given the same error, without being run; see `timeouts`.
+            One per request, in their order; fewer after a cancellation. After several timeouts in a
+            row, the remaining cases get the same error without being run; see `timeouts`.
 
         Raises
         ------
         RunnerError
-            ``worker-not-started``, ``staging-failed``: no fault of the program.
+            ``worker-not-started`` or ``staging-failed``, which are not the program's fault.
         """
         outcomes: list[Outcome] = []
         sightings = Sightings()
@@ -336,7 +336,7 @@ class Pool:
         return outcomes
 
     def keep(self, worker_client: WorkerClient | None, unchanged: Callable[[], bool]) -> None:
-        """Keep the worker of a run of cases for a later `call`, as `IdleWorkers.put` says."""
+        """Keep the worker of a run of cases for a later `call`; see `IdleWorkers.put`."""
         if worker_client is not None:
             self._idle.put(worker_client, unchanged)
 
@@ -351,10 +351,10 @@ class Pool:
         on_observed: OnObserved | None = None,
         is_final: Callable[[Json], bool] = lambda _: True,
     ) -> Json:
-        """Run one of this package's own functions in a worker, `program` being its evaluator.
+        """Run one of this package's functions in a worker, with an `Evaluator` of `program`.
 
-        A worker that was kept for the program is used first. A failure there is repeated in a new
-        worker, since the cases that ran before may have caused it.
+        A worker that was kept for the program is tried first. If the function fails there, it is
+        repeated in a new worker, since earlier cases may have caused the failure.
 
         Parameters
         ----------
@@ -364,9 +364,10 @@ class Pool:
             ``gpuemu_flow.module:function``; called as ``function(payload, evaluator)``.
         payload : JSON
         seconds : float
-            After this the worker is killed.
+            Time limit, after which the worker is killed.
         on_observed : callable, optional
-            Called at the end, also after a failure, with all that the program was seen to use.
+            Called at the end, also after a failure, with everything that the program was seen to
+            use.
         is_final : callable
             Tells whether a result from a kept worker counts; if not, a new worker repeats the job.
 
@@ -407,12 +408,12 @@ def _job(
 
 
 def _equipped(program: Program) -> Program:
-    """Add the values of the environment variables that the configuration lets through."""
+    """Return a program with the values of the variables that the configuration lets through."""
     return replace(program, env={**named(os.environ, program.env_names), **program.env})
 
 
 def _go_on(supervisor: Supervisor, kept: KeptWorker, sightings: Sightings) -> None:
-    """Have cases run in the worker of earlier cases, if it was kept."""
+    """Make the supervisor run cases in the worker of earlier cases, if it was kept."""
     worker_client = kept.take()
     if worker_client is not None:
         worker_client.worker.follow_with(sightings)

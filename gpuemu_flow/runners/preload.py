@@ -1,8 +1,8 @@
-"""Import a framework once in a fork server, so that the workers forked from it need not.
+"""Import a framework once in a fork server, instead of in each worker forked from it.
 
-Only an installed package is imported so, with nothing but installed packages and the standard
-library on ``sys.path``: the code of a workspace never runs here. Each worker is
-treated as if it had read the files that the import read.
+The code of a workspace never runs here: only an installed package is imported, and ``sys.path``
+holds nothing but installed packages and the standard library. Each worker is treated as if it had
+read the files that the import read.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def preload(framework: str) -> None:
 
 
 def _demand_installed(modules: set[str]) -> None:
-    """Raise PreloadError if one of some modules is the code of a workspace."""
+    """Raise PreloadError if any of the modules belongs to a workspace."""
     ours = sys.modules[_PACKAGE].__path__[0] + os.sep
     for name in modules:
         origin = getattr(sys.modules.get(name), "__file__", None)

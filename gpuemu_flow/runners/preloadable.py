@@ -14,7 +14,7 @@ from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.imports import is_installed
 
 FRAMEWORKS = ("torch",)
-"""Packages that start no thread when they are imported: a process with threads cannot be forked."""
+"""Packages whose import starts no thread, since a process with threads cannot be forked."""
 
 _PACKAGE = __package__.partition(".")[0]
 _SUFFIXES = tuple(machinery.all_suffixes())
@@ -34,7 +34,7 @@ def framework_of(program: Program) -> str:
 
 
 def identity(framework: str) -> str:
-    """Return the file of an installed package, with its time and size; empty if there is none."""
+    """Return the path, time and size of an installed package's file; empty if there is none."""
     for folder in _installed_folders():
         path = f"{folder}/{framework}/__init__.py"
         try:

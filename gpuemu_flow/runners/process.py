@@ -32,7 +32,7 @@ PRELOAD_SECONDS = 120.0
 _DYING_SECONDS = 2.0
 _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
 _SLICE = 0.1  # seconds between looks at a cancel event
-_PATIENCE = 1.0  # seconds of silence after which processes are let go on that may be stopped
+_PATIENCE = 1.0  # seconds of silence after which possibly stopped processes are resumed
 
 # Read when an interpreter or its libraries start, so that setting them in a fork has no effect.
 _STARTUP_VARIABLES = (*early.THREAD_VARIABLES, "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -91,7 +91,7 @@ class WorkerProcess:
         self.stderr = memfd.append_only(memfd.create("stderr"))
         self.report = memfd.append_only(memfd.create("report"))
         self.sightings: Sightings | None = None
-        # A stopped worker must not block whoever asks it something.
+        # A stopped worker must not block a process that sends it a request.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_SECONDS)
         self._frames = channel.FrameReader(self.sock, wait=False)
         self._facts = channel.FrameReader(self._lifeline, max_fds=1, wait=False)
@@ -111,12 +111,12 @@ class WorkerProcess:
                 self.report]  # fmt: skip
 
     def handed_over(self) -> None:
-        """Close our copies of the peers' ends, so that their death is noticed."""
+        """Close this process's copies of the peers' descriptors, to notice when a peer ends."""
         self._child_end.close()
         self._server_end.close()
 
     def follow_with(self, sightings: Sightings) -> None:
-        """Have `sightings` collect the records of files and variables used in the worker."""
+        """Make `sightings` collect the worker's records of used files and variables."""
         self.sightings = sightings
         sightings.follow(self.report, self.scratch)
 
@@ -207,7 +207,7 @@ class WorkerProcess:
             slice_left = left if cancel is None else min(left, _SLICE)
             ready = [fd for fd, _ in self._poll.poll(max(0.0, 1000 * slice_left))]
             if self.sock.fileno() in ready:
-                # Before its end: what it said last still counts.
+                # Messages first, then the end of the process: its last message still counts.
                 try:
                     message = self._frames.read()
                 except channel.ChannelClosedError:
@@ -215,7 +215,8 @@ class WorkerProcess:
             elif ready:
                 self._look_for_end()
             elif time.monotonic() >= deadline:
-                # Looked at first: what stopped itself is not let go on at its very deadline.
+                # Checked first, so that a program that stopped itself is not resumed at its
+                # deadline.
                 raise DeadlineError
             elif time.monotonic() >= let_go_on:
                 self._let_go_on()
@@ -246,7 +247,7 @@ class WorkerProcess:
                 self._look_for_end()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    return 1  # it closed our socket and goes on; the caller kills it
+                    return 1  # it closed our socket but still runs; the caller kills it
                 self._poll_lifeline(left)
         except WorkerEndedError as ended:
             return ended.code
@@ -261,7 +262,7 @@ class WorkerProcess:
         return self._closed
 
     def close(self, grace: float = 1.0) -> None:
-        """End the process: let it leave by itself if it is idle, else kill it."""
+        """End the process: let it end by itself if it is idle, else kill it."""
         if self._closed:
             return
         self.sock.close()
@@ -275,7 +276,7 @@ class WorkerProcess:
             return
         self._closed = True
         if self._server_died and self.pid:
-            # The worker died with the server (PDEATHSIG); what it started is left to us.
+            # The worker died with the server (PDEATHSIG); processes that it started are left to us.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
         for end in (self.sock, self._lifeline, self._child_end, self._server_end):
@@ -288,7 +289,7 @@ class WorkerProcess:
 
 
 def _outer_pid(handle: int) -> int:
-    """Return this namespace's number for a process, and close its descriptor; 0 once it ended."""
+    """Return a process's id in this namespace, 0 if it has ended, and close its pidfd."""
     with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as file:  # noqa: PTH123
         found = next((line for line in file if line.startswith("Pid:")), "Pid: -1")
     os.close(handle)
@@ -306,7 +307,7 @@ class ServerStart:
     framework, identity : str
         An installed package that the server imports, and the identity of its files.
     around : tuple of str
-        Words before the server's command, which make namespaces.
+        Words to put before the server's command, to start it in namespaces.
     op : tuple of str
         Path and module of the program, if only its workers share the server; else empty.
     """
@@ -331,7 +332,7 @@ class ServerStart:
 
     @classmethod
     def of(cls, program: Program) -> ServerStart:
-        """Return the settings for a program; a framework may read all of its environment."""
+        """Return the settings for a program; with a framework, they include all its variables."""
         plain = cls.plain(program)
         framework = framework_of(program)
         known = identity(framework) if framework else ""
@@ -342,14 +343,14 @@ class ServerStart:
 
 
 class ServerHandle:
-    """Starts one fork server and asks it for workers. Thread-safe.
+    """Starts one fork server and requests workers from it. Thread-safe.
 
     Parameters
     ----------
     env : mapping of str to str
         Variables to add to the part of this process's environment that reaches every program.
     around : sequence of str
-        Words before the server's command; see `sandbox.bubblewrap`.
+        Words to put before the server's command; see `sandbox.bubblewrap`.
     framework : str
         An installed package that the server imports before it starts workers; see `preload`.
     """
@@ -411,16 +412,16 @@ class ServerHandle:
         Parameters
         ----------
         fresh : bool
-            A new interpreter instead of a fork.
+            True to start a new interpreter instead of forking.
         sandbox : Sandbox, optional
             Restrictions that are in force before anything else happens in the process.
         memory_limit : int, optional
-            The program's memory limit, where the sandbox limits workers as groups.
+            The program's memory limit, used where the sandbox puts workers in control groups.
         calls_only : bool
-            The worker is to load a program and to call it, and will judge nothing.
+            True if the worker only loads and calls a program, and judges nothing.
         first : mapping, optional
-            A request that the worker finds when it starts, so that it need not wait for this
-            process; its answer is the first that `receive` returns.
+            A request sent before the worker starts, so that the worker need not wait for it.
+            `receive` returns its answer first.
         meanwhile : callable
             Called while the worker starts.
 
@@ -466,7 +467,8 @@ class ServerHandle:
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:
-            # Its group: what is around it, and with the first process of a namespace all others.
+            # The group includes the process that made the namespaces. With the first process of a
+            # namespace, all others there end.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -17,8 +17,8 @@ import pybase64
 from gpuemu_flow.runners import lending
 from gpuemu_flow.types import Json
 
-_LONG = 4096  # characters from which a string is worth a look
-_DEPTH = 4  # nesting down to which long strings are looked for
+_LONG = 4096  # minimum length of a long string, in characters
+_DEPTH = 4  # maximum nesting at which long strings are looked for
 _ORIGINAL_LOADS = json.loads
 _ORIGINAL_LOAD = json.load
 _ORIGINAL_DUMPS = json.dumps
@@ -28,7 +28,7 @@ _ORIGINAL_ENCODE = base64.b64encode
 
 
 def loads(s: Any, **options: Any) -> Json:
-    """Parse as ``json.loads`` does; of the current request's text, return the known document."""
+    """Parse like ``json.loads``; the text of the current request need not be parsed again."""
     exchange = lending.current
     if exchange is not None and all(value is None for value in options.values()):
         request = exchange.request
@@ -40,7 +40,7 @@ def loads(s: Any, **options: Any) -> Json:
 
 
 def load(fp: Any, **options: Any) -> Json:
-    """Parse as ``json.load`` does, without making text of a request that is passed as an object."""
+    """Parse like ``json.load``; if the request is passed as an object, its text is never built."""
     exchange = lending.current
     if exchange is not None and exchange.lent and lending.is_input(fp):
         if all(value is None for value in options.values()) and exchange.take():
@@ -70,7 +70,7 @@ def b64encode(s: Any, altchars: Any = None) -> bytes:
 
 
 def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, depth: int) -> Json:
-    """Copy an object with long base64 strings, which need no escaping, replaced by marks."""
+    """Copy a JSON value with its long base64 strings replaced by marks."""
     if type(value) is str and len(value) >= _LONG:
         try:
             raw = pybase64.b64decode(value, validate=True)
@@ -87,7 +87,7 @@ def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, dep
 
 
 def capture(obj: Any) -> lending.Captured | None:
-    """Separate a document from its long base64 strings; None if it has none."""
+    """Separate a document from its long base64 strings; return None if it has none."""
     if type(obj) is not dict:
         return None
     taken: dict[str, tuple[str, bytes]] = {}
@@ -118,7 +118,7 @@ def dump(obj: Any, fp: Any, **options: Any) -> None:
 
 
 def install() -> None:
-    """Replace the original functions by these, for this process."""
+    """Replace the functions of ``json`` and ``base64`` in this process by those of this module."""
     replacements: tuple[tuple[Any, str, Any], ...] = (
         (json, "loads", loads),
         (json, "load", load),

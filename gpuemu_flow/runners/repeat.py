@@ -1,4 +1,4 @@
-"""Compare two equal calls bit by bit, to detect hidden state and unwritten elements."""
+"""Compare two identical calls bit by bit, to detect hidden state and unwritten elements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpuemu_flow.runners.buffers import as_number
+from gpuemu_flow.runners.buffers import as_number, same_bytes
 from gpuemu_flow.types import Failure, FailureKind
 
 # Fresh memory is filled with one of these before the judged call and with the other before the
@@ -35,11 +35,12 @@ def compare_calls(
     Parameters
     ----------
     first, second : mapping of str to ndarray
-        Outputs by name; `first` must not share memory with `second`, which may change meanwhile.
+        Outputs by name. They must not share memory, since `second` may change during the
+        comparison.
     deterministic : bool
-        False: different values are allowed, unwritten elements are not.
+        False to allow different values; unwritten elements are still reported.
     counting : mapping of str to ndarray of bool
-        The elements that count, for outputs of which only some do.
+        For each output with a mask, the elements to compare.
     """
     found = []
     for name, array in first.items():
@@ -49,12 +50,12 @@ def compare_calls(
             found.append(Failure(FailureKind.NON_DETERMINISTIC, message, name))
             continue
         rows, rows_again = _bytes_of(array), _bytes_of(again)
-        if np.array_equal(rows, rows_again):
+        if same_bytes(rows, rows_again):
             continue
         differs = (rows != rows_again).any(axis=1)
         if name in counting and counting[name].shape == array.shape:
             differs &= counting[name].reshape(-1)
-        if not differs.any():  # or no longer: a thread of the program's may still write to them
+        if not differs.any():  # or no longer, if a thread of the program still writes
             continue
         unwritten = differs & (rows == FIRST_FILL).all(axis=1)
         unwritten &= (rows_again == SECOND_FILL).all(axis=1)

@@ -55,7 +55,7 @@ _UNFLUSHED = 120  # the interpreter's own exit code for this
 
 
 class ScriptRunner:
-    """Runs one script again and again: one compilation, fresh globals, real descriptors 0 to 2."""
+    """Compiles a script once, and runs it often, with fresh globals and real descriptors 0 to 2."""
 
     hint = ""
 
@@ -86,7 +86,7 @@ class ScriptRunner:
         return self._run(request, watch, lent=False) or {}
 
     def violations(self) -> Sequence[Failure]:
-        """Return nothing: a script gets copies of the inputs."""
+        """Return nothing, since a script gets copies and cannot change the inputs."""
         return ()
 
     def _run(
@@ -144,7 +144,7 @@ class ScriptRunner:
             code = _exit_code(error)
         finally:
             flushed = _leave(streams)
-            # Its functions refer to it: without this the tensors live on until a collection.
+            # Its functions refer to it, so the tensors would stay alive until a garbage collection.
             main.__dict__.clear()
             sys.stdin, sys.stdout, sys.stderr, sys.argv = saved[:4]
             if saved[4] is not None:
@@ -177,7 +177,7 @@ def _leave(streams: tuple[Any, ...]) -> bool:
     """
     if os.getpid() != _OWN_PID:
         return True  # a fork that the script made; it is ended by the worker
-    # Executors' idle threads are woken by the interpreter's own end only.
+    # Only the end of the interpreter wakes idle threads of executors.
     executors = sys.modules.get("concurrent.futures.thread")
     idle = getattr(executors, "_threads_queues", {})
     current = threading.current_thread()

@@ -1,8 +1,9 @@
-"""Tell scripts that speak the protocol from those that define a function to be called."""
+"""Distinguish scripts that speak the protocol from those that define a function to be called."""
 
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from pathlib import Path
 
 from gpuemu_flow.syntax import parse_python
@@ -49,13 +50,14 @@ def _only_defines(node: ast.stmt) -> bool:
     return isinstance(node, _DEFINING)
 
 
+@lru_cache(maxsize=4)
 def function_to_call(source: bytes, path: str) -> str:
-    """Return the function that stands for the script, or an empty string for a protocol script.
+    """Return the name of the function to call in a script; empty for a protocol script.
 
-    A script is called as a function if it only defines things, never mentions standard input, and
-    has a function named ``reference``, ``op``, ``kernel`` or like the file; the first in that order
-    is taken. A ``__main__`` block makes it a protocol script: it may hand over to a helper module
-    that reads the request.
+    A function is called if the script only defines things, never mentions standard input, and
+    has a function named ``reference``, ``op``, ``kernel`` or like the file (the first of these in
+    that order). A script with a ``__main__`` block is a protocol script, since the block may call a
+    helper module that reads the request.
 
     Raises
     ------

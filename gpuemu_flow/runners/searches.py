@@ -55,7 +55,7 @@ class Searches:
             _set_finder(self._native)
 
     def asked(self) -> Iterator[Search]:
-        """Yield the searches since the last call; only names within packages come with folders."""
+        """Yield the searches since the last call; the folders are None for top-level modules."""
         asked, self._asked = self._asked, []
         for name, folders in asked:
             yield name, folders if "." in name.removesuffix(_INFO) else None
@@ -81,8 +81,9 @@ class Searches:
     def missed(self) -> Iterator[str]:
         """Yield the files that the searches since the last call would have found, had they existed.
 
-        Files in installed packages and the standard library, which change as a whole, are left out,
-        unless the module was found nowhere: a package that is installed later would provide it.
+        Files in installed packages and the standard library are left out, since these change only
+        as a whole. If the module was found nowhere, these files are included: a package that is
+        installed later would provide it.
         A distribution stands among them as a file without its version, whether it is there or not.
         """
         asked, self._asked = self._asked, []

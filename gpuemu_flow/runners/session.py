@@ -18,7 +18,7 @@ from gpuemu_flow.types import Case
 
 
 class ProgramSession:
-    """One program in a warm worker, which is replaced after trouble. Not thread-safe.
+    """One program in a warm worker, which is replaced after a failure. Not thread-safe.
 
     Made by `Pool.session`.
 
@@ -50,22 +50,24 @@ class ProgramSession:
         Parameters
         ----------
         inputs : Case or mapping of str to ndarray
-            A case is generated in the worker; arrays are copied into shared memory as they lie.
+            A case is generated in the worker; arrays are copied into shared memory with their
+            layout.
         checks : Checks, optional
             `decoy` and `guards` need a case.
         input_dtype : str, optional
             See `Request`. The conversion is done in the worker.
         dtype : str
-            For arrays: the float type that is converted to `input_dtype`; a case has its own.
+            For arrays: the float dtype that is converted to `input_dtype`. A case has its own
+            dtype.
         index, seed : int
-            For arrays: the outcome's index, and the seed of the global generators.
+            For arrays: the outcome's index, and the seed of the global random generators.
 
         Returns
         -------
         outputs : dict of str to ndarray
             Read-only views on shared memory, valid until the next call; empty after an error.
         outcome : Outcome
-            Without blob.
+            The outcome, whose `blob` is empty.
         """
         self.begin(
             inputs, checks=checks, input_dtype=input_dtype, dtype=dtype, index=index, seed=seed
@@ -75,8 +77,8 @@ class ProgramSession:
     def observed(self) -> Observation:
         """Return everything that the program was seen to use since it was loaded, loading included.
 
-        The result only grows, and the same object is returned while nothing new is seen. Reports of
-        a worker that was lost stay.
+        The result only grows; while nothing new is seen, the same object is returned. Records of a
+        lost worker are kept.
         """
         return self._sightings.observation()
 
@@ -112,11 +114,12 @@ class ProgramSession:
         index: int = 0,
         seed: int = 0,
         case: Case | None = None,
+        decoy: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """Start a call as `call` does, but return at once; `finish` gives the result.
+        """Start a call as `call` does, but return at once; `finish` returns the result.
 
-        If `inputs` are arrays, `case` may give the case they belong to, which the checks `decoy`
-        and `guards` need.
+        If `inputs` are arrays, `case` may name the case that they belong to. The checks `decoy` and
+        `guards` need it. `decoy` may hold the values of the decoy; otherwise they are drawn.
 
         Calls begun in two sessions run at the same time.
         """
@@ -130,6 +133,7 @@ class ProgramSession:
             index=index,
             seed=seed,
             case=case,
+            decoy=decoy,
         )
         self._index = inputs.index if isinstance(inputs, Case) else index
         self._supervisor.begin(self._begun)

@@ -72,7 +72,7 @@ def _load(path: str, module: str, function: str) -> Any:
 
 
 def _takes_mapping(function: Any, inputs: dict[str, Any], kwargs: dict[str, Any]) -> bool:
-    """Tell whether the only parameter without a default is not an input's name."""
+    """Tell whether a function takes a mapping: its only required parameter names no input."""
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     needed = [

@@ -1,8 +1,8 @@
 """The coordinator's side of observation: read workers' records into an `Observation`.
 
-A worker appends records to a file that it shares with the coordinator: one letter and a path or a
-name, framed by zero bytes. Processes that the program forks, and the tracer in the fork server,
-append to the same file. The records stay when the worker is lost.
+A worker appends records to a file that it shares with the coordinator. A record is a letter and a
+path or a name, framed by zero bytes. Processes that the program forks, and the tracer in the fork
+server, append to the same file. The records remain when the worker is lost.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _DAMAGED = "the program damaged the record of the files that it used"
 def framed(record: bytes) -> bytes:
     """Return a record in its written form.
 
-    A writer may be killed in the middle of a record while others write on. The zero byte in front
-    separates such a torn record from the next one, and the missing zero byte at its end identifies
-    it.
+    A writer may be killed in the middle of a record while others go on. The missing zero byte at
+    its end identifies such a torn record. The zero byte at the beginning of the next record
+    separates the two.
     """
     return b"\0%b%b\0" % (record, _END)
 
@@ -74,8 +74,8 @@ class Sightings:
         ----------
         fd : int
         scratch : str
-            The worker's own folder, empty at first and removed with the worker. It lies in the
-            folder that all workers of one server share, which is temporary as well.
+            The worker's own folder, which is empty at first and removed with the worker. It is in
+            the folder that all workers of one server share, which is temporary, too.
         """
         self._followed.setdefault(fd, 0)
         if scratch:
@@ -90,7 +90,7 @@ class Sightings:
             del self._followed[fd]
 
     def observation(self) -> Observation:
-        """Return everything reported until now, as the same object while nothing is new."""
+        """Return everything reported so far; while nothing is new, return the same object."""
         for fd in self._followed:
             self._drain(fd)
         if not self._is_made:
@@ -98,7 +98,7 @@ class Sightings:
             made = Observation(
                 # A program may look for its own log and append to it, every time.
                 files=frozenset(seen[READ] | (seen[LOOKED] - changes.written)),
-                # Temporary folders are gone by now; others will be there another time.
+                # Temporary folders are gone by now, and others will be made next time.
                 missed=frozenset(
                     seen[MISSED] | changes.needed | {p for p in self._inside if os.path.lexists(p)}
                 ),
@@ -110,7 +110,7 @@ class Sightings:
                 untracked=frozenset(self._untracked),
             )
             self._is_made = True
-            if made != self._made:  # another worker tells much of what is known again
+            if made != self._made:  # another worker reports much that is already known
                 self._made = made
         return self._made
 
@@ -148,7 +148,7 @@ class Sightings:
     def _take(self, record: bytes) -> None:
         kind, rest = record[0], record[1:].removesuffix(_END)
         if not record.endswith(_END):
-            # Its writer was killed before it went on to what it announced.
+            # Its writer was killed before it did what the record announces.
             if kind not in (*PATHS, BASE, VARIABLE, ASKED, UNTRACKED):
                 self._note_damage()
             return
@@ -173,7 +173,7 @@ class Sightings:
     def _take_path(self, kind: int, path: str) -> None:
         """Record one path, unless the program itself made the file.
 
-        A file that it asked for before it made the file is recorded, since the next run finds it
+        A file that the program looked for before making it is recorded, since the next run finds it
         there.
         """
         changes = self._changes

@@ -1,4 +1,4 @@
-"""Places of tensors in an arena, as data: a process that makes no tensor need not load numpy."""
+"""Positions of tensors in an arena, for processes that need not load numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.types import ELEMENT_TYPES, MAX_DIMS, Json, Shape
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a tensor in an arena: offset of its first element, strides in bytes."""
+    """Position of a tensor in an arena: offset of the first element, and strides in bytes."""
 
     offset: int
     shape: Shape
@@ -32,7 +32,7 @@ class Slot:
         return slot
 
     def span(self) -> tuple[int, int]:
-        """Return the offsets, in the arena, of the first byte and of the end."""
+        """Return the offsets, in the arena, of the lowest byte and of the end."""
         if 0 in self.shape:
             return self.offset, self.offset
         low = high = self.offset
@@ -45,5 +45,5 @@ class Slot:
 
 
 def end_of(slots: Mapping[str, Slot]) -> int:
-    """Return the end of the last byte that any of the tensors uses."""
+    """Return the offset after the last byte that the tensors use; 0 without tensors."""
     return max((slot.span()[1] for slot in slots.values()), default=0)

@@ -1,6 +1,7 @@
 """A stand-in for the reference's module in an op's process: importable, but not usable.
 
-It exists because a package's ``__init__`` may import both op and reference for other callers.
+The stand-in is needed because a package's ``__init__`` may import both op and reference for other
+callers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Refuser(Protocol):
     """Interface of an object that lists the reference's files and refuses access."""
 
     def stands_in_for(self, module: str) -> bool:
-        """Tell whether a module of that name could be the reference's."""
+        """Tell whether a module name could mean a module of the reference."""
 
     def is_reference(self, path: str) -> bool:
         """Tell whether a file is one of the reference's."""

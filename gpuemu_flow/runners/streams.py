@@ -14,7 +14,7 @@ from gpuemu_flow.runners import memfd
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_HIGH = 200  # ops that close or count low descriptors do not meet ours
+_HIGH = 200  # so that ops that close or count low descriptors miss ours
 
 
 def keep_high(fd: int) -> int:
@@ -36,14 +36,14 @@ class _Kept(io.FileIO):
     end = b""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write as a file does."""
+        """Write to the descriptor, and keep the last bytes."""
         view = memoryview(data)
         self.end = (self.end + view[-memfd.TAIL :])[-memfd.TAIL :]
         return super().write(data)
 
 
 class StandardStreams:
-    """Memory files behind descriptors 0 and 1; 2 is restored if a program closes it.
+    """Memory files behind descriptors 0 and 1; descriptor 2 is restored if a program closes it.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class StandardStreams:
         sys.stdout = self._printed
 
     def files(self) -> tuple[int, int]:
-        """Return the descriptors of the stdin and stdout files, made on first use."""
+        """Return the descriptors of the stdin and stdout files, which are made on first use."""
         if self._in is None or self._out is None:
             self._in = keep_high(memfd.create("stdin"))
             self._out = keep_high(memfd.create("stdout"))
@@ -111,7 +111,7 @@ class StandardStreams:
         return memfd.read_all(self.files()[1], self.written_size())
 
     def written_size(self) -> int:
-        """Return the size in bytes of the output on stdout, by the descriptor's shared position."""
+        """Return the size in bytes of the output on stdout: the file position of the descriptor."""
         return os.lseek(self.files()[1], 0, os.SEEK_CUR)
 
     def forget(self) -> None:

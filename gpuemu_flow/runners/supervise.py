@@ -1,4 +1,4 @@
-"""Supervise cases: choose the process of each, and try again after trouble."""
+"""Supervise cases: choose the process of each, and repeat failed cases in a new process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ENOUGH_ALIKE = 2
 
 
 def _refusal(attempt: Attempt) -> tuple[str, str] | None:
-    """Return the slug and message of a refused launch; None for another outcome."""
+    """Return the slug and message of a launch that the emulator refused; else None."""
     error = attempt.outcome.error
     return None if error is None or error.slug not in REFUSALS else (error.slug, error.message)
 
 
 def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
-    """Return an exception's class and place; None for another outcome."""
+    """Return the class, file and line of a program's exception; None for another outcome."""
     error = attempt.outcome.error
     if attempt.ended or error is None or not (error.exception and error.file and error.line):
         return None
@@ -32,7 +32,7 @@ def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
 
 
 def _said(attempt: Attempt) -> Attempt:
-    """Add to an error's message that its case was not tried in a separate process."""
+    """Add to an error's hint that its case was not tried in a separate process."""
     error = attempt.outcome.error
     if error is None:
         return attempt
@@ -48,14 +48,16 @@ def _perform(work: Work, worker_client: WorkerClient) -> Attempt:
 class Supervisor:
     """Runs one program's cases one after another. Not thread-safe.
 
-    All cases share a forked process while things go well. A case that goes wrong after others ran
-    in its process is tried in a new process, to find out whether an earlier case is to blame. When
-    the process was lost, every later case gets a process of its own. Timeouts are not repeated, nor
-    are launches that the emulator has refused before with the same message, nor exceptions that
-    `ENOUGH_ALIKE` cases raised at the same line in processes that had run nothing before.
+    All cases share a forked process while they succeed. A case that fails in a process that ran
+    other cases before is repeated in a new process, to find out whether an earlier case is to
+    blame. Once a process was lost, every later case gets a separate process.
 
-    A SIGKILL does not count against the program, since the system may kill it for memory that other
-    processes took. The case is tried again, unless an earlier case was killed on both tries.
+    Some failures are not repeated: timeouts, launches that the emulator has refused before with the
+    same message, and exceptions that `ENOUGH_ALIKE` cases raised at the same line, each as the
+    first case of its process.
+
+    A case whose process got SIGKILL is tried again, since the system may have killed it because
+    other processes used the memory. It is not tried again if an earlier case was killed both times.
 
     Parameters
     ----------
@@ -64,10 +66,10 @@ class Supervisor:
     open_worker : callable
         Returns the client of a new worker.
     open_private : callable
-        Returns the client of a new worker below a fork server of its own, for programs that kill
-        their parent process.
+        Returns the client of a new worker of a separate fork server, for programs that kill their
+        parent process.
     leaves_nothing : bool
-        True if no state of the program outlives a case, so that an error is always the case's own.
+        True if no state of the program outlives a case, so that earlier cases cause no error.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Supervisor:
         return current
 
     def kept(self) -> WorkerClient | None:
-        """Return the worker in which the next case will run; None if a new one will be started."""
+        """Return the worker for the next case; None if each case gets a separate worker."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:
             return None
         if self._current is None:
@@ -134,7 +136,7 @@ class Supervisor:
     def finish(self, work: Work) -> Attempt:
         """Return the final attempt at one case.
 
-        When the program cannot be loaded, that attempt is returned for all later cases too.
+        If the program cannot be loaded, the failed attempt is returned for all later cases, too.
         """
         if self._unloadable is not None:
             return self._unloadable
@@ -156,7 +158,7 @@ class Supervisor:
             return attempt
         if attempt.server_died:
             self.close()
-            attempt = self._privately(work)  # it may have been another program's deed
+            attempt = self._privately(work)  # another program may have killed the server
             self._kills_servers = attempt.server_died
         elif attempt.timed_out or was_alone:
             if attempt.killed and not self._killed_again:
@@ -179,7 +181,7 @@ class Supervisor:
         return attempt
 
     def _is_known(self, attempt: Attempt) -> bool:
-        """Tell whether enough cases that ran first in their process raised the same exception."""
+        """Tell whether enough cases raised this exception, each as the first in its process."""
         place = _raised_at(attempt)
         return place is not None and self._raised[place] >= ENOUGH_ALIKE
 
@@ -190,7 +192,7 @@ class Supervisor:
         return self._leaves_nothing or _refusal(attempt) in self._refused
 
     def _note(self, attempt: Attempt) -> None:
-        """Record a refusal or an exception in a process that had run nothing before."""
+        """Record a refusal or an exception of a case that was the first in its process."""
         place = _raised_at(attempt)
         if place is not None:
             self._raised[place] += 1
@@ -199,12 +201,12 @@ class Supervisor:
             self._refused.add(refusal)
 
     def _isolate(self) -> None:
-        """Run each further case in a separate process, unless the configuration forbids that."""
+        """Run each further case in a separate process, unless `isolation` is ``warm``."""
         self.close()
         self._each_alone = self._isolation != "warm"
 
     def _first(self, work: Work) -> tuple[Attempt, bool]:
-        """Take a case's result, and tell whether the case was its process's first."""
+        """Return the attempt at a case, and whether the case was the first in its process."""
         if not self._begun or self._current is None:
             return self._alone(work), True
         self._begun = False

@@ -36,7 +36,7 @@ def _fail(slug: str, message: str, hint: str = "") -> OpError:
 
 
 def _from_torch(value: Any) -> Any:
-    """Convert a torch tensor to numpy, bfloat16 and float8 by their bits.
+    """Convert a torch tensor to numpy; for bfloat16 and float8, reinterpret the bits.
 
     A lazy negation or conjugation is carried out first, since the stored bits do not show it.
     """
@@ -60,8 +60,8 @@ def _from_dlpack(value: Any, name: str) -> Any:
     Raises
     ------
     OpError
-        ``op-output-dtype``: it lies on a device, or has a dtype that neither numpy nor PyTorch
-        can convert.
+        ``op-output-dtype``: the tensor is on a device, or has a dtype that neither numpy nor
+        PyTorch can convert.
     """
     try:
         return np.from_dlpack(value)
@@ -144,7 +144,7 @@ def name_values(returned: Any, output_names: Sequence[str]) -> dict[str, Any]:
     Raises
     ------
     OpError
-        ``op-output-missing`` when a name has no array or the numbers differ.
+        ``op-output-missing`` if a name has no array, or the number of arrays is wrong.
     """
     names = tuple(output_names) or (DEFAULT_OUTPUT,)
     if isinstance(returned, Mapping):

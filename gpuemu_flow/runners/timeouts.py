@@ -1,4 +1,4 @@
-"""A limit on timeouts in a row, after which a program is run on no further cases."""
+"""Run a program on no further cases after several timeouts in a row."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpuemu_flow.runners.api import Outcome, RunError
 TIMEOUT = "op-timeout"
 NOT_RUN_SLUG = "op-not-run"
 MOST_TIMEOUTS = 3
-"""Timeouts in a row: a loaded machine may cause one or two."""
+"""Number of timeouts in a row after which to give up; a loaded machine may cause one or two."""
 
 
 def gives_up(outcomes: Sequence[Outcome]) -> bool:
-    """Tell whether so many of the last cases timed out that no further one should be run.
+    """Tell whether the last cases all timed out, so that no further case should be run.
 
     Parameters
     ----------
@@ -25,8 +25,13 @@ def gives_up(outcomes: Sequence[Outcome]) -> bool:
     return len(last) == MOST_TIMEOUTS and slugs <= {TIMEOUT, NOT_RUN_SLUG}
 
 
+def was_given_up(outcome: Outcome) -> bool:
+    """Tell whether a case was not run because those before it timed out."""
+    return outcome.error is not None and outcome.error.slug == NOT_RUN_SLUG
+
+
 def not_run(index: int, seconds: float) -> Outcome:
-    """Return the outcome of a case that is not run because those before it timed out.
+    """Return the outcome of a case that is not run because earlier cases timed out.
 
     Parameters
     ----------

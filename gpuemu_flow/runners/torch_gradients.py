@@ -1,4 +1,4 @@
-"""One call of a function of PyTorch with inputs that require gradients, and its backward pass."""
+"""Call a PyTorch function with inputs that require gradients, and run the backward pass."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class TorchGradients:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return tensor
         leaf = self._leaves[name] = tensor.detach().requires_grad_()
-        # A leaf itself cannot be changed in place.
+        # PyTorch does not allow in-place changes of a leaf.
         return leaf.clone() if changes else leaf
 
     def add_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Take gradients of a module's parameters, too, as far as they are wanted.
+        """Compute gradients also for the wanted parameters of a module.
 
-        A module may have frozen some in the call.
+        Parameters that the module froze during the call are left out.
         """
         wanted = self._wanted.inputs
         named = {parameter_name(n): w for n, w in parameters.items() if w.requires_grad}

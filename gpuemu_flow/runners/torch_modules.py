@@ -1,10 +1,10 @@
-"""Modules of PyTorch as programs: built once for each dtype, with weights that a seed decides.
+"""Build modules of PyTorch that are programs, once for each dtype, with weights from a seed.
 
-An op's module and the reference's have the same weights where their parameters have the same names
-and shapes, in whatever order they are made: each random weight is drawn again from the seed, its
-name and its shape. Constant weights, such as those of a norm and biases of 0, are varied likewise,
-since an op that ignores them would pass otherwise. Every weight that is drawn is exact in float16
-and bfloat16, so that op and reference have the same weights in any dtype.
+Parameters of the op's module and of the reference's that have the same name and shape get the same
+weights, in whatever order they are made: each random weight is drawn again from the seed, its name
+and its shape. Constant weights, such as a norm's weights and biases of 0, are drawn, too, since
+otherwise an op that ignores them would pass. Every weight that is drawn is exact in float16 and
+bfloat16, so that op and reference have the same weights in any dtype.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from gpuemu_flow.runners.api import OpError, RunError
 from gpuemu_flow.runners.float_dtype import float_of_call
 
 _STEPS = 255
-"""Weights are multiples of a power of two by integers of 8 bits."""
+"""Weights are a power of two times an integer of 8 bits."""
 _RUNNING = ("running_mean", "running_var")
 _OF_WEIGHTS = ("float64", "float32", "float16", "bfloat16")
 _NARROW = 2
-"""Bytes of an element below which nothing is computed in a dtype, but for inputs."""
+"""Minimum size of an element in bytes for computing in a dtype; narrower dtypes are only for
+inputs."""
 
 
 class ModuleCall(Protocol):
     """A function that calls a module with the inputs of its ``forward``."""
 
     learning: bool
-    """Parameters require gradients in the next calls."""
+    """True if parameters require gradients in the next calls."""
     parameters: dict[str, Any]
     """Parameters of the latest call that required gradients, by name."""
 
@@ -51,8 +52,8 @@ def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> Mo
     made_by : callable
         The module's class.
     described : str
-        JSON: ``init``, arguments of the class by name or in order; ``seed``; ``shared``, true where
-        op and reference both are modules.
+        JSON object: ``init`` holds the arguments of the class by name or in order; ``seed`` is the
+        seed of the weights; ``shared`` is true if op and reference are both modules.
 
     Raises
     ------
@@ -84,7 +85,7 @@ def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> Mo
 
 
 class _Caller:
-    """The module of a class, one for each dtype that it is called in."""
+    """Makes a module of one class for each dtype in which it is called."""
 
     def __init__(
         self, torch: Any, made_by: Callable[..., Any], init: Any, seed: int, *, shared: bool
@@ -98,7 +99,7 @@ class _Caller:
         self._frozen: frozenset[str] = frozenset()
 
     def module(self, dtype: Any) -> Any:
-        """Return the module in a dtype, with the weights that it began with."""
+        """Return the module in a dtype, with its initial weights."""
         if dtype not in self._known:
             module = self._construct(self._seed)
             if self._shared:
@@ -117,7 +118,7 @@ class _Caller:
         return module
 
     def require_gradients(self, dtype: Any) -> dict[str, Any]:
-        """Let parameters of the module in a dtype require gradients; return them by name.
+        """Make the parameters of the module in a dtype require gradients; return them by name.
 
         Parameters that the module itself froze stay frozen.
         """
@@ -143,7 +144,7 @@ class _Caller:
         return made
 
     def _draw(self, module: Any, other: Any) -> None:
-        """Draw weights anew; `other`, made with another seed, shows which of them are random."""
+        """Draw the weights again; `other`, made with another seed, shows which are random."""
         again = dict(_weights(other))
         with self._torch.no_grad():
             for name, weight in _weights(module):
@@ -160,7 +161,7 @@ class _Caller:
                 weight.copy_(self._torch.from_numpy(drawn).bfloat16())
 
     def _units(self, name: str, weight: Any) -> np.ndarray:
-        """Return multiples of 1/256 between -1 and 1, excluding both."""
+        """Draw multiples of 1/256 in the open interval from -1 to 1, in the shape of a weight."""
         shape = tuple(weight.shape)
         digest = hashlib.sha256(f"{self._seed} {name} {shape}".encode()).digest()
         rng = SeededRng(int.from_bytes(digest[:8], "little"))
@@ -170,7 +171,7 @@ class _Caller:
 
 
 def _weights(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield parameters, each once, and the running statistics of norms."""
+    """Yield each parameter once, and the running statistics of norms."""
     yield from module.named_parameters()
     for name, buffer in module.named_buffers():
         if name.rpartition(".")[2] in _RUNNING:
@@ -190,7 +191,7 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype of the first float tensor, else the call's, if weights can have it."""
+    """Return the dtype for a call's weights: its first float tensor's, or else the call's."""
     for value in given:
         if isinstance(value, Mapping):
             return _float_of(torch, tuple(value.values()))

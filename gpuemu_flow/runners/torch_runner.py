@@ -1,4 +1,4 @@
-"""Programs that take PyTorch's tensors: functions and modules, on the CPU, as if on a GPU."""
+"""Run functions and modules of PyTorch on the CPU, as if there were a GPU."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _NO_ARRAYS = (
     'write { kind = "callable", ... } to get numpy arrays'
 )
 _MOST_COPIED = 1 << 26
-"""Bytes of inputs that are copied, so that a call can be repeated."""
+"""Maximum size in bytes of inputs that are copied so that a call can be repeated."""
 
 
 class TorchHost(Protocol):
-    """Interface of the surroundings in which a function of tensors runs."""
+    """Interface of the environments in which a function of tensors runs."""
 
     torch: Any
     device: CpuDevice
 
     def running(self, seed: int = 0, run: int = 0) -> AbstractContextManager[None]:
-        """Make host code and its imports see a GPU while inside."""
+        """Make host code and its imports see a GPU inside the context."""
 
     def failures(self) -> list[Failure]:
         """Return the failures that were found in the latest `running`."""
@@ -72,21 +72,21 @@ class PlainTorch:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Make host code see a GPU while inside; `run` 1 gives new memory other values than 0."""
+        """Make host code see a GPU inside the context; `run` selects the values in new memory."""
         self.device.made_uninitialised, self.device.run = False, run
         self.device.new.clear()
         with self.device.on():
             yield
 
     def failures(self) -> list[Failure]:
-        """Return nothing: no kernel is watched."""
+        """Return nothing, since no kernel is watched."""
         return []
 
 
 def as_torch(torch: Any, array: np.ndarray) -> Any:
     """Return a torch tensor on the array's memory, or on a copy if torch could not write to it.
 
-    Axes of stride 0 stay what they are: the tensor is an expanded one.
+    Axes of stride 0 are kept: the tensor is then an expanded one.
     """
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         strides = zip(array.shape, array.strides, strict=True)
@@ -182,7 +182,7 @@ class TorchRunner(GradientRunner):
                 if call is None:
                     return plain(args, kwargs, seed)
                 arrays = call.named(args, kwargs)
-                # What the inputs hold now is what the gradients are taken at.
+                # Gradients are computed at the present values of the inputs.
                 taken = TorchGradients(torch, call, changed_arguments(self._program), convert)
                 tensors = {name: taken.argument(name, value) for name, value in arrays.items()}
                 if call.wanted.plain:
@@ -207,12 +207,12 @@ class TorchRunner(GradientRunner):
         try:
             return host(*given, **named)
         except TypeError as error:
-            if "ndarray" in str(error):  # of torch.from_numpy, which is given a tensor
+            if "ndarray" in str(error):  # raised by torch.from_numpy for a tensor
                 self.hint = _NO_ARRAYS
             raise
 
     def _look_who_wrote(self, result: Any) -> None:
-        """Record operations that a library did in place of the op's kernels."""
+        """Record the outputs that a library, and not a kernel, wrote."""
         provenance: Provenance | None = getattr(self._host, "provenance", None)
         if provenance is not None and not self._run:
             names = self._program_outputs or (DEFAULT_OUTPUT,)
@@ -242,7 +242,7 @@ class TorchRunner(GradientRunner):
             return None
 
     def violations(self) -> list[Failure]:
-        """Return kernels' violations in the latest call, and unwritten elements of outputs."""
+        """Return kernels' violations and unwritten elements of outputs in the latest call."""
         return self._found
 
 

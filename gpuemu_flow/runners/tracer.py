@@ -1,7 +1,7 @@
 """Receive and record, in the fork server, the seccomp notices of workers and their children.
 
-The fork server is an ancestor of every such process. That is necessary on a system that restricts
-which processes may read another's memory (Yama). It outlives them and never waits for one of them.
+The fork server is an ancestor of all these processes, outlives them, and never waits for them. On
+systems that restrict access to another process's memory (Yama), only an ancestor may read it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INSTALLED = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/")
 _AT_ONCE = 64
 CHILDREN_ONLY, ALL = b"c", b"a"
 ANNOUNCED = b"/\1gpuemu-flow lists "
-"""What a worker tries to open before Python lists a folder, with the folder's path behind it.
+"""Prefix of the path that a worker tries to open before Python lists the folder that follows it.
 
 Python's own listings are reported by audit events, and those of imports do not count. All other
 listings by the worker are made by machine code.
@@ -41,7 +41,7 @@ _UNREADABLE = b"uthe files of a process that the program started with other righ
 
 
 class Tracer:
-    """Serves the notices of one descriptor.
+    """Answers the notices of system calls that arrive at one descriptor.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Tracer:
     worker : int
         Process id of the worker.
     children_only : bool
-        True to leave out the worker's own system calls, as the program runs in other processes.
+        True to leave out the worker's own system calls, if the program runs in other processes.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Tracer:
         Returns
         -------
         bool
-            False when no process is left that could call.
+            False if no process is left that could make such a call.
         """
         for _ in range(_AT_ONCE):
             events = self._poll.poll(0)
@@ -114,13 +114,7 @@ class Tracer:
         os.close(self._report)
 
     def _take(self, notice: Notice) -> bool:
-        """Record the files that a system call uses.
-
-        Returns
-        -------
-        bool
-            True for a file that the call must not find.
-        """
+        """Record the files that a system call uses; return True if the call is to be refused."""
         call, arguments = notice.call, notice.arguments
         own = notice.thread == self._worker
         if own and self._children_only:
@@ -182,7 +176,7 @@ class Tracer:
             else:
                 self._read(path)
         elif flags & os.O_EXCL and flags & os.O_CREAT:
-            self._read(path, found=b"e")  # it is there: to open it fails
+            self._read(path, found=b"e")  # it exists, so that opening it fails
         elif flags & os.O_TRUNC:
             self._write(b"w", path)
         elif flags & os.O_WRONLY:
@@ -242,7 +236,7 @@ class Tracer:
         return path
 
     def _read(self, path: bytes, *, found: bytes = b"r") -> None:
-        # Imports look at the same folders over and over; nothing new is to be learned of them
+        # Imports look at the same folders over and over; nothing new can be learned about them
         # until a file is made, moved or linked.
         if found + path in self._looked:
             return
@@ -257,7 +251,7 @@ class Tracer:
                 return
             self._write(b"f", path)
             if stat.S_ISDIR(mode) and os.path.realpath(path) != path:
-                self._write(b"r", path)  # where its links lead decides which folder it is
+                self._write(b"r", path)  # its links decide which folder it is
 
     def _start(self, path: bytes) -> None:
         """Record a started program and its interpreter, which the kernel opens."""

@@ -1,4 +1,4 @@
-"""Have the fork server observe the files that a worker's machine code and children use."""
+"""Make the fork server observe the files that a worker's machine code and children use."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Tracing:
         Parameters
         ----------
         children_only : bool
-            True to leave this process out, as the program runs in other processes.
+            True to leave this process out, if the program runs in other processes.
         looks : bool
-            Also report files that are only looked for, unless tracing began without them.
+            True to report also files that are only looked for. Ignored if tracing began without it.
 
         Returns
         -------
@@ -66,10 +66,11 @@ class Tracing:
                 fds[0] = notices.ask(looks=looks)
             except notices.NoNoticesError as error:
                 return str(error)
-            # Nothing in between: until the fork server has it, every opening of a file waits.
+            # Do nothing in between: every opening of a file waits until the fork server has the
+            # descriptor.
             try:
                 sock.sendmsg(kind, rights)
-            except OSError:  # nobody takes it: what would wait fails once the last holder closes it
+            except OSError:  # no receiver: waiting calls fail once the descriptor is closed
                 return "the program closed the checker's files"
             finally:
                 os.close(fds[0])

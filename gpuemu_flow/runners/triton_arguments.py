@@ -1,4 +1,4 @@
-"""Arguments of a launch as a compiled Triton kernel takes them: tuples and descriptors by parts."""
+"""Convert a launch's arguments to the parameters of a compiled Triton kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Leaf:
     kind : str
         Triton's type: ``*fp32``, ``i32``.
     tensor : TensorMap or None
-        The map that is passed in place of a pointer; its address is not known yet.
+        The tensor map that is passed in place of a pointer; its address is not set yet.
     """
 
     name: str
@@ -38,12 +38,13 @@ class Leaf:
 
 
 class Unfolding:
-    """Takes arguments apart into the parameters of one compiled kernel.
+    """Splits tuples and tensor descriptors into the parameters of one compiled kernel.
 
     Parameters
     ----------
     maps : sequence of mapping or None
-        Notes of Triton's compiler on each descriptor; None if it passes them without a map.
+        Data of Triton's compiler about each tensor descriptor; None if it passes them without a
+        map.
     refused : callable
         Makes the error for an argument that cannot be emulated, from a message and a hint.
 
@@ -86,7 +87,7 @@ class Unfolding:
         yield from (Leaf(name, int(n), "i64") for n in strides)
 
     def _tensor(self, name: str, value: Any, noted: Mapping[str, Any]) -> TensorMap:
-        """Return the map of a descriptor, its dimensions from the last to the first."""
+        """Return the map of a descriptor, with dimensions in reverse order."""
         if noted.get("is_im2col") or noted.get("fp4_padded"):
             reason = "in im2col mode" if noted.get("is_im2col") else "of padded fp4 numbers"
             raise self._refused(f"the argument {name} is a descriptor {reason}", INTERPRETED)

@@ -29,7 +29,7 @@ class Arithmetic:
     interpreter : module
         ``triton.runtime.interpreter``.
     dot_sizes : callable, optional
-        Returns the least block of ``tl.dot`` on a GPU, given the operands' types.
+        Returns the smallest block size of ``tl.dot`` on a GPU, given the operands' types.
     """
 
     def __init__(self, interpreter: Any, dot_sizes: Callable[..., Any] | None = None) -> None:
@@ -56,7 +56,7 @@ class Arithmetic:
         options: Any = builder.options
         if hasattr(options, "sanitize_overflow"):
             quiet = dataclasses.replace(options, sanitize_overflow=False)
-            found.append((builder, "options", quiet))  # it only costs time: a GPU wraps round
+            found.append((builder, "options", quiet))  # overflow checks only cost time
         if self._dot_sizes is not None:
             functions = {**builder.codegen_fns, "min_dot_size": self._dot_sizes}
             found.append((builder, "codegen_fns", functions))

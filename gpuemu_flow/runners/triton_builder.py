@@ -28,7 +28,7 @@ class Language:
         self._seen: set[frozenset[int]] = set()
 
     def begin(self) -> None:
-        """Begin a launch."""
+        """Begin a launch, in which nothing is patched yet."""
         self._scopes, self._seen = [], set()
 
     def patch(self, function: Any) -> Language:
@@ -42,9 +42,9 @@ class Language:
         return self
 
     def restore(self) -> None:
-        """End the launch."""
+        """Undo all patches of the launch."""
         for scope in reversed(self._scopes):
-            if scope is not None:  # older interpreters take nothing back
+            if scope is not None:  # older interpreters restore nothing
                 scope.restore()
         self.begin()
 

@@ -1,4 +1,4 @@
-"""The compiled kernel that a launch returns to host code: a stand-in."""
+"""A stand-in for the compiled kernel that a launch returns to host code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Compiled:
-    """A stand-in for a compiled kernel with small resources, which can be launched again.
+    """A stand-in for a compiled kernel. It reports small resources and can be launched again.
 
     Parameters
     ----------

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 MULTIPROCESSORS = 4
-"""Few, so that a persistent kernel's programs take several tiles each."""
+"""Reported number of multiprocessors: small, so that each program of a persistent kernel processes
+several tiles."""
 CAPABILITY = (9, 0)
 SHARED_BYTES = 227 << 10
 _SHARED = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10}
@@ -135,7 +136,7 @@ def _properties(capability: tuple[int, int]) -> SimpleNamespace:
 
 
 def cuda_patches(torch: Any, capability: tuple[int, int] = CAPABILITY) -> list[Patch]:
-    """Return names of torch that ask for a GPU, each with its replacement."""
+    """Return the functions of torch that look for a GPU, each with its replacement."""
     cuda = torch.cuda
     properties, stream = _properties(capability), _Stream()
     answers: dict[str, Any] = {

@@ -31,7 +31,7 @@ _MISSING = object()
 
 @contextmanager
 def patched(patches: list[Patch]) -> Iterator[None]:
-    """Replace attributes while inside; remove those that did not exist before."""
+    """Replace attributes inside the context; at its end, restore or remove them."""
     before = [(owner, name, vars(owner).get(name, _MISSING)) for owner, name, _ in patches]
     try:
         for owner, name, value in patches:
@@ -57,7 +57,7 @@ class CpuDevice:
     Attributes
     ----------
     new : set of int
-        Addresses of memory that was made without values.
+        Addresses of memory that was allocated without values.
     provenance : Provenance or None
         Record of the functions that the host calls.
     """
@@ -78,7 +78,7 @@ class CpuDevice:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Make host code in this thread see a GPU while inside."""
+        """Make host code in this thread see a GPU inside the context."""
         with ExitStack() as stack:
             stack.enter_context(patched(self._patches))
             stack.enter_context(self._mode)

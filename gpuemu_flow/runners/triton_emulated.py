@@ -42,7 +42,7 @@ class CompiledTriton:
     Parameters
     ----------
     arch : str
-        ``sm_80``.
+        Architecture of the GPU, such as ``sm_80``.
     checks : sequence of str
     root : str
         The workspace.
@@ -84,12 +84,13 @@ class CompiledTriton:
 
     @contextmanager
     def running(self, _seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Make host code and its imports see a GPU while inside, and emulate launches.
+        """Inside the context, make host code and its imports see a GPU, and emulate launches.
 
         Parameters
         ----------
         run : int
-            1 gives new memory other values, so that unwritten memory differs from run 0.
+            Number of the run. Run 1 fills new memory with other values than run 0, so that
+            unwritten elements differ.
         """
         self._found, self._addressed, self.printed = [], False, ""
         self.device.made_uninitialised, self.device.run = False, run
@@ -139,7 +140,7 @@ class CompiledTriton:
         check = descriptor.__post_init__
 
         def checked(made: Any) -> None:
-            # Triton looks whether the address is aligned; the host function does not take it.
+            # Triton reads the address to check its alignment; the host function did not request it.
             before, self._internal = self._internal, True
             try:
                 check(made)
@@ -149,7 +150,7 @@ class CompiledTriton:
         return [*patches, (descriptor, "__post_init__", checked)]
 
     def _chosen(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> bool:
-        """Tell whether a configuration is the first in its round of autotuning that works."""
+        """Tell whether to run a configuration: the first that works in a round of autotuning."""
         wanted = os.environ.get(CONFIGURATION)
         if wanted is not None:
             return config is tuner.configs[int(wanted) % len(tuner.configs)]
@@ -160,13 +161,13 @@ class CompiledTriton:
         try:
             made = tuner.fn.run(*args, **{**meta, **config.all_kwargs(), "warmup": True})
             self._kernel(made)
-        except Exception:  # whatever its compiler says: another one may do
+        except Exception:  # whatever the error, another configuration may work
             return False
         self._fits = made.metadata.shared <= shared_bytes(self._capability)
         return self._fits
 
     def _compile(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return a launch's kernel as compiled by Triton, which caches it for similar launches."""
+        """Compile a launch's kernel with Triton, which caches kernels for similar launches."""
         before = os.environ.get("TRITON_CACHE_DIR")
         self._internal = True
         try:
@@ -243,7 +244,7 @@ class CompiledTriton:
 
 
 class _Memory:
-    """Storages of one launch, each one buffer for any number of tensors."""
+    """The storages of one launch. Each is one buffer, which several tensors may share."""
 
     def __init__(self, torch: Any, run: int, new: set[int]) -> None:
         self._torch, self._run, self._new = torch, run, new
@@ -258,7 +259,7 @@ class _Memory:
         self._bytes.append(None)
         if isinstance(value, (bool, int, float)):
             return ScalarArgument(_packed(value, kind))
-        base = getattr(value, "base", value)  # a tensor under another element type
+        base = getattr(value, "base", value)  # a tensor reinterpreted with another element type
         if not isinstance(base, self._torch.Tensor) or not kind.startswith("*"):
             raise _refused(
                 f"the argument {name} is a {type(value).__name__}, of type {kind}",
@@ -298,7 +299,7 @@ def _is_fresh(data: Any, dtype: str, item: int, run: int) -> bool:
 
 
 def _packed(value: bool | float, kind: str) -> bytes:
-    """Return a number as the bytes of a parameter of one of Triton's types."""
+    """Return the bytes of a number as a kernel parameter of Triton's type `kind`."""
     if kind.startswith(("fp", "bf")):
         size = 8 if kind == "fp64" else 4
         return struct.pack(_FLOATS[size], value)

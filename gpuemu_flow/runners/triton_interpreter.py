@@ -29,10 +29,9 @@ from gpuemu_flow.types import Failure
 
 SWITCH = "TRITON_INTERPRET"
 ORDER = "GPUEMU_TRITON_ORDER"
-"""``sequential`` runs the programs of a grid in their order; else they are shuffled."""
+"""Variable that is ``sequential`` to run the programs of a grid in order, not shuffled."""
 CONFIGURATION = "GPUEMU_TRITON_CONFIG"
-"""Environment variable with the index, from 0, of the configuration that autotuned kernels run
-with."""
+"""Environment variable with the index, from 0, of the configuration for autotuned kernels."""
 _ALIGNMENT = 128
 
 
@@ -108,14 +107,15 @@ class Interpreter:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Make host code and its imports see a GPU while inside, and interpret kernels.
+        """Inside the context, make host code and its imports see a GPU, and interpret kernels.
 
         Parameters
         ----------
         seed : int
             Decides the order in which the programs of a grid run.
         run : int
-            1 gives new memory other values, so that unwritten memory differs from run 0.
+            Number of the run. Run 1 fills new memory with other values than run 0, so that
+            unwritten elements differ.
         """
         self.memory.forget()
         self._alive.clear()
@@ -124,7 +124,7 @@ class Interpreter:
         with ExitStack() as stack:
             stack.enter_context(_switched_off())
             stack.enter_context(np.errstate(all="ignore"))
-            for part in self._parts:  # each one calls what the ones before it put in place
+            for part in self._parts:  # each calls the replacements of those before it
                 stack.enter_context(patched(part()))
             stack.enter_context(self._driver())
             stack.enter_context(self.device.on())
@@ -196,7 +196,7 @@ class Interpreter:
 
         def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
             wanted = int(os.environ.get(CONFIGURATION, "0")) % len(tuner.configs)
-            # The fastest one is taken: the wanted one, else the first that is left after pruning.
+            # Triton takes the fastest: the wanted configuration, or if that was pruned, the first.
             return [float(config is not tuner.configs[wanted])] * 3
 
         return [
@@ -287,7 +287,7 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(member)
     elif hasattr(value, "untyped_storage"):
         yield value
-    elif hasattr(value, "base"):  # a descriptor, or a tensor under another element type
+    elif hasattr(value, "base"):  # a descriptor, or a reinterpreted tensor
         yield from _tensors(value.base)
 
 

@@ -86,7 +86,7 @@ class Libdevice:
         for name in MODULES:
             try:
                 module = importlib.import_module(name)
-            except ImportError:  # another version's place
+            except ImportError:  # the module's name in another version
                 continue
             found += [(module, n, self._stand_in(n)) for n in _public(module)]
         return found
@@ -100,7 +100,7 @@ class Libdevice:
             return self._apply(name, function, [self._data(name, value) for value in args], args)
 
         call.__name__ = call.__qualname__ = name
-        call.__dict__[_BUILTIN] = True  # kernels that name it are read by Triton for their keys
+        call.__dict__[_BUILTIN] = True  # Triton meets it when it computes a kernel's key
         return call
 
     def _data(self, name: str, value: Any) -> NDArray[Any]:

@@ -14,20 +14,20 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Failure, FailureKind
 
 ZONE = 1 << 16
-"""Bytes of address space kept free on each side of a tensor, at least: an access that runs over the
-end of one tensor must not land in the next one, where it could not be told from a right one."""
+"""Minimum number of free bytes on each side of a tensor. An access beyond the end of one tensor
+must not fall into another tensor, where it would look valid."""
 
 READ, WRITE = "reads", "writes"
 _KINDS = {READ: FailureKind.OUT_OF_BOUNDS_READ, WRITE: FailureKind.OUT_OF_BOUNDS}
 
 
 class OutOfBoundsError(Exception):
-    """Raised for an access outside of every tensor that cannot be skipped: it ends the kernel."""
+    """Raised to end a kernel whose access outside of every tensor cannot be skipped."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Memory of one tensor: its bytes are those at `start` up to `stop`, exclusive."""
+    """Memory of one tensor: the bytes from address `start` up to `stop`, exclusive."""
 
     name: str
     start: int
@@ -55,12 +55,12 @@ class Memory:
     Attributes
     ----------
     shared : list of Region
-        Reachable from every launch: tensors whose address the host function asked for.
+        Memory that every launch may reach: tensors whose address the host function requested.
     on_store : callable or None
-        Called for each store with the start of the tensor's own memory, its bytes, the offsets, and
-        the bytes of each element.
+        Called for each store with the address and the size in bytes of the tensor's original
+        memory, the offsets, and the size in bytes of an element.
     origins : dict of int to int
-        Start of the memory from which a region was moved for the launch.
+        For each region that was moved for the launch, the start address of its original memory.
     """
 
     shared: list[Region] = field(default_factory=list)
@@ -89,14 +89,14 @@ class Memory:
     def allowed(
         self, pointers: NDArray[np.uint64], mask: NDArray[np.bool_], itemsize: int, deed: str
     ) -> NDArray[np.bool_]:
-        """Return the mask without the accesses that leave every tensor; record those as failures.
+        """Return the mask without the accesses outside of every tensor; record these as failures.
 
         Parameters
         ----------
         pointers : ndarray of uint64
             Addresses.
         mask : ndarray of bool, same shape
-            Accesses that the kernel asks for.
+            Accesses that the kernel requests.
         itemsize : int
             Bytes of each access.
         deed : str
@@ -105,7 +105,7 @@ class Memory:
         Returns
         -------
         ndarray of bool
-            `mask` itself when all is well.
+            `mask` itself if all accesses are allowed.
         """
         asked = np.broadcast_to(mask, pointers.shape)
         active = pointers[asked]
@@ -114,7 +114,7 @@ class Memory:
         if self._all_in_one(active, itemsize):
             self._tell(active, itemsize, deed)
             return mask
-        # Unsigned sums would wrap for wild addresses; none of a process's lies up there.
+        # Wild addresses may wrap in this unsigned sum; no process has memory near the wrap.
         place = np.searchsorted(self._starts, active, side="right").astype(np.intp) - 1
         inside = place >= 0
         last = active + np.uint64(itemsize - 1)

@@ -1,8 +1,8 @@
 """Track the elements of an op's outputs that Triton kernels stored, and the origin of the others.
 
-A map of bytes goes with each piece of memory that a kernel stored to. Copies and conversions carry
-it along, and every other call of torch that writes to the memory clears it. Writes by anything else
-are noticed because the bytes differ from those that the kernel left.
+Each storage that a kernel stored to has flags, one per byte. Copies and conversions copy the flags,
+and every other call of torch that writes to the memory clears them. Writes by anything else are
+noticed because the bytes differ from those that the kernel stored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FAMILIES = (
     frozenset(("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
                "_scaled_dot_product_attention_math", "_scaled_dot_product_efficient_attention")),
 )  # fmt: skip
-"""Names of one computation: who forbids one of them means them all."""
+"""Sets of names of the same computation; forbidding one name forbids the whole set."""
 _MOST_NAMED = 5
 
 
@@ -60,9 +60,9 @@ def meant_by(forbidden: Iterable[str]) -> frozenset[str]:
 
 @dataclass
 class _Memory:
-    """One storage, with flags of the bytes that a kernel stored and their values then."""
+    """One storage, with flags of the bytes that a kernel stored, and the stored values."""
 
-    storage: Any  # kept alive: another at its address would inherit the map
+    storage: Any  # kept alive: another at its address would inherit the flags
     stored: NDArray[np.bool_]
     content: NDArray[np.uint8]
 
@@ -74,7 +74,7 @@ class Provenance:
     Attributes
     ----------
     required : bool
-        A kernel has to store every element of every output.
+        True if kernels have to store every element of every output.
     forbidden : frozenset of str
         Base names of functions that the host must not call; see `base_name`.
     """
@@ -89,13 +89,13 @@ class Provenance:
     _quiet: int = 0
 
     def begin(self) -> None:
-        """Begin a new call of the host function."""
+        """Begin a new call of the host function; forget the last one."""
         for known in (self._memories, self._touched, self._wrote, self._called):
             known.clear()
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Ignore calls made while inside: they are ours, not the host function's."""
+        """Ignore calls inside the context: they are ours, not the host function's."""
         self._quiet += 1
         try:
             yield
@@ -116,7 +116,7 @@ class Provenance:
             touched[offsets + byte] = True
 
     def launched(self, storages: Iterable[Any]) -> None:
-        """Record the end of a launch, whose stored elements are now in these storages."""
+        """Record the end of a launch: the elements that it stored are now in these storages."""
         for storage in storages:
             touched = self._touched.pop(storage.data_ptr(), None)
             if touched is not None and len(touched) == storage.nbytes():
@@ -187,7 +187,7 @@ class Provenance:
         return [(names[n] if n < len(names) else "result", value) for n, value in enumerate(values)]
 
     def _writers(self, value: Any) -> list[str]:
-        """Name the torch functions that wrote to an output's memory, or all if none did."""
+        """Name the functions that wrote to an output's memory; if none did, all that ran."""
         if isinstance(value, self.torch.Tensor):
             with self.quietly():
                 own = self._wrote.get(value.untyped_storage().data_ptr())
@@ -196,7 +196,7 @@ class Provenance:
         return list(dict.fromkeys(name for names in self._wrote.values() for name in names))
 
     def _share(self, value: Any) -> tuple[int, int]:
-        """Return the numbers of an output's elements: those that a kernel stored, and all."""
+        """Return two counts of an output's elements: those that a kernel stored, and all."""
         if not isinstance(value, self.torch.Tensor):
             return 0, int(np.size(value))
         count = int(value.numel())
@@ -224,7 +224,7 @@ class Provenance:
             return view
 
     def _elements(self, tensor: Any, flags: NDArray[Any]) -> NDArray[Any]:
-        """Return the flags of each byte of each element of a tensor, writable."""
+        """Return a writable view of the flags, in a tensor's shape with a last axis for bytes."""
         size = tensor.element_size()
         begin = tensor.storage_offset() * size
         strides = tuple(step * size for step in tensor.stride())
@@ -233,7 +233,7 @@ class Provenance:
         )
 
     def _carry(self, name: str, sources: Sequence[Any], target: Any) -> bool:
-        """Copy the flags from a copy's source to its target; False if it is no plain copy."""
+        """Copy the flags from a copy's source to its target; False if the copy is not plain."""
         source = sources[1] if name == "copy_" and len(sources) > 1 else sources[0]
         if name == "copy_" and len(sources) < 2:
             return False
@@ -245,7 +245,7 @@ class Provenance:
         with self.quietly():
             intact = memory.stored & (memory.content == self._bytes(memory.storage))
             if target.untyped_storage().data_ptr() == memory.storage.data_ptr():
-                return False  # the source may have been overwritten, and is not what it was
+                return False  # the copy may have overwritten the source
             flags: NDArray[np.bool_] = np.all(self._elements(source, intact), axis=-1)
             whole = self._memory(target.untyped_storage())
             content = self._bytes(target.untyped_storage())

@@ -1,4 +1,4 @@
-"""Programs that are host functions of Triton kernels: run by Triton's interpreter on the CPU."""
+"""Run host functions of Triton kernels on the CPU, by Triton's interpreter or the emulator."""
 
 from __future__ import annotations
 

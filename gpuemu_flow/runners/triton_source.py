@@ -8,7 +8,7 @@ from typing import Any
 HELPER = "_gpuemu_values"
 """Name under which a rewritten kernel finds the `Values` of `triton_types`."""
 EXTREMES = {"min": "builtin_min", "max": "builtin_max"}
-"""Functions of Python, and what they are in a kernel."""
+"""Functions of Python, and the functions that replace them in a kernel."""
 
 
 def _helper(method: str, *args: ast.expr, like: ast.AST) -> Any:
@@ -26,7 +26,7 @@ def _binds(node: ast.AST) -> bool:
 
 
 def transformer(base: Any) -> Any:
-    """Return the class that rewrites kernels, made from that of the interpreter."""
+    """Return a class that rewrites kernels, derived from the interpreter's class."""
 
     class Transformer(base):  # type: ignore[misc]
         """Rewrites a kernel's source so that its values have the types that a compiler gives."""

@@ -1,8 +1,8 @@
 """The types of values in a Triton kernel, where its interpreter uses plain Python values.
 
-A GPU's compiler gives every argument and every loop variable a type, and computes by Triton's
-rules of promotion from there on. A Python float in its place is a float64 that takes part in no
-promotion: wrong kernels would pass, and correct ones would crash.
+A GPU's compiler gives every argument and every loop variable a type, and from then on follows
+Triton's rules of promotion. The interpreter would use a Python float instead, a float64 to which
+the rules do not apply: wrong kernels would pass, and correct ones would crash.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Values:
     # --- arguments
 
     def typed(self, function: Any, options: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-        """Return the arguments by name, with types added where the value does not tell them.
+        """Return the arguments by name, with a `Typed` where the value does not determine the type.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class Values:
         return isinstance(value, self._language.tensor)
 
     def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the values of a ``for`` loop; those of a ``range`` have the type of its bounds."""
+        """Return the values of a ``for`` loop; values of a ``range`` have the bounds' type."""
         if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
             return function(*args, **kwargs)
         bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]
@@ -193,7 +193,7 @@ class Values:
         return value.__not__() if self._is_tensor(value) else not value
 
     def chosen(self, test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
-        """Return ``first if test else second``, of one type if `test` is no constant."""
+        """Return ``first if test else second``; a tensor if `test` is one."""
         value = first() if test else second()
         return self._semantic.to_tensor(value, False) if self._is_tensor(test) else value
 

@@ -1,8 +1,9 @@
 """Fill new memory with recognisable values, and find outputs that were never written.
 
-New memory of floats holds a signalling NaN, which no arithmetic gives, since every NaN that
-arithmetic makes or passes on is quiet. Memory of integers and float8 holds bytes that a result may
-hold by right, so elements found there are checked again after a second run with other bytes.
+New memory of floats holds a signalling NaN. Arithmetic never results in a signalling NaN, since
+every NaN that it makes or passes on is quiet. New memory of integers and float8 holds bytes that
+may also be a valid result, so elements with these bytes are checked again after a second run with
+other bytes.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ _FLOATS: dict[str, tuple[int, int]] = {
     "float8_e5m2": (0xFD, 0x7D),
     "float8_e4m3fn": (0xFF, 0x7F),
 }
-"""Words of new memory, in the first run and in the second one."""
+"""Words that fill new memory in the first and in the second run."""
 _BYTES = (0xA5, 0x96)
 _SURE_BYTES = 4
-"""Bytes of a word that, without a second run, are enough to show that it was never written."""
+"""Minimum size in bytes of an element whose fill value alone, without a second run, shows that it
+was never written."""
 Outputs = Mapping[str, np.ndarray]
 
 
@@ -77,7 +79,7 @@ def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
 
 
 def suspicious(outputs: Outputs) -> bool:
-    """Tell whether an output holds a value that fills new memory in the first run."""
+    """Tell whether any output holds the value that fills new memory in the first run."""
     return any(_suspects(array, 0) is not None for array in outputs.values())
 
 
@@ -87,7 +89,7 @@ def unwritten(first: Outputs, second: Outputs | None) -> list[Failure]:
     Parameters
     ----------
     first, second : mapping of name to array
-        Outputs of equal calls of a first and a second run; None where there was no second one.
+        Outputs of the same call in a first and a second run; None if there was no second run.
     """
     found: list[Failure] = []
     for name, array in first.items():

@@ -1,9 +1,9 @@
 """Observe which environment variables a program reads in its worker.
 
-``os.environ`` stays the object that it is; the dictionary below it is replaced by one that records
-which file reads which variable. Reads by C code (`getenv`) are not seen. An installed package with
-such code counts as reading the variables with its own prefixes; a library of the user's that can
-read the environment counts as reading all of it.
+``os.environ`` remains the same object. The dictionary inside it is replaced by one that records
+which file reads which variable. Reads by C code (`getenv`) are not seen. Therefore an installed
+package with such code counts as reading the variables with its own prefixes, and a library of the
+user's that can read the environment counts as reading all of it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ AT_START = (
     "PYTHONPLATLIBDIR", "PYTHONSAFEPATH", "PYTHONTRACEMALLOC", "PYTHONUSERBASE", "PYTHONUTF8",
     "PYTHONWARNDEFAULTENCODING", "PYTHONWARNINGS",
 )  # fmt: skip
-"""Read by the interpreter and its libraries as they start, which no Python code tells of.
+"""Variables that the interpreter and its libraries read when they start, unseen by Python code.
 
 ``OMP_*`` stands for all names that begin so, set or not. Of the interpreter's variables those are
 left out that only change what is shown or where bytecode lies, and that containers and editors set,
 such as ``PYTHONUNBUFFERED`` and ``PYTHONDONTWRITEBYTECODE``.
 """
 _OF_PACKAGES = {
-    "_cffi_backend": (ALL_VARIABLES,),  # calls whatever the program names
+    "_cffi_backend": (ALL_VARIABLES,),  # calls any function that the program names
     "torch": ("ATEN_*", "CUDA_*", "DNNL_*", "ONEDNN_*", "PYTORCH_*"),
     "jaxlib": ("CUDA_*", "DNNL_*", "JAX_*", "ONEDNN_*", "TF_*", "XLA_*"),
     "tensorflow": ("CUDA_*", "DNNL_*", "ONEDNN_*", "TF_*", "XLA_*"),
@@ -50,7 +50,7 @@ _SITE = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _SYSTEM_LIBRARIES = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 _READERS = (b"\0getenv\0", b"\0secure_getenv\0", b"\0environ\0", b"\0__environ\0")
 FUNCTIONS = frozenset(("getenv", "secure_getenv", "environ", "__environ", "_environ"))
-"""Names in the C library by which the environment is read."""
+"""Names in the C library with which code reads the environment."""
 
 _PASSES_ON = (os.sep + "subprocess.py",)
 _ASKS_FOR_SIZE = (os.sep + "shutil.py", "get_terminal_size")
@@ -61,9 +61,9 @@ _NOT_THE_USERS = (_PACKAGE, "<frozen")
 def is_noise(name: str, reader: str) -> bool:
     """Tell whether a file's read of a variable does not count as an input.
 
-    Variables whose values differ between two terminals, such as the width, count only if the
-    workspace's own code reads them: libraries read them for their output. A few
-    variables differ in every process and never count.
+    Variables that differ between terminals, such as the width, count only if the workspace's own
+    code reads them, since libraries read them only to format their output. A few variables that
+    differ in every process never count.
     """
     if name in NEVER:
         return True
@@ -114,7 +114,7 @@ class _Told(dict[bytes, bytes]):
             return
         self._tell(name)
         if super().__contains__(key):
-            self._own.add(key)  # once told is enough
+            self._own.add(key)  # each name is reported once
         elif not (is_installed(reader) or reader.startswith(_NOT_THE_USERS)):
             self._own.add(key)
             self._tell_asked(name)
@@ -166,7 +166,7 @@ _SKIPPED = (os.sep + "os.py", os.sep + "_collections_abc.py", "<frozen os>",
 
 
 def _reader(depth: int) -> str:
-    """Return the file of the code that reads a variable, behind the standard library's helpers."""
+    """Return the file of the code that reads a variable, skipping the standard library."""
     frame = sys._getframe(depth + 1)
     while frame.f_back is not None and (
         frame.f_code.co_filename.endswith(_SKIPPED)
@@ -182,14 +182,14 @@ def _reader(depth: int) -> str:
 def watch(
     tell: Callable[[str], None], tell_asked: Callable[[str], None], own: Iterable[str]
 ) -> None:
-    """Report once every name that is read from now on, or `ALL_VARIABLES` for an iteration.
+    """Report each name that is read from now on, once; `ALL_VARIABLES` stands for an iteration.
 
     Parameters
     ----------
     tell : callable
         Called with a name.
     tell_asked : callable
-        Also called with the name of an unset variable that the user's code reads.
+        Called, in addition, with the name of an unset variable that the user's code reads.
     own : iterable of str
         Names that the tool itself has set.
     """

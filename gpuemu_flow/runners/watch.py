@@ -38,5 +38,5 @@ class Watch:
         self._tell(memfd.FINISHING)
 
     def preparing(self) -> None:
-        """Tell the coordinator that inputs are being made, so that the time limit does not run."""
+        """Tell the coordinator that inputs are being made, which stops the program's time limit."""
         self._tell(memfd.PREPARING)

@@ -29,7 +29,7 @@ class Work(Protocol):
     """One case, in two steps, so that the caller may work in between."""
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the request to a worker, or return the Attempt that has already failed."""
+        """Send the request to a worker; return an Attempt only if it has already failed."""
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outcome, or raise CancelledRunError."""
@@ -55,7 +55,7 @@ class CaseToFile:
         self._checked = CheckedWork(inputs, checks)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the case to the worker, as `Work.begin` says."""
+        """Send the case to the worker; see `Work.begin`."""
         case = self._request.case
         if watches(self._checks):
             return self._checked.begin(worker_client)
@@ -64,7 +64,8 @@ class CaseToFile:
             "case": case.to_json(),
             "input_dtype": self._request.input_dtype,
         }
-        # Opened here: the worker need not reach the cache, and a program not know where it lies.
+        # Opened here, so that the worker needs no access to the cache, and the program not its
+        # path.
         fd = self._open()
         try:
             return worker_client.post(
@@ -115,7 +116,7 @@ class CaseToFile:
 
 @dataclass(frozen=True)
 class SharedInputs:
-    """Inputs that already lie in a worker's shared memory.
+    """Inputs that are already in a worker's shared memory.
 
     Attributes
     ----------
@@ -123,7 +124,7 @@ class SharedInputs:
         Shared memory of the worker that was to run the case.
     slots : mapping of str to Slot
     again : callable
-        Makes the inputs anew, for another worker.
+        Makes the inputs again, for another worker.
     """
 
     arena: Arena
@@ -139,7 +140,7 @@ class CallInMemory:
     outputs : dict of str to ndarray
         After `finish`: read-only views, valid until the session's next call.
     arena, slots
-        The shared memory, and the outputs' places in it; valid while the session lasts.
+        The shared memory, and the outputs' positions in it; valid while the session lasts.
     """
 
     def __init__(
@@ -152,12 +153,14 @@ class CallInMemory:
         index: int = 0,
         seed: int = 0,
         case: Case | None = None,
+        decoy: Arrays | None = None,
     ) -> None:
         self.outputs: dict[str, np.ndarray] = {}
         self.arena: Arena | None = None
         self.slots: dict[str, Slot] = {}
         self._checks = checks
         self._case = inputs if isinstance(inputs, Case) else case
+        self._decoy = decoy
         self._seed = inputs.seed if isinstance(inputs, Case) else seed
         self._dtype = dtype
         self._checked: CheckedWork | None = None
@@ -181,7 +184,7 @@ class CallInMemory:
         self._message["index"] = self._index = index
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the case to the worker, as `Work.begin` says."""
+        """Send the case to the worker; see `Work.begin`."""
         if watches(self._checks):
             return self._begin_checked(worker_client)
         shared = self._shared
@@ -202,7 +205,7 @@ class CallInMemory:
         )
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome, as `Work.finish` says."""
+        """Wait for the outcome; see `Work.finish`."""
         if watches(self._checks):
             return self._finish_checked(worker_client)
         attempt, answer = worker_client.collect(self._index)
@@ -225,6 +228,7 @@ class CallInMemory:
             None if follow else values,
             self._dtype,
             self._message["input_dtype"],
+            self._decoy,
         )
         self._checked = CheckedWork(inputs, self._checks)
         return self._checked.begin(worker_client)
@@ -240,7 +244,7 @@ class CallInMemory:
 
 @dataclass(frozen=True)
 class CallResult:
-    """The result of one of several calls: its outputs' places, and its `Outcome`."""
+    """The result of one of several calls: the positions of its outputs, and its `Outcome`."""
 
     slots: Mapping[str, Slot]
     violations: tuple[Failure, ...]
@@ -249,7 +253,7 @@ class CallResult:
 
 
 class CallMany:
-    """Several calls in one message, on inputs that all lie in the worker's memory.
+    """Several calls in one message, whose inputs are all in the worker's shared memory.
 
     Attributes
     ----------
@@ -292,7 +296,7 @@ class CallMany:
         )
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome, as `Work.finish` says."""
+        """Wait for the outcome; see `Work.finish`."""
         index = self._cases[0].index
         attempt, answer = worker_client.collect(index)
         if attempt.outcome.ok:

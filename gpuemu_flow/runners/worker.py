@@ -60,19 +60,19 @@ _OWN_RUNNERS = {
     "triton": ("triton_runner", "TritonRunner"),
     **dict.fromkeys(EMULATED, ("emulated", "EmulatedRunner")),
 }
-"""Module and class of the runners that only some programs need."""
+"""Module and class of each runner that only some programs need, by kind of program."""
 _SHIM = Path(__file__).with_name("shim.py")
 
 
 @dataclass(frozen=True)
 class Descriptors:
-    """A worker's equipment: its socket, status page and standard error."""
+    """A worker's file descriptors: its socket, status page, standard error and so on."""
 
     channel: int
     status: int
     stderr: int
     report: int
-    notices: int = -1  # where the fork server takes what traces this process
+    notices: int = -1  # socket over which the fork server gets the tracing descriptor
 
     def numbers(self) -> tuple[int, ...]:
         """Return all descriptors, in the constructor's order."""
@@ -99,7 +99,7 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
 
 
 def _foreign_command(program: Program, function: str) -> list[str]:
-    """Build the command that runs a program in another interpreter, maybe without this package."""
+    """Build the command that runs a program in another interpreter, which may lack this package."""
     inherited = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
     if not function:
@@ -110,7 +110,7 @@ def _foreign_command(program: Program, function: str) -> list[str]:
 
 
 class Worker:
-    """Serves one session until the coordinator closes its end."""
+    """Serves one session until the coordinator closes its end of the socket."""
 
     def __init__(self, given: Descriptors) -> None:
         channel = keep_high(given.channel)
@@ -213,7 +213,7 @@ class Worker:
         return {"type": "loaded", "error": None}
 
     def _job(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Run one of our own functions, with the program as its evaluator."""
+        """Run one of this package's functions, with an `Evaluator` of the program."""
         program = self._program = Program.from_json(message["program"])
         evaluator = jobs.Evaluator(
             program, lambda p: _runner(p, self._streams), self._watch, self._runner
@@ -232,7 +232,7 @@ class Worker:
         return {"type": "job", "serial": message["serial"], "error": None, "result": result}
 
     def _take_arenas(self, message: Mapping[str, Json]) -> None:
-        """Take over the shared memory that came with a message."""
+        """Keep the shared memory whose descriptors came with a message."""
         fds, self._reader.fds = self._reader.fds, []
         for name, fd in zip(("own", "peer") if "own" in message else ("peer",), fds, strict=False):
             arena = Arena(keep_high(fd))
@@ -330,7 +330,7 @@ class Worker:
         return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Make several calls up to the first that fails, which is then repeated separately."""
+        """Make several calls up to the first that fails, and return the results before it."""
         serial, checks = self._begin(message)
         self._take_arenas(message)
         done: list[_CallRecord] = []
@@ -379,7 +379,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class _CallRecord:
-    """A call whose outputs lie in shared memory."""
+    """A call whose outputs are in shared memory."""
 
     slots: dict[str, Slot]
     violations: tuple[Failure, ...]
@@ -396,7 +396,7 @@ class _CallRecord:
 
 
 class _StagingError(Exception):
-    """Raised if the blob cannot be written, which is no fault of the program."""
+    """Raised if the blob cannot be written; the program is not to blame."""
 
 
 def _stage(fd: int, executed: Executed) -> tuple[str, int]:
@@ -452,7 +452,7 @@ def main() -> NoReturn:
     """Start a worker in a fresh interpreter; arguments are descriptors and the parent's id."""
     *numbers, parent = (int(text) for text in sys.argv[1:7])
     keep_user_cache(sys.argv[7])
-    np.random.seed(0)  # numpy loads this module lazily; not in a program's time
+    np.random.seed(0)  # loads numpy.random, which is lazy, before a program runs
     become_worker(Descriptors(*numbers), parent=parent)
 
 

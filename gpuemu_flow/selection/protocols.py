@@ -1,4 +1,4 @@
-"""The parts of a workspace that selecting tasks needs; `engine.workspace.Workspace` has them."""
+"""Interfaces of a workspace for selecting tasks; `engine.workspace.Workspace` has them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SelectableRecord(Protocol):
     Attributes
     ----------
     parts : mapping of str to Json
-        The parts of the key under which it was stored.
+        The parts of the key under which the success was stored.
     """
 
     @property
@@ -32,7 +32,7 @@ class SelectableStates(Protocol):
     """The states of a workspace's tasks."""
 
     def record(self, name: str) -> SelectableRecord | None:
-        """Return the record of a task; None for a task that made nothing."""
+        """Return the record of a task; None if the task made nothing."""
 
     def has_failed(self, name: str) -> bool:
         """Tell whether a task's last attempt failed."""
@@ -72,4 +72,4 @@ class SelectableWorkspace(Protocol):
         """Return the members of `names` that may have to run."""
 
     def in_copy(self, folder: Path) -> SelectableWorkspace:
-        """Return the workspace of a copy of the files in another folder."""
+        """Return the workspace for a copy of the files in another folder."""

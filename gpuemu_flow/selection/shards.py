@@ -1,4 +1,4 @@
-"""Split a workspace's ops into shards, alike on every machine that sees the same files."""
+"""Split a workspace's ops into shards, equally on all machines that see the same files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_SHARDS = 10_000
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several parts of a workspace: the `index`-th, counted from 1, of `count`."""
+    """One of `count` parts of a workspace; `index` is counted from 1."""
 
     index: int
     count: int
@@ -36,17 +36,17 @@ class Shard:
 
 
 def subjects(graph: Graph) -> set[str]:
-    """Return the ops, kernels and rules of a graph, those that cannot be run here included."""
+    """Return the ops, kernels and rules of a graph, including those that cannot run here."""
     return {spec.subject for spec in graph.tasks.values()} | {skip.op for skip in graph.skips}
 
 
 def split(names: Iterable[str], seconds: Mapping[str, float], count: int) -> dict[str, int]:
     """Return the shard, from 1 to `count`, of each name.
 
-    The result depends on nothing but the arguments, so that all machines split alike. Names are
-    assigned longest duration first, each to the shard with the least total; a name without a known
-    duration counts as the median. If no duration is known, the shard of a name depends on nothing
-    but the name, so that adding a name moves no other name.
+    The result depends only on the arguments, so that all machines get the same split. Names are
+    assigned in order of duration, the longest first, each to the shard with the smallest total. A
+    name without a known duration counts as the median. If no duration is known, the shard of a name
+    depends only on the name, so that adding a name moves no other name.
     """
     names = sorted(names)
     known = [seconds[name] for name in names if name in seconds]
@@ -85,15 +85,15 @@ def owned(graph: Graph, root: Path, shard: Shard) -> set[str]:
 
 
 def split_digest(graph: Graph, root: Path, count: int) -> str:
-    """Return a sha256 that is equal only where the same names are split in the same way."""
+    """Return a sha256 that is equal only if the same names are split in the same way."""
     return digest_json(assignment(graph, root, count))
 
 
 def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> list[Problem]:
-    """Record the split of a shard that runs here; warn of shards split in another way.
+    """Record the split of a shard that runs here; warn if another shard was split differently.
 
-    Splits that differ only by added or removed ops give no warning. Splits by different files of
-    durations, or with and without such a file, do: they move ops between shards.
+    Splits that differ only by added or removed ops cause no warning. A different file of durations,
+    or the lack of one, causes a warning, since it moves ops between shards.
     """
     seconds = read_durations(root / DURATIONS_NAME)
     mine = [digest_json(seconds) if seconds else "", split_digest(graph, root, shard.count)]
@@ -117,17 +117,17 @@ def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> 
 
 
 _JUDGED = (stages.GENERATE, stages.COMPARE)
-"""Stages whose parameters say which cases there are, and how they are judged."""
+"""Stages whose parameters decide the cases and how they are judged."""
 
 
 def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
-    """Return for each op a digest of its cases and of the settings by which it is judged.
+    """Return for each op a digest of its cases and of the settings that judge them.
 
     Parameters
     ----------
     graph : Graph
     drawn : bool
-        True if the seed was drawn for this run: it is left out.
+        True if the seed was drawn for this run. The digest then leaves it out.
     """
     left_out = {"seed"} if drawn else set()
     found: dict[str, list[Json]] = {}
@@ -140,30 +140,30 @@ def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
 
 
 _OF_MACHINE = frozenset(("python", "sandbox", "tools", "unusable", "triton_version", "kind"))
-"""Parameters of tasks that say what a machine has, not what a commit holds."""
+"""Parameters of tasks that depend on the machine and not on the commit."""
 
 
 def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
-    """Return for each op, kernel and rule a digest of its code, as far as it is known beforehand.
+    """Return for each op, kernel and rule a digest of the code that is known before a run.
 
-    It covers the sources of its programs and of all that it needs, rules and kernels included, with
-    the files that globs of the configuration match, and the parameters of these programs. It is
-    equal on all machines with the same commit: outputs of rules are left out, as are files outside
-    of the repository.
+    A digest covers the sources and parameters of the item's programs, and of everything that the
+    item needs, such as rules and kernels, including files that globs of the configuration match. It
+    is equal on all machines with the same commit: outputs of rules and files outside of the
+    repository are left out.
 
     Parameters
     ----------
     graph : Graph
     files : FileTable
     top : Path
-        The repository, which holds the workspace.
+        The repository that contains the workspace.
     """
     left_out = {output for spec in graph.tasks.values() for output in spec.outputs}
-    # Each machine has an interpreter of its own.
+    # Each machine has a different interpreter.
     left_out |= {spec.params.to_json().get("python", "") for spec in graph.tasks.values()}
     members: dict[str, list[str]] = {}
     for name, spec in graph.tasks.items():
-        # Compiled code is taken out of a build only where there is a compiler.
+        # Compiled code comes from a build only if there is a compiler.
         if spec.stage != stages.CODE:
             members.setdefault(spec.subject, []).append(name)
     return {
@@ -196,12 +196,13 @@ def durations_text(seconds: Mapping[str, float]) -> str:
 
 
 def read_durations(path: Path) -> dict[str, float]:
-    """Return the seconds of each op that a file of durations gives; empty without a file.
+    """Return the seconds of each op in a file of durations; empty if there is no file.
 
     Raises
     ------
     UsageError
-        ``durations-unreadable``: without the file, this shard would split differently.
+        ``durations-unreadable``. An unreadable file is not ignored, since this shard would then be
+        split differently.
     """
     try:
         with path.open("rb") as file:

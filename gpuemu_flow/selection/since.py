@@ -1,4 +1,4 @@
-"""The tasks that a change touches: those that differ between a commit and the working tree."""
+"""Find the tasks that a change touches: they differ between a commit and the working tree."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _PLAIN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
 def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
-    """Return the tasks that changed since the working tree left `ref`, and their dependents.
+    """Return the tasks that changed since the history branched off `ref`, and their dependents.
 
-    The commit where the two histories parted is laid out beside the workspace and compiled; a task
-    is touched where its programs, its part of the configuration or its inputs differ, committed or
-    not. The observed inputs of its program count, too: files, folders that it listed, and paths
-    that it looked for in vain. Of files that were observed, those count as well that git calls
-    unchanged because its attributes normalise them, or because it does not record permissions.
-    Files that git ignores are taken to have changed, since git does not record their content. If a
-    program was never run in its present version, its inputs are unknown, so that changed files that
-    no task names are taken to be among them. If that commit has no configuration that can be read,
-    all tasks are touched.
+    The commit at which the two histories branched is extracted to another folder and compiled. A
+    task is touched if its programs, its part of the configuration or its inputs differ, committed
+    or not. The observed inputs of its program count, too: files, folders that it listed, and paths
+    that it looked for in vain. Observed files that git reports as unchanged are compared, too: its
+    attributes may normalise their content, and it may not record their permissions.
+
+    Files that git ignores count as changed, since git does not record their content. If a program
+    was never run in its present version, its inputs are unknown, so changed files that no task
+    names count as its inputs. If the extracted commit has no readable configuration, all tasks are
+    touched.
 
     Raises
     ------
@@ -50,8 +51,8 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
     differ, named = _different(workspace, top, base)
     never_run, as_another = _unobserved(workspace)
     named |= _named_files(workspace)
-    # A file that a program or the configuration consists of concerns those that name it. Who reads
-    # any other is known of programs that were observed.
+    # A source file concerns the tasks that name it. For other files, the readers are known if their
+    # programs were observed.
     if _inputs(workspace, change.written) - named:
         differ |= never_run | as_another
     elif as_another and _ignored(workspace, top):
@@ -98,7 +99,7 @@ def _is_as_checked_out(top: Path, base: str, name: str) -> bool:
 
 
 def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
-    """Return the tasks whose programs were never run, and those that ran as another version."""
+    """Return the tasks whose programs were never run, or have changed since they ran."""
     states = workspace.states()
     never_run, as_another = set[str](), set[str]()
     for name, spec in workspace.graph.tasks.items():
@@ -115,7 +116,7 @@ def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
 
 
 def _named_files(workspace: SelectableWorkspace) -> set[str]:
-    """Return the files that the tasks and the configuration consist of."""
+    """Return the source files of the tasks and the files of the configuration."""
     tasks = workspace.graph.tasks.values()
     own = {path for spec in tasks for path in (*spec.sources, *spec.outputs)}
     own.update(path for path, _ in workspace.snapshot.basis.config)
@@ -123,7 +124,7 @@ def _named_files(workspace: SelectableWorkspace) -> set[str]:
 
 
 def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -> Unknown:
-    """Return the files of the repository that git does not track and that no rule makes."""
+    """Return an `Unknown`, which recognises files that git does not track and no rule makes."""
     listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     known = {f"{top}/{name}" for name in listed.split("\0") if name}
     tasks = workspace.graph.tasks.values()
@@ -132,7 +133,7 @@ def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -
 
 
 def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
-    """Tell whether git ignores a file that a program may read: no cache of ours or of Python's."""
+    """Tell whether git ignores a file that may be an input: any except our cache and bytecode."""
     listed = _git(
         top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
     )
@@ -140,7 +141,7 @@ def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
 
 
 def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
-    """Resolve paths, and omit those that are no inputs: our cache and Python's bytecode."""
+    """Resolve paths, leaving out those that cannot be inputs: our cache and Python's bytecode."""
     cache = os.path.realpath(workspace.cache.folder)
     found = {os.path.realpath(path) for path in paths}
     return {
@@ -151,7 +152,7 @@ def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
 
 
 def _parting(root: Path, ref: str) -> str:
-    """Return the commit where the history of `ref` and the present one parted."""
+    """Return the last commit that the present history and the history of `ref` share."""
     if not ref or ref.startswith("-") or "\0" in ref:
         raise _bad_ref(ref, "it is no name of a commit")
     commit = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", ref=ref).strip()
@@ -171,14 +172,14 @@ def _change(top: Path, base: str) -> Change:
 
 
 def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[set[str], set[str]]:
-    """Compare the tasks with those of a commit.
+    """Compare the tasks with the tasks of a commit.
 
     Returns
     -------
     differ : set of str
-        Tasks whose own parts differ, and all tasks that the commit lacks.
+        Tasks whose own parts differ, and tasks that the commit does not have.
     named : set of str
-        The present paths of the files that the commit's tasks consist of.
+        The present paths of the source files of the commit's tasks.
     """
     tasks = workspace.graph.tasks
     inside = workspace.root.relative_to(top.resolve()).as_posix()
@@ -189,7 +190,7 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
         tree = base if inside == "." else f"{base}:{inside}"
         try:
             _git(top, "read-tree", tree, more=index)
-        except UsageError:  # the workspace was not there
+        except UsageError:  # the commit has no workspace there
             return set(tasks), set()
         _git(top, "checkout-index", "--all", "--quiet", f"--prefix={folder}/", more=index)
         config = folder / workspace.config_path.name
@@ -206,7 +207,7 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
 
 
 def _parts(workspace: SelectableWorkspace, spec: TaskSpec) -> Json:
-    """Return the parts of a task, without outputs of other tasks, which have their own parts."""
+    """Return the parts of a task's key, without outputs of other tasks."""
     parts = workspace.states().static_parts(spec)
     inputs = [[source.role, source.task] for source in spec.inputs]
     return [parts.code, parts.params, inputs, list(spec.outputs), list(spec.packages)]

@@ -24,7 +24,7 @@ class Change:
     written : set of str
         All files that differ.
     moved : set of str
-        Files that appeared, vanished, or are of another kind or mode.
+        Files that were created or deleted, or whose type or mode differs.
     before : callable
         Returns all files of the commit.
     """
@@ -63,13 +63,13 @@ class Change:
         return found
 
     def tasks(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks of which an observed input was touched.
+        """Return the tasks that have a touched observed input.
 
         Parameters
         ----------
         observed : ObservedSets
         path_of : callable
-            Returns the absolute path of a member of a set.
+            Returns the absolute path of an observed input, given its name in the set.
         """
         if not self.written:
             return set()
@@ -92,7 +92,7 @@ class Change:
         )
 
     def _spellings(self, path: str) -> tuple[str, ...]:
-        """Return a path of the repository, and the path that it resolves to."""
+        """Return a path and the path that it resolves to, unless outside of the repository."""
         known = self._spelled.get(path)
         if known is None:
             found = dict.fromkeys((os.path.normpath(path), os.path.realpath(path)))
@@ -128,7 +128,7 @@ class Unknown:
     known : set of str
         All files that git tracks or does not ignore, those of the commit, and the outputs of rules.
     cache : str
-        The cache's folder, which holds no inputs.
+        The cache's folder, which contains no inputs.
     """
 
     top: str
@@ -148,13 +148,14 @@ class Unknown:
 
 
 def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str]]) -> Change:
-    """Read the answers of ``git diff --raw -z`` and ``git ls-files --others -z``.
+    """Parse the outputs of ``git diff --raw -z`` and ``git ls-files --others -z``.
 
     Parameters
     ----------
     top : str
         The repository.
     raw, untracked : str
+        The outputs of the two commands.
     before : callable
         Returns all files of the commit.
     """
@@ -163,14 +164,14 @@ def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str
     for about, name in zip(words[::2], words[1::2], strict=False):
         old, new, *_ = about.lstrip(":").split(" ")
         written.add(f"{top}/{name}")
-        if old != new:  # modes: another kind, other permissions, or 0 where there is no file
+        if old != new:  # modes: file type and permissions, or 0 for no file
             moved.add(f"{top}/{name}")
     others = {f"{top}/{name}" for name in untracked.split("\0") if name}
     return Change(top, written | others, moved | others, before)
 
 
 def _folders(path: str, top: str) -> Iterator[str]:
-    """Yield the folders of a file from the innermost up to the repository's."""
+    """Yield the folders that contain a file, from the innermost up to the repository."""
     while len(path) > len(top):
         path = path.rpartition("/")[0]
         yield path

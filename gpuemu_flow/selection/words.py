@@ -1,4 +1,4 @@
-"""The tasks that a command line selects: words, and sets such as ``@changed``."""
+"""Select tasks by the words of a command line, and by sets such as ``@changed``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def select(
     Parameters
     ----------
     words : iterable of str
-        As `Graph.select` takes them, and the names in `SETS`; none means all.
+        Words of `Graph.select`, and names in `SETS`; empty for all tasks.
     dtypes : iterable of str
-        Keep only tasks of these dtypes; none means all.
+        Keep only tasks of these dtypes; empty for all dtypes.
 
     Raises
     ------
     UsageError
-        As `Graph.select` does; ``unknown-set`` for another word that begins with ``@``.
+        The errors of `Graph.select`; ``unknown-set`` for another word that begins with ``@``.
     """
     graph, words = workspace.graph, list(words)
     named = [word for word in words if not is_set(word) or word in graph.groups]

@@ -83,13 +83,12 @@ def replace_file(path: Path, data: bytes) -> None:
         ``cache-disk-full`` or ``cache-not-writable``; the old file is still there.
     """
     with disk_errors(path):
-        handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
-        temporary = Path(name)
+        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            temporary.replace(path)
+            os.replace(temporary, path)  # noqa: PTH105 - for each task
         except BaseException:
             with contextlib.suppress(OSError):
-                temporary.unlink()
+                os.unlink(temporary)  # noqa: PTH108
             raise

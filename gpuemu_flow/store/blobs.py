@@ -171,6 +171,8 @@ class BlobStore:
         (int, int)
             Files and bytes deleted.
         """
+        if self.volume() <= size_limit:
+            return 0, 0
         kept = set() if self._is_new() else {self._name(digest) for digest in keep}
         files: list[tuple[float, int, Path]] = []
         total = 0
@@ -192,8 +194,7 @@ class BlobStore:
 
     def volume(self) -> int:
         """Return the bytes that all blobs take."""
-        found = self._files.list_files(self.folder, SUFFIX, depth=1)
-        return sum(path.lstat().st_size for path in found)
+        return self._files.volume(self.folder, SUFFIX, depth=1)
 
     def verify(self) -> list[str]:
         """Read every blob, and list the names of those that were damaged and set aside."""

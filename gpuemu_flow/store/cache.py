@@ -139,6 +139,7 @@ class JsonStore:
         self._folder = folder
         self._files = PrivateFolder(folder.parent)
         self._database = folder / "cache.db"
+        self._database_name = str(self._database)
         self._set_aside = set_aside
         self._damaged = 0
         self._size_limit = size_limit
@@ -185,7 +186,7 @@ class JsonStore:
 
     def _inode_now(self) -> int | None:
         try:
-            return self._database.stat().st_ino
+            return os.stat(self._database_name).st_ino  # noqa: PTH116 - at each request
         except OSError:
             return None
 

@@ -250,7 +250,7 @@ class ResultStore:
 
     def _load(self) -> None:
         self._read_all()
-        self._prune(time.time_ns())
+        self.prune()
 
     def _read_all(self) -> None:
         for key in tuple(self._records):
@@ -340,10 +340,6 @@ class ResultStore:
         with self._lock:
             for stored in added:
                 self._index(stored)
-            stale = self._stale(time.time_ns()) if self._is_due() else []
-        self._delete(stale)
-        if stale:
-            self._collect()
         return added
 
     def _take(
@@ -384,7 +380,9 @@ class ResultStore:
             finally:
                 os.close(descriptor)
 
-    def _is_due(self) -> bool:
+    @property
+    def is_due(self) -> bool:
+        """Tell whether there is enough to `prune`."""
         return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK
 
     def _stale(self, now_ns: int) -> list[str]:
@@ -408,10 +406,13 @@ class ResultStore:
         if not keys:
             del self._by_seed[stored.seed]
 
-    def _prune(self, now_ns: int) -> None:
+    def prune(self) -> None:
+        """Delete results that are too many or too old; only the process that writes may."""
         with self._lock:
-            stale = self._stale(now_ns)
-        self._delete(stale)
+            stale = self._stale(time.time_ns())
+        for start in range(0, len(stale), PRUNE_SLACK):
+            with self._writing:  # else calls that store results would poll for SQLite's lock
+                self._delete(stale[start : start + PRUNE_SLACK])
         if stale:
             self._collect()
 

@@ -34,7 +34,7 @@ from gpuemu_flow.tasks.base import (
 )
 from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.parts.outputs import heal_missing
-from gpuemu_flow.tasks.parts.planned import read_cases, read_samples
+from gpuemu_flow.tasks.parts.planned import read_planned
 from gpuemu_flow.types import (
     Case,
     CheckResult,
@@ -53,11 +53,11 @@ BATCH = 32  # cases per message to a worker: enough to hide the round trip, few 
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Judge every case of one op and dtype that has no verdict yet."""
     begin = time.perf_counter()
-    cases, samples = read_cases(spec, context), read_samples(spec, context)
+    cases, samples = read_planned(spec, context)
     manifests = {
         source.role: read_manifest(context.cache.folder / source.path, source.role)
         for source in spec.inputs
-        if source.role in (stages.GENERATE, stages.OP, stages.REFERENCE)
+        if source.role in (stages.OP, stages.REFERENCE)
     }
     expected_dtypes = manifests["reference"]["expected_dtypes"]
     pairs = _pairs(cases, manifests["op"]["outcomes"], manifests["reference"]["outcomes"])

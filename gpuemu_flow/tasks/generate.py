@@ -7,12 +7,13 @@ the same.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.cases.generated_values import case_fault
-from gpuemu_flow.cases.op_schema import schema_from_json
+from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
 from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import op_samples
+from gpuemu_flow.cases.samples import SAMPLED, sample_cases
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.judging.generated import usable, with_generated
 from gpuemu_flow.observed import Observation
@@ -38,22 +39,7 @@ VERSION = stages.VERSIONS[STAGE]
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Plan the cases of one op and dtype."""
     params = params_of(GenerateParams, spec.params)
-    schema = schema_from_json(spec.settings["schema"])
-    cases = plan_cases(
-        schema,
-        seed=params.seed,
-        dtype=spec.dtype,
-        count=params.count,
-        strategies=params.strategies,
-        layouts=params.layouts,
-    )
-    samples = op_samples(
-        schema,
-        seed=params.samples_seed,
-        dtype=spec.dtype,
-        strategies=params.strategies,
-        layouts=params.layouts,
-    )
+    cases, samples = _planned(schema_from_json(spec.settings["schema"]), spec.dtype, params)
     used = Discovered()
     executed = True
     generators = generators_of(spec.settings)
@@ -96,6 +82,18 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         values={"cases": len(cases)},
         discovered=used,
     )
+
+
+def _planned(schema: OpSchema, dtype: str, params: GenerateParams) -> tuple[list[Case], list[Case]]:
+    """Return the cases, and the samples that show the op's traits."""
+    plan = functools.partial(
+        plan_cases, schema, dtype=dtype, strategies=params.strategies, layouts=params.layouts
+    )
+    if params.seed == params.samples_seed:  # the shorter plan is the beginning of the longer one
+        longer = plan(seed=params.seed, count=max(params.count, SAMPLED))
+        return longer[: params.count], sample_cases(longer)
+    samples = sample_cases(plan(seed=params.samples_seed, count=SAMPLED))
+    return plan(seed=params.seed, count=params.count), samples
 
 
 class _SharedCases:

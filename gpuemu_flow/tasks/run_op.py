@@ -14,7 +14,7 @@ from gpuemu_flow.runners.api import Request
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.parts.execute import execute
-from gpuemu_flow.tasks.parts.planned import read_cases
+from gpuemu_flow.tasks.parts.planned import read_planned
 
 STAGE = stages.OP
 VERSION = stages.VERSIONS[STAGE]
@@ -22,12 +22,13 @@ VERSION = stages.VERSIONS[STAGE]
 
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Run the op on the cases that have no result yet."""
+    cases, _ = read_planned(spec, context)
     execution = execute(
         spec,
         context,
         program=program_of(spec.settings),
         code=code,
-        requests=[Request(case) for case in read_cases(spec, context)],
+        requests=[Request(case) for case in cases],
         checks=FULL_CHECKS,
     )
     content = {"stage": STAGE, "version": VERSION, "outcomes": execution.records()}

@@ -23,12 +23,13 @@ from gpuemu_flow.judging.reference_dtypes import (
 from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.runners.kept import KeptWorker
+from gpuemu_flow.runners.timeouts import was_given_up
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.tasks.parts.execute import BatchOutcomes, execute
-from gpuemu_flow.tasks.parts.planned import read_cases, read_samples
+from gpuemu_flow.tasks.parts.planned import read_planned
 from gpuemu_flow.types import Json
 
 STAGE = stages.REFERENCE
@@ -40,9 +41,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     program = program_of(spec.settings)
     begun = context.inputs.now()
     asked = params_of(ReferenceParams, spec.params).dtype
-    cases = read_cases(spec, context)
-
-    samples = read_samples(spec, context)
+    cases, samples = read_planned(spec, context)
 
     def execute_all(requests: Sequence[Request], kept: KeptWorker) -> BatchOutcomes:
         return execute(
@@ -61,19 +60,25 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     refused = cases
     for input_dtype in dtypes_to_try(widened=widens(spec.dtype, asked)):
         if refused:
+            requests = [Request(case, input_dtype) for case in refused]
+            probes = [Request(probe_case(samples))] if input_dtype == WIDE else []
             with KeptWorker() as kept:
-                found = execute_all([Request(case, input_dtype) for case in refused], kept)
+                found = execute_all([*requests, *probes], kept)
                 runs.append(found)
-                records.update({record["index"]: record for record in found.records()})
-                if input_dtype == WIDE:
-                    probe = execute_all([Request(probe_case(samples))], kept)
-                    runs.append(probe)
-                    expected = expected_dtypes(probe.outcomes[0], found.outcomes, spec.dtype)
+                outcomes = found.outcomes[: len(requests)]
+                of_cases = found.records()[: len(requests)]
+                records.update({record["index"]: record for record in of_cases})
+                if probes:
+                    probe = found.outcomes[-1]
+                    if was_given_up(probe):
+                        runs.append(execute_all(probes, kept))
+                        probe = runs[-1].outcomes[0]
+                    expected = expected_dtypes(probe, outcomes, spec.dtype)
                 elif not expected:
-                    ran = next((o for o in found.outcomes if o.ok), found.outcomes[0])
+                    ran = next((o for o in outcomes if o.ok), outcomes[0])
                     expected = own_dtypes(ran, spec.dtype)
                 _keep_for_judge(context, kept, [each.used for each in runs], begun)
-            pairs = zip(refused, found.outcomes, strict=True)
+            pairs = zip(refused, outcomes, strict=True)
             refused = [case for case, outcome in pairs if not outcome.ok]
     content = {
         "stage": STAGE,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN_FAILURES = 3
 _BY_WEIGHT = (Verdict.PASSED, Verdict.SKIPPED, Verdict.INCONCLUSIVE)
-"""Verdicts from the lightest on; those that are not here weigh most."""
+"""Verdicts in the order of their weight; any other verdict weighs most."""
 
 
 class GpuemuCase(Mapping[str, "NDArray[Any]"]):
@@ -29,7 +29,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     ----------
     op, dtype : str
     result : CheckResult or None
-        Set by `check`: the worst verdict, where it was called several times.
+        Set by `check`; the worst result if it was called several times.
     error : Exception or None
         Exception of the first `check` that did not pass, even if the test caught it.
     reported : bool
@@ -72,7 +72,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def index(self) -> int:
-        """Return the place among the op's cases."""
+        """Return the position among the op's cases."""
         return self._case.index
 
     @property
@@ -87,7 +87,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def target(self) -> str | None:
-        """Return the input that `layout` and `strategy` apply to; None: all."""
+        """Return the input that `layout` and `strategy` apply to; None if they apply to all."""
         return self._case.target
 
     @property
@@ -198,9 +198,9 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         Raises
         ------
         Exception
-            As `check` raised it first.
+            The first exception that `check` raised.
         pytest.skip.Exception
-            A case of which nothing could be judged.
+            Nothing of a case could be judged.
         """
         __tracebackhide__ = True
         with self._checking:
@@ -216,7 +216,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
                 raise self.error
 
     def _judged(self, output: Any) -> CheckResult:
-        """Judge the value that a test passed to `check`: an error unless it is an output."""
+        """Judge the value that a test passed to `check`; a value that is no output is an error."""
         __tracebackhide__ = True
         from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
         from gpuemu_flow.runners.api import OpError  # noqa: PLC0415

@@ -66,7 +66,7 @@ def make_client(config: pytest.Config) -> Client:
 
 
 def call_per_op(item: pytest.Function) -> bool | None:
-    """Run a test of a whole op case by case; do nothing for a test of one case."""
+    """Run a test of a whole op case by case and return True; return None for other tests."""
     fixture = item.funcargs[FIXTURE]
     about = item.callspec.params[FIXTURE] if hasattr(item, "callspec") else None
     if not isinstance(fixture, GpuemuCase) or not isinstance(about, Item):

@@ -27,12 +27,12 @@ class MarkArguments:
     ----------
     op : str
     cases : int or None
-        Per dtype; None: as configured.
+        Cases per dtype; None for the configured number.
     dtypes, strategies, layouts : tuple of str
-        Empty: as configured.
+        Empty for the configured ones.
     seed : int or None
     per_op : bool
-        One test for all cases of a dtype.
+        True for one test that runs all cases of a dtype.
     """
 
     op: str

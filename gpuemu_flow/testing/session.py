@@ -49,7 +49,7 @@ class PytestSession:
 
     @cached_property
     def configured(self) -> Config:
-        """Return the configuration, enough for collection; the workspace is opened to run tests."""
+        """Return the configuration, which suffices for collection: tests open the workspace."""
         from gpuemu_flow.config.load import find_config, load_config  # noqa: PLC0415
 
         return load_config(find_config(self.root, self.environ), environ=self.environ)
@@ -75,7 +75,7 @@ class PytestSession:
         for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
             if given is not None:
                 return given
-        # A workspace that wants another seed each time: the same one in all workers of xdist.
+        # The workspace asks for a new seed in each run; all workers of xdist must get the same one.
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(id(self)) + os.urandom(8).hex()
         self.given_seed = int.from_bytes(hashlib.sha256(run.encode()).digest()[:6], "big")
         return self.given_seed

@@ -18,7 +18,7 @@ LOOK_ANYWAY_MS = 200  # network file systems send no events
 
 
 class Alarm(Protocol):
-    """A wait that ends when something may have been saved."""
+    """Waits until something may have been saved."""
 
     def wait(self, folders: frozenset[str]) -> None:
         """Wait for an event in one of `folders`, or for a limited time."""
@@ -33,7 +33,7 @@ class Polling:
 
 
 class Events:
-    """Alarm by the operating system's events (watchfiles); polls once they are unavailable."""
+    """Alarm that uses the operating system's events (watchfiles); polls if there are none."""
 
     def __init__(self) -> None:
         self._folders: frozenset[str] = frozenset()
@@ -82,7 +82,7 @@ def open_alarm(*, poll: bool) -> Iterator[Alarm]:
 
 
 def wait_for_save(files: FileWatch, alarm: Alarm) -> set[str]:
-    """Wait until something watched is saved and no longer changing; return its paths."""
+    """Wait until watched files are saved and no longer change; return their paths."""
     found = files.saved()
     while not found:
         alarm.wait(files.folders)

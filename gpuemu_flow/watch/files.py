@@ -1,4 +1,4 @@
-"""The files that a workspace's results depend on, and which of them were saved."""
+"""Watch the files that a workspace's results depend on, and find those that were saved."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpuemu_flow.inputs.listings import SHOWN
 from gpuemu_flow.inputs.plan import CACHE_NAME
 from gpuemu_flow.quick_dataclass import dataclass
 
-MOST_FOLDERS = 2000  # each costs a system call per look
-MOST_FILES = 2000  # those that may fix a broken configuration, such as a script made executable
+MOST_FOLDERS = 2000  # each costs a system call per check
+MOST_FILES = 2000  # files that may fix a broken configuration
 _TICKS_NS = 50_000_000
 _NEVER_SOURCES = frozenset({"__pycache__", "node_modules", CACHE_NAME})
 _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml")
@@ -25,19 +25,19 @@ _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml
 
 @dataclass
 class FileWatch:
-    """Files and folders of one workspace, as they were when last looked at.
+    """Watched files and folders of one workspace, with their last known state.
 
-    A file counts as saved when its stamp changed; the engine finds out whether its content changed.
+    A file counts as saved if its stamp changed; the engine finds out whether its content changed.
     Folders are watched for new entries: a script that was missing, a module that now shadows
-    another, a new match of ``depends``.
+    another, or a new match of ``depends``.
 
     Attributes
     ----------
     root : Path
         The workspace.
     anything : bool
-        True if every new name in a folder counts. While the configuration is valid only sources
-        count, so that files that programs write do not start the next run.
+        True if every new name in a folder counts. While the configuration is valid, only sources
+        count, so that files that programs write do not start another run.
     """
 
     root: Path
@@ -58,7 +58,7 @@ class FileWatch:
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
 
     def refresh(self) -> None:
-        """Record the present state as known.
+        """Record the present state, with which `saved` compares later states.
 
         Call it before a run, so that nothing saved later is missed.
         """
@@ -68,14 +68,14 @@ class FileWatch:
         self._shown = {(kind, path): SHOWN[kind](path) for kind, path in self._shown}
 
     def follow(self, workspace: Workspace, tasks: Iterable[str]) -> None:
-        """Watch the inputs of the given tasks; those watched already keep their known state.
+        """Watch the inputs of the given tasks; already watched files keep their known state.
 
         Call it again after a run, which may have observed further inputs.
         """
         tasks = list(tasks)
         graph, basis = workspace.graph, workspace.snapshot.basis
         paths = {str(self.root / p) for name in tasks for p in graph.tasks[name].sources}
-        # What rules make is no source: a run that makes it would set off the next.
+        # Outputs of rules are no sources: a run that makes them would start the next run.
         paths -= {str(self.root / p) for spec in graph.tasks.values() for p in spec.outputs}
         paths |= {path for path, _ in basis.config}
         observed, shown = _observed(workspace, tasks)
@@ -101,7 +101,7 @@ class FileWatch:
         self._folders = {f: known[f] if f in known else _look_into(f) for f in folders}
 
     def saved(self) -> set[str]:
-        """Return the paths that changed, appeared or vanished since `refresh`."""
+        """Return the paths that were changed, created or deleted since `refresh`."""
         found = {path for path, known in self._files.items() if stamp_of(path) != known}
         found |= {path for (kind, path), seen in self._shown.items() if SHOWN[kind](path) != seen}
         moved: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
@@ -120,7 +120,7 @@ class FileWatch:
             for pattern, matches in self._globs.items():
                 changed = set(glob_files(self.root, pattern)) ^ set(matches)
                 appeared |= {str(self.root / path) for path in changed}
-        if not appeared:  # then they need not be looked into again
+        if not appeared:  # then these folders need not be listed again
             self._folders.update({f: known for f, known in moved.items() if _is_past(known[0])})
         found |= appeared
         prefix = f"{self.root}/"
@@ -130,16 +130,16 @@ class FileWatch:
 def _observed(
     workspace: Workspace, tasks: Iterable[str]
 ) -> tuple[dict[str, Stamp | None], dict[tuple[str, str], object]]:
-    """List observed inputs: files with the stamps last read, and paths that were looked up.
+    """List observed inputs: files with their last known stamps, and paths that were looked up.
 
-    A path that was looked up is listed with its kind, one of `SHOWN`.
+    A path that was looked up is listed together with the type of look-up, one of `SHOWN`.
     """
     names, lookup = workspace.snapshot.observed.names(tasks), workspace.inputs
-    entries = workspace.snapshot.files.entries
+    files = workspace.snapshot.files
     found: dict[str, Stamp | None] = {}
     for member in names.files:
-        path, known = lookup.path(member), entries.get(lookup.key(member))
-        found[path] = stamp_of(path) if known is None else known[0]
+        path, known = lookup.path(member), files.stamp(lookup.key(member))
+        found[path] = stamp_of(path) if known is None else known
     found.update({lookup.path(member): None for member in names.missed})
     for package in names.packages:
         found.update({record: stamp_of(record) for record in lookup.records(package)})
@@ -155,7 +155,7 @@ def _observed(
 
 
 def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
-    """Return a folder's stamp and the names in it that may matter."""
+    """Return a folder's stamp, and the names in it that may be inputs."""
     stamp = stamp_of(folder)
     try:
         names = frozenset(
@@ -169,12 +169,12 @@ def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
 
 
 def _is_past(stamp: Stamp | None) -> bool:
-    """Tell whether a stamp is old enough that any later change gives another stamp."""
+    """Tell whether a stamp is so old that any later change will give another stamp."""
     return stamp is None or max(stamp[:2]) < time.time_ns() - _TICKS_NS
 
 
 def _source_folders(root: Path) -> Iterator[str]:
-    """Yield `root` and the folders below it that may hold sources, at most `MOST_FOLDERS`."""
+    """Yield `root` and the folders below it that may contain sources, at most `MOST_FOLDERS`."""
     left = MOST_FOLDERS
     for folder, names, _ in os.walk(root):
         yield folder

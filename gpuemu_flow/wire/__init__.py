@@ -2,4 +2,5 @@
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 512 << 20
-"""Larger messages are refused: by the clients with an error, by the daemon's transport unread."""
+"""Maximum size of a message in bytes. Clients refuse larger messages with an error, and the
+daemon's transport refuses them unread."""

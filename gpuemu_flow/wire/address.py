@@ -1,4 +1,4 @@
-"""Sockets of daemons: the default one, and one for each workspace and user."""
+"""Find the sockets of daemons: the default one, and one for each workspace and user."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpuemu_flow.types import Json
 
 CONFIG_NAME = "gpuemu.toml"
 DEFAULT_FOLDER, DEFAULT_NAME = ".gpuemu", "gpuemu.sock"
-MAX_PATH_BYTES = 103 if os.uname().sysname == "Darwin" else 107  # sun_path, less its final NUL
+MAX_PATH_BYTES = 103 if os.uname().sysname == "Darwin" else 107  # sun_path without its final NUL
 
 
 def find_config(start: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the configuration of the workspace that `start` belongs to, or None if there is none.
+    """Return the configuration of the workspace that contains `start`, or None if there is none.
 
     The folder of the returned path is the workspace; links in the folder's path are resolved.
     """
@@ -39,7 +39,7 @@ def home(environ: Mapping[str, str]) -> Path:
 
 
 def default_socket(environ: Mapping[str, str]) -> Path:
-    """Return the socket where the published client looks, whatever else is configured."""
+    """Return the socket that the published client uses unless it is configured otherwise."""
     return home(environ) / DEFAULT_FOLDER / DEFAULT_NAME
 
 
@@ -64,7 +64,7 @@ def fits(path: Path) -> bool:
 
 
 def is_private(folder: Path) -> bool:
-    """Tell whether a folder is a real one, owned by us, and closed to everyone else."""
+    """Tell whether a folder is no link, belongs to this user, and is closed to everyone else."""
     try:
         status = folder.lstat()
     except OSError:
@@ -79,8 +79,8 @@ def is_private(folder: Path) -> bool:
 def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
     """Return the information file of a workspace's daemon; None if no daemon was started.
 
-    The file stays behind when a daemon is killed, so that only a request to the daemon shows
-    whether it still runs.
+    The file remains if a daemon is killed, so only a request to the daemon shows whether it still
+    runs.
     """
     for folder in user_folders(environ):
         if not is_private(folder):

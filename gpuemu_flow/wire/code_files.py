@@ -1,4 +1,4 @@
-"""The files of the code that a client ran, as a request names them."""
+"""Rules for the files of a client's code that a request names."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ MAX_PATH = 4096
 
 
 def is_plain(path: str) -> bool:
-    """Tell whether a path is absolute, printable and not too long: no other path is sent."""
+    """Tell whether a path is absolute, printable and not too long; other paths are not sent."""
     return path.startswith(os.sep) and len(path) <= MAX_PATH and path.isprintable()

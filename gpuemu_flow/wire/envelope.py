@@ -1,8 +1,8 @@
-"""The envelope: one flat JSON object per message, long base64 texts cut out before parsing.
+"""Read and write messages: flat JSON objects, whose base64 texts bypass the JSON parser.
 
 Parsing megabytes of base64 as a JSON string takes many times as long as decoding it, and holds the
-interpreter's lock meanwhile. So the text of every long ``"data"`` value is cut out first and a
-short token, which nobody else can know, is parsed in its place; writing works the same way.
+interpreter's lock meanwhile. So every long ``"data"`` text is cut out first, and a short token,
+which nobody else can know, is parsed in its place. Writing works the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
-CUT_FROM = 1 << 10  # bytes of base64 below which cutting costs more than it saves
+CUT_FROM = 1 << 10  # minimum size of base64 in bytes for which cutting saves time
 _KEY = b'"data"'
 _OPENING = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*"')
 _QUOTE, _BACKSLASH = b'"', b"\\"
@@ -40,7 +40,7 @@ class Base64:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A message that is JSON already, in ASCII and without NaN or infinity."""
+    """A message that is already JSON, in ASCII and without NaN or infinity."""
 
     text: str
 
@@ -59,11 +59,11 @@ class ParsedMessage:
     _cut: dict[str, memoryview] = field(default_factory=dict)
 
     def text(self, value: str) -> str | memoryview:
-        """Return the text of a string value: the value itself or, for a token, the text cut out."""
+        """Return the text of a string value; if the value is a token, the text that was cut out."""
         return self._cut.get(value, value)
 
     def part(self, fields: dict[str, Json]) -> ParsedMessage:
-        """Return an object within the message."""
+        """Return a `ParsedMessage` for an object inside the message."""
         return ParsedMessage(fields, self._cut)
 
 
@@ -102,14 +102,14 @@ def _refuse_half_characters(value: Json) -> None:
 
 def _cut_spans(data: bytes | bytearray, cut: dict[str, memoryview]) -> bytes | bytearray:
     """Return the message with a token in place of each long ``data`` text."""
-    nonce = secrets.token_hex(16)
+    nonce = ""
     view = memoryview(data)
     pieces: list[bytes | memoryview] = []
     done = position = 0
     while (found := data.find(_KEY, position)) >= 0:
         position = found + len(_KEY)
         opening = _OPENING.match(data, position)
-        # Within a string the key's own quote would be escaped.
+        # Inside a string, the key's quotes would be escaped.
         if opening is None or data[found - 1 : found] == _BACKSLASH:
             continue
         start = opening.end()
@@ -119,6 +119,7 @@ def _cut_spans(data: bytes | bytearray, cut: dict[str, memoryview]) -> bytes | b
         position = stop
         if stop - start < CUT_FROM or data.find(_BACKSLASH, start, stop) >= 0:
             continue
+        nonce = nonce or secrets.token_hex(16)  # a call of the system, which most need not make
         token = f"{nonce}{len(cut)}"
         cut[token] = view[start:stop]
         pieces += [view[done:start], token.encode()]
@@ -142,22 +143,24 @@ def render(
     ----------
     message : mapping or Encoded
     as_json : callable
-        Returns the JSON to write in place of a value that JSON does not have; may raise TypeError.
+        Converts other values to JSON values; may raise TypeError.
 
     Raises
     ------
     TypeError
     ValueError
-        For NaN and infinities, which JSON does not have.
+        A value is NaN or infinite, which JSON does not have.
     """
     if isinstance(message, Encoded):
         return message.text.encode()
-    nonce = secrets.token_hex(16)
+    nonce = ""
     payloads: list[Base64] = []
 
     def token(value: object) -> Any:
+        nonlocal nonce
         if not isinstance(value, Base64):
             return as_json(value)
+        nonce = nonce or secrets.token_hex(16)
         payloads.append(value)
         return f"{nonce}{len(payloads) - 1}"
 

@@ -1,7 +1,7 @@
-"""Large tensors passed as files when both sides share a machine, without base64.
+"""Pass large tensors as files, without base64, if both sides are on the same machine.
 
-The daemon owns one private folder. A message names a file in it by a random name and never by a
-path; whoever takes a file deletes it.
+The daemon owns a private folder. A message contains the random name of a file there, and never a
+path. The side that reads a file deletes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuemu_flow.wire.address import is_private
 from gpuemu_flow.wire.envelope import WireError
 
 FROM_BYTES = 1 << 20
-"""Smaller tensors travel in the message."""
+"""Minimum size in bytes of a tensor that is passed as a file; smaller ones are in the message."""
 LEFT_SECONDS = 300.0
 _NAME = re.compile(r"[0-9a-f]{32}")
 
@@ -32,23 +32,23 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 def exchange_folder(private: Path, stem: str) -> Path:
     """Return the folder of a daemon's exchange.
 
-    It does not lie in shared memory, which ops may write to.
+    The folder is not in shared memory, since ops may write to shared memory.
     """
     return private / f"{stem}.exchange"
 
 
 class Exchange:
-    """A folder for tensors in transit. Thread-safe.
+    """A folder through which tensors are passed. Thread-safe.
 
     Parameters
     ----------
     folder : Path
-        Existing; private to the user.
+        An existing folder that is private to the user.
 
     Raises
     ------
     WireError
-        The folder is not there, or not private.
+        The folder does not exist or is not private.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -62,7 +62,7 @@ class Exchange:
         Raises
         ------
         OSError
-            There is no room; the tensor can still travel in the message.
+            There is no space; the tensor can still be sent in the message.
         """
         name = secrets.token_hex(16)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -81,13 +81,13 @@ class Exchange:
     def take(self, name: object, nbytes: int, where: str) -> NDArray[np.uint8]:
         """Read a file of exactly `nbytes` and delete it.
 
-        The bytes are read, not mapped: a file that the other side cuts short meanwhile would kill
-        a process that has it mapped.
+        The file is read and not mapped: if the other side truncated it, a process that has it
+        mapped would be killed.
 
         Raises
         ------
         WireError
-            The file is missing, or differs from the message.
+            The file is missing, or does not have the size in the message.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise WireError(f"{where}.file is not the name of an exchanged file")
@@ -112,7 +112,7 @@ class Exchange:
         return flat
 
     def drop(self, name: str) -> None:
-        """Delete a file that will not be taken."""
+        """Delete a file that the other side will not read."""
         with contextlib.suppress(OSError):
             (self.folder / name).unlink()
 
@@ -123,7 +123,7 @@ class Exchange:
             self.folder.rmdir()
 
     def clear(self, older_than: float = LEFT_SECONDS) -> None:
-        """Delete files older than a number of seconds, since nobody will take them."""
+        """Delete files older than `older_than` seconds, since nobody will read them."""
         limit = time.time() - older_than if older_than else math.inf
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.folder):

@@ -1,4 +1,4 @@
-"""Start a daemon in the background, as a process of its own, never as a fork of the caller's."""
+"""Start a daemon in the background, as a new process and not as a fork of the caller."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import gpuemu_flow
@@ -16,11 +17,13 @@ from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.types import Json
 
 START_SECONDS = 60.0
+ENDING_SECONDS = 2.0
+"""Longest time between the closing of a process's end of the pipe and the process's end."""
 _started: list[subprocess.Popen[bytes]] = []  # a dropped handle would warn that its process lives
 
 
 class DaemonNotStartedError(FlowError):
-    """Error of a daemon that says why it cannot start, or says nothing in time."""
+    """Raised if a daemon reports why it cannot start, or does not answer in time."""
 
     def __init__(self, *problems: Problem, exit_code: int = 3) -> None:
         super().__init__(*problems)
@@ -42,7 +45,7 @@ def start_daemon(
     environ : mapping of str to str
         The daemon's environment.
     idle_seconds : float
-        Time without a request after which the daemon ends by itself; 0: never.
+        Time in seconds without a request after which the daemon ends by itself; 0 for never.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def start_daemon(
     Raises
     ------
     DaemonNotStartedError
-        With the daemon's own problems, or ``daemon-not-started``.
+        It has the daemon's own problems, or ``daemon-not-started``.
     """
     reading, writing = os.pipe()
     try:
@@ -65,7 +68,7 @@ def start_daemon(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # From the package's own root, so that -m finds this package and no workspace module.
+            # Start in the package's root, so that -m finds this package and no workspace module.
             cwd=Path(gpuemu_flow.__file__).resolve().parent.parent,
             env=dict(environ),
             start_new_session=True,
@@ -77,6 +80,8 @@ def start_daemon(
     finally:
         os.close(reading)
     if message is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING_SECONDS)
         code = process.poll()
         why = f"it ended with code {code}" if code is not None else "it did not answer in time"
         if code is None:
@@ -98,7 +103,7 @@ def start_daemon(
 
 
 def _read(descriptor: int, deadline: float) -> dict[str, Json] | None:
-    """Return the line that the daemon writes; None if it ends or takes too long."""
+    """Return the JSON line that the daemon writes; None if it ends or takes too long."""
     data = b""
     while not data.endswith(b"\n"):
         left = deadline - time.monotonic()

@@ -33,21 +33,22 @@ MAX_SHOWN = 60
 def encode_tensor(
     array: Array, strides: Sequence[int] | None = None, exchange: Exchange | None = None
 ) -> dict[str, Json]:
-    """Return a tensor as a message carries it.
+    """Return a tensor in the form in which a message contains it.
 
     Parameters
     ----------
     array : ndarray
         Any layout; a dtype of `types.DTYPES`.
     strides : sequence of int, optional
-        In elements; by default those of C order, the order of the data. No reader uses them.
+        Strides in elements, to write into the message; by default those of C order. Readers ignore
+        them, since the data are always in C order.
     exchange : Exchange, optional
-        Takes large tensors, if the other side knows it too.
+        Exchange to use for large tensors, if the other side has access to it.
 
     Raises
     ------
     WireError
-        For a dtype that the protocol does not have.
+        The protocol does not have the dtype.
     """
     name = dtype_name(array.dtype)
     if name is None:
@@ -80,17 +81,17 @@ def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def decode_tensor(
     value: Json, where: str, envelope: ParsedMessage, exchange: Exchange | None = None
 ) -> Array:
-    """Return a tensor of a message; ignore its strides, since the data are always in C order.
+    """Decode a tensor of a message; ignore its strides, since the data are always in C order.
 
     Returns
     -------
     ndarray
-        C-contiguous; read-only unless it came by way of `exchange`.
+        A C-contiguous array; it is read-only unless it came through `exchange`.
 
     Raises
     ------
     WireError
-        The value is no valid tensor. The message names it by `where`.
+        The value is no valid tensor. The error's text names it as `where`.
     """
     if not isinstance(value, dict):
         raise WireError(f"{where} must be a tensor object, not {json_type(value)}")

@@ -187,15 +187,21 @@ def test_what_is_gone_and_what_is_new_and_fails_are_regressions(workspace: Mini)
     assert "gone" not in workspace.command("ci", "scaled", "--baseline", "first").stdout
 
 
-def test_what_was_judged_on_other_cases_or_not_at_all_is_named(workspace: Mini) -> None:
+def test_what_was_judged_on_other_cases_is_named(workspace: Mini) -> None:
     def said(*words: str) -> str:
         return workspace.command("ci", "--baseline", "first", *words, code=None).stdout
 
     assert "not compared" not in said()
     other = said("--config", "validation.cases=2")
     assert "  not compared, judged on other cases: scale float32" in other
-    workspace.edit("gpuemu.toml", 'op = "scripts/scale.py:scale"', 'module = "nowhere.there"')
-    assert "  not compared, judged then, not now: scale float32" in said()
+
+
+@pytest.mark.parametrize("now", ['execution_mode = "client_side"', 'module = "nowhere.there"'])
+def test_an_op_that_has_lost_its_program_is_a_regression(workspace: Mini, now: str) -> None:
+    workspace.edit("gpuemu.toml", 'op = "scripts/scale.py:scale"', now)
+    said = workspace.command("ci", "--baseline", "first", code=1).stdout
+    assert "regression: scale float32: verdict passed -> skipped against first" in said
+    assert "regression" in statuses(diff(workspace, code=1))
 
 
 def test_a_kernel_that_is_gone_is_a_regression(workspace: Mini) -> None:

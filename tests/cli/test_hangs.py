@@ -101,3 +101,30 @@ def test_an_error_of_a_program_that_ran_comes_before_that_of_one_that_did_not() 
         assert "raised" in found.failures[0].message
     skipped = without_outputs(untried, None)
     assert skipped is not None and skipped.verdict is Verdict.SKIPPED
+
+
+WIDE_HANGS = """
+import signal
+
+import numpy as np
+
+
+def f(x):
+    if x.dtype == np.float64 and x.shape[-1] > 16:
+        signal.pause()
+    return x.astype(np.result_type(x, np.float32)) * 2
+"""
+
+
+def test_output_dtypes_are_found_out_though_a_reference_hangs_in_float64(tmp_path: Path) -> None:
+    mini = hanging(tmp_path, op=WIDE_HANGS)
+    mini.write("ref.py", WIDE_HANGS)
+    mini.edit("gpuemu.toml", "seed = 42", 'seed = 42\ndtypes = ["float16"]')
+    # Explicit: `auto` would evaluate the reference in float64.
+    mini.edit(
+        "gpuemu.toml",
+        "timeout = 1",
+        "timeout = 1\ntolerances.float16 = { atol = 1e-2, rtol = 1e-2 }",
+    )
+    (row,) = mini.run()["results"]
+    assert (row["passed"], row["skipped"]) == (12, 0), row

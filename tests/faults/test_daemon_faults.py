@@ -226,6 +226,14 @@ def test_a_file_where_the_socket_belongs(unserved: Served) -> None:
     assert own.read_text() == (folder / "gpuemu.sock").read_text() == "precious"
 
 
+def test_a_daemon_that_dies_as_it_starts_is_told_from_one_that_is_slow(unserved: Served) -> None:
+    """Its end of the pipe closes a moment before it has ended."""
+    unserved.environ["PYTHONHOME"] = str(unserved.folder / "nothing")
+    for _ in range(30):
+        with pytest.raises(DaemonNotStartedError, match="it ended with code 1"):
+            unserved.start()
+
+
 def test_a_socket_path_that_is_too_long(unserved: Served) -> None:
     unserved.environ["GPUEMU_SOCKET"] = str(unserved.folder / ("x" * 120))
     with pytest.raises(DaemonNotStartedError, match="bytes"):

@@ -12,6 +12,7 @@ from test_run_damage import cache_of, flip, verdicts
 from test_torn_writes import torn
 
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import StoreError
 from gpuemu_flow.graph import snapshot, task_file
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
@@ -31,6 +32,10 @@ def loaded(mini: Mini) -> snapshot.Snapshot | None:
 
 def opened(mini: Mini, seed: int | None = None) -> Workspace:
     return Workspace(mini.root, environ=mini.environment(), overrides=Overrides(seed=seed))
+
+
+def edit_config(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", "cases = 4\n", "cases = 7\n")
 
 
 def whole(graph: Graph) -> list[tuple[str, Any]]:
@@ -146,3 +151,76 @@ def test_a_snapshot_of_the_former_format_is_compiled_again(mini: Mini) -> None:
     assert loaded(mini) is None
     report = mini.run("scale")
     assert (report["executed"], report["problems"]) == ([], [])
+
+
+@pytest.fixture
+def in_blocks(checked_mini: Mini, monkeypatch: pytest.MonkeyPatch) -> Mini:
+    """A workspace whose graph is stored in several blocks, as that of a large one is."""
+    monkeypatch.setattr(task_file, "_TASKS_OF_BLOCK", 4)
+    tasks_of(checked_mini).unlink()
+    workspace = opened(checked_mini)
+    workspace.save(workspace.graph.tasks.keys() - workspace.stale(set(workspace.graph.tasks)))
+    return checked_mini
+
+
+def quarantined(mini: Mini) -> list[bytes]:
+    return [path.read_bytes() for path in (cache_of(mini) / "quarantine").glob("*")]
+
+
+def test_a_task_of_a_sound_block_needs_no_other_block(in_blocks: Mini) -> None:
+    flip(tasks_of(in_blocks), -2)
+    tasks = opened(in_blocks).graph.tasks
+    names = list(tasks)
+    assert tasks[names[0]].name == names[0]
+    assert quarantined(in_blocks) == []
+    assert tasks[names[-1]].name == names[-1]
+    assert len(quarantined(in_blocks)) == 1
+
+
+def test_wherever_it_is_torn_every_task_is_the_compiled_one(in_blocks: Mini) -> None:
+    path = tasks_of(in_blocks)
+    content, undisturbed = path.read_bytes(), whole(opened(in_blocks).graph)
+    for data in torn(content, every=len(content) // 20):
+        path.write_bytes(data)
+        workspace = opened(in_blocks)
+        assert whole(workspace.graph) == undisturbed
+        assert data in quarantined(in_blocks)
+        assert {problem.slug for problem in workspace.cache.problems} == {"cache-damaged"}
+        path.write_bytes(content)
+
+
+def test_one_that_is_torn_while_it_is_open_is_made_again(in_blocks: Mini) -> None:
+    path = tasks_of(in_blocks)
+    content, undisturbed = path.read_bytes(), whole(opened(in_blocks).graph)
+    workspace = opened(in_blocks)
+    with path.open("r+b") as file:
+        file.truncate(len(content) - 1)
+    assert whole(workspace.graph) == undisturbed
+    workspace.save(workspace.snapshot.current)
+    assert path.read_bytes() == content
+
+
+def test_one_that_is_deleted_while_it_is_open_is_read_on(in_blocks: Mini) -> None:
+    undisturbed = whole(opened(in_blocks).graph)
+    workspace = opened(in_blocks)
+    tasks_of(in_blocks).unlink()
+    assert whole(workspace.graph) == undisturbed
+    assert quarantined(in_blocks) == []
+
+
+def test_damage_is_not_mended_by_another_configuration(in_blocks: Mini) -> None:
+    workspace = opened(in_blocks)
+    flip(tasks_of(in_blocks), -2)
+    edit_config(in_blocks)
+    with pytest.raises(StoreError) as caught:
+        whole(workspace.graph)
+    assert caught.value.problems[0].slug == "cache-damaged"
+
+
+def test_damage_does_not_disturb_who_compiles_anyway(in_blocks: Mini) -> None:
+    edit_config(in_blocks)
+    flip(tasks_of(in_blocks), -2)
+    report = in_blocks.run("scale")
+    assert [problem["slug"] for problem in report["problems"]] == ["cache-damaged"]
+    assert [result["cases"] for result in report["results"]] == [7]
+    assert loaded(in_blocks) is not None

@@ -275,3 +275,26 @@ def test_more_clients_than_allowed_wait(unserved: Served, monkeypatch: pytest.Mo
         assert caught.value.problems[0].slug == "client-too-many-clients"
         assert "max_connections" in caught.value.problems[0].hint
         second.ping()
+
+
+THREADS = """
+import os, sys
+import pynng
+from gpuemu_flow.daemon.messages import limit_threads
+
+if sys.argv[1:]:
+    limit_threads()
+with pynng.Rep0():
+    print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(pynng.lib, "nng_init_set_parameter"), reason="this pynng cannot limit them"
+)
+def test_the_transport_starts_fewer_threads_than_by_default() -> None:
+    counts = [
+        int(subprocess.check_output([sys.executable, "-c", THREADS, *limited]))
+        for limited in ([], ["limited"])
+    ]
+    assert counts[1] < counts[0]

@@ -12,7 +12,11 @@ from daemon_workspace import Served, normal, softmax
 from numpy.typing import NDArray
 
 from gpuemu_flow.client import ClientError, TestCase, ValidationResult
+from gpuemu_flow.daemon.judging import AT_ONCE
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzzing import TestCase as FuzzCase
+from gpuemu_flow.store.results import PRUNE_SLACK, ResultStore
 
 Tensor = NDArray[Any]
 DIFFERENT_BY_NATURE = {"timestamp", "duration_ms", "failure_id"}
@@ -225,3 +229,68 @@ def test_a_reference_that_fails_on_one_case_leaves_no_other_unjudged(daemon: Ser
             rest = [case for case in cases if case.seed != 2]
             results = client.submit_outputs("hostile", rest, [good * 2, good * 3, good * 2])
             assert [result["verdict"] for result in results] == ["passed", "failed", "passed"]
+
+
+FORGER = """
+    import gpuemu_flow.types as types
+
+    def reference(x):
+        if x.flat[0] == 16:  # from here on, this process writes answers that are none
+            types.CheckResult.to_json = lambda _: {}
+        return x * 2
+    """
+
+
+@pytest.mark.long
+def test_trouble_in_one_of_several_messages_to_the_worker_stays_its_own(unserved: Served) -> None:
+    """The next message is at the worker already when the worker's answer turns out to be none."""
+    served = unserved
+    served.write("scripts/forger.py", FORGER)
+    config = (served.root / "gpuemu.toml").read_text()
+    op = config[config.index('[[ops]]\nname = "hostile"') :]
+    served.write("gpuemu.toml", config + "\n" + op.replace("hostile", "forger"))
+    served.start()
+    good = normal(3, 4)
+    forging, crashing = good.copy(), good.copy()
+    forging[0, 0], crashing[0, 0] = 16, 14
+    count = 2 * AT_ONCE + 20
+    outputs = [good * 2] * count
+    outputs[1] = outputs[AT_ONCE + 1] = outputs[-1] = good * 3
+    wrong = [1, AT_ONCE + 1, count - 1]
+    stored = 0
+    with served.client() as client:
+        for op_name, bad, place in (
+            ("forger", forging, 3),
+            ("forger", forging, count - 2),
+            ("hostile", crashing, 5),
+        ):
+            tensors = [bad if number == place else good for number in range(count)]
+            cases = [TestCase(seed=n, inputs={"x": x}) for n, x in enumerate(tensors)]
+            with pytest.raises(ClientError) as raised:
+                client.submit_outputs(op_name, cases, outputs)
+            assert raised.value.code == "ReferenceScriptFailed"
+            assert len(client.list_results(1)) == stored
+            del cases[place]
+            results = client.submit_outputs(op_name, cases, outputs[:place] + outputs[place + 1 :])
+            failed = [result.seed for result in results if result["verdict"] == "failed"]
+            assert failed == wrong
+            assert sum(result.passed for result in results) == count - 1 - len(wrong)
+            stored = 1
+
+
+def test_results_above_the_limit_are_deleted_from_the_disk(unserved: Served) -> None:
+    served = unserved
+    config = (served.root / "gpuemu.toml").read_text()
+    served.write("gpuemu.toml", config + "\n[storage]\nmax_results = 10\n")
+    served.start()
+    x = normal(2, 4)
+    count = 10 + PRUNE_SLACK
+    with served.client() as client:
+        cases = [TestCase(seed=seed, inputs={"x": x}) for seed in range(count)]
+        results = client.submit_outputs("softmax", cases, [softmax(x)] * count)
+        assert [result.seed for result in results] == list(range(count))
+        served.stop()  # waits for deletions that were begun
+    workspace = Workspace(served.root, environ=served.environ)
+    folder = results_folder(workspace.config, workspace.cache)
+    left = ResultStore(workspace.cache, folder, max_results=0).newest(1000)
+    assert [result.seed for result in left] == list(range(count - 1, count - 11, -1))

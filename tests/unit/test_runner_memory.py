@@ -15,7 +15,13 @@ from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.runners import memfd
 from gpuemu_flow.runners.arena import Arena
-from gpuemu_flow.runners.buffers import InputBuffers, byte_span, whole_memory
+from gpuemu_flow.runners.buffers import (
+    InputBuffers,
+    byte_span,
+    changed_input,
+    same_bytes,
+    whole_memory,
+)
 from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
 from gpuemu_flow.runners.slots import Slot, end_of
 from gpuemu_flow.types import DTYPES, LAYOUTS, Case, FailureKind, InputSpec
@@ -181,6 +187,38 @@ def test_other_forms_get_their_own_memory() -> None:
     other = np.ones((4, 5), np.float32)
     buffers.overwrite({"x": other})
     assert buffers.arrays["x"] is other
+
+
+@pytest.mark.parametrize("size", range(20))
+@pytest.mark.parametrize("start", [0, 1])
+def test_each_byte_counts(size: int, start: int) -> None:
+    first = np.arange(start + size, dtype=np.uint8)[start:]
+    second = first.copy()
+    assert same_bytes(first, second)
+    assert not same_bytes(first, np.append(second, np.uint8(0)))
+    for place in range(size):
+        second[place] ^= 1
+        assert not same_bytes(first, second)
+        second[place] ^= 1
+
+
+def test_numbers_are_compared_by_their_bytes() -> None:
+    values = np.array([[1.0, np.nan], [-0.0, np.inf]], np.float32)
+    assert same_bytes(values, values.copy())
+    assert not same_bytes(values, values + 0.0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_changed_element_is_seen(layout: str) -> None:
+    before = materialise(make_case(layout, "float32"))["x"]
+    after = before.copy(order="K")
+    assert changed_input("x", before, after) == []
+    for index in np.ndindex(after.shape):
+        kept = after[index]
+        after[index] = np.nextafter(kept, np.float32(np.inf))
+        (failure,) = changed_input("x", before, after)
+        assert failure.index == index
+        after[index] = kept
 
 
 def test_equal_calls() -> None:

@@ -103,3 +103,16 @@ def test_a_folder_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> Non
     store = BlobStore(tmp_path / "blobs", lambda *_: None)
     with pytest.raises((StoreError, NotADirectoryError, FileExistsError)):
         store.write(b"x")
+
+
+def test_the_volume_is_that_of_the_blobs_alone(store: BlobStore, tmp_path: Path) -> None:
+    first = store.path(store.write(b"12345"))
+    store.write(b"123")
+    (first.parent / "note.txt").write_bytes(b"not a blob")
+    (first.parent / f"link{first.suffix}").symlink_to(first)
+    os.mkfifo(first.parent / f"pipe{first.suffix}")
+    (store.folder / "linked").symlink_to(first.parent)
+    assert store.volume() == 8
+    assert store.collect(8) == (0, 0)
+    assert first.exists()
+    assert store.collect(7)[0] >= 1

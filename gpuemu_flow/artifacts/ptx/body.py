@@ -12,10 +12,10 @@ MAX_PROBLEMS = 50
 """After so many diagnoses the rest of a body, or of a file, is not read."""
 
 MAX_INSTRUCTIONS = 2_000_000
-"""Per function: bounds memory. The largest function seen in a published package has 60,000."""
+"""Limit on a function's instructions, to bound memory; a published package has up to 60,000."""
 
 MAX_DEPTH = 200
-"""Scopes within scopes. Inline assembly nests two or three."""
+"""Deepest nesting of scopes; inline assembly needs two or three levels."""
 
 # Each alternative of a statement. Braces in instructions hold no ";" and are counted, so that a
 # failed match never looks past the next ";" and reading stays linear on hostile input.
@@ -118,7 +118,7 @@ def _skip(function: Function, body: Body, position: int) -> int:
 
 
 class _State:
-    """State of reading the rarer statements of a body: all but instructions."""
+    """State of reading those statements of a body that are not instructions."""
 
     def __init__(self, body: Body) -> None:
         self._body = body

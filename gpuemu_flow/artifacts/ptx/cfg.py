@@ -10,7 +10,7 @@ from gpuemu_flow.artifacts.ptx.operands import split_operands
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_EDGES = 1_000_000
-"""Branch-table edges of one function; a hostile file could ask for many times more."""
+"""Limit on branch-table edges of one function; a hostile file could demand many times more."""
 
 
 @dataclass

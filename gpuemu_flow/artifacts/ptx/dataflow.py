@@ -28,14 +28,14 @@ class Dataflow:
     Attributes
     ----------
     defs, uses : list of tuple of int
-        Register numbers; a register may stand in both.
+        Register numbers; a register may be in both.
     names : list of str
         Register name by number (names repeat when scopes shadow them).
     types : list of str
         Declared type by number, ``f32``. Newer compilers declare floats as ``b32``: do not infer
         a meaning from it.
     widths : list of int
-        32-bit registers taken, by number.
+        How many 32-bit registers each register takes, by number.
     """
 
     defs: list[Registers]
@@ -50,7 +50,7 @@ class Dataflow:
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:
-        """Return the symbols that an instruction names, in time linear in the smaller set."""
+        """Return the symbols that any instruction names, in time linear in the smaller set."""
         return set().union(*(symbols.keys() & table.keys() for table in self._tables))
 
 

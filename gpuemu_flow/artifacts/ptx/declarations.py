@@ -15,7 +15,7 @@ from gpuemu_flow.artifacts.ptx.numbers import parse_integer
 from gpuemu_flow.artifacts.ptx.opcode import VECTOR_WIDTHS
 
 MAX_NAMES = 100_000
-"""Names read from one declaration; a hostile file declares millions."""
+"""Largest number of names read from one declaration; a hostile file may declare millions."""
 
 _MAX_BYTES = 1 << 62
 _SPECIFIERS = re.compile(r"\s*\.(\w+)(?:::\w+)?(\s*\([^)]*\)|\s+\d+(?=\s))?", re.ASCII)

@@ -192,7 +192,7 @@ class LaunchBounds:
 
 @dataclass
 class Function:
-    """An ``.entry`` or ``.func`` with a body, which `body.read_body` reads when asked.
+    """An ``.entry`` or ``.func`` with a body, which `body.read_body` reads on demand.
 
     Bodies are not kept: the largest function, not the file, bounds the memory of a reader that
     goes through a file one function at a time.

@@ -13,7 +13,7 @@ _SECTION = re.compile(r"\s*\.section\b[^\n]*\.debug", re.ASCII)
 
 @dataclass(frozen=True)
 class PlainPtx:
-    """Reduced PTX, equal for equal code from any lines of the source.
+    """Reduced PTX: equal code gives equal text, whichever source lines it comes from.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""All lint rules in the order of their value, one file per rule."""
+"""All lint rules, the most valuable first; each rule has its own file."""
 
 from gpuemu_flow.artifacts.rules import (
     accidental_f64,

@@ -22,7 +22,7 @@ class Rule:
     Attributes
     ----------
     number : int
-        Place in the order of value.
+        Position among the rules, which are ordered from the most to the least valuable.
     id : str
         Stable name in kebab-case, by which users allow or silence the rule.
     severity : str
@@ -60,7 +60,7 @@ def violation(
     actual: float | None = None,
     limit: float | None = None,
 ) -> Violation:
-    """Make a violation at a place, by default the kernel's; prefer source lines to PTX lines."""
+    """Make a violation at a location, by default the kernel's; prefer source lines to PTX lines."""
     place = view.place if place is None else place
     in_source = place.source_line > 0 and place.source_file != ""
     return Violation(

@@ -13,7 +13,7 @@ ID = "debug-build"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Report a ``.target`` that says ``debug``; line information alone does not count."""
+    """Report a ``.target`` with the word ``debug``; line information alone does not count."""
     if "debug" in view.target_options:
         yield violation(view, ID, "error", "built for debugging (.target says debug)")
 

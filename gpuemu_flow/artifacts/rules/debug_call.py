@@ -16,7 +16,7 @@ DEBUG_CALLS: dict[str, str] = {
     "malloc": "malloc",
     "free": "free",
 }
-"""Runtime function in PTX -> what the programmer wrote."""
+"""The call that a programmer wrote, by the runtime function that PTX calls."""
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:

@@ -66,7 +66,7 @@ def unchecked(view: KernelView, policy: KernelPolicy) -> str:
 
 
 def unchecked_patterns(view: KernelView, ptx: list[str], sass: list[str]) -> str:
-    """Return the reason why some patterns could not be looked for; empty when all could."""
+    """Return the reason why some patterns were not searched; empty if all were."""
     if sass and view.metrics.sass_opcodes is None:
         return f"{', '.join(sass)}: machine instructions need a cubin and nvdisasm"
     if ptx and not view.has_ptx:

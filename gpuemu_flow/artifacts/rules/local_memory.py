@@ -22,7 +22,7 @@ def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare the stack with its limit; with PTX alone, give a hint only."""
+    """Compare the stack with its limit; if there is only PTX, give a hint."""
     metrics, limit = view.metrics, policy.max_local_memory_bytes
     found = view.findings.get(ID, ())
     place = found[0].place if found else None

@@ -71,10 +71,10 @@ def _is_scalar_global(opcode: Opcode) -> bool:
 
 
 def _last_definitions(analysis: KernelAnalysis, accesses: list[int]) -> dict[int, int]:
-    """Map each access to the last earlier instruction that wrote the first register it reads.
+    """Map each access to the last instruction before it that wrote its first register.
 
-    Two accesses with the same base and the same such instruction use the same address value. An
-    access without such an instruction maps to -1.
+    Two accesses use the same address value if they have the same base and map to the same
+    instruction. An access without such an instruction maps to -1.
     """
     defs, uses = analysis.flow.defs, analysis.flow.uses
     interesting = {register for index in accesses for register in uses[index][:1]}

@@ -69,13 +69,13 @@ def _positive_definite(setting: Setting) -> Array:
         diagonal = _ints(setting, "diagonal", number * size, 1, 64).reshape(number, size, 1)
         return diagonal * eye * 0.125
     if setting.pattern == "nearly_singular":
-        # All ones, and a sixteenth more on the diagonal: a condition of 16 times the size.
+        # All ones, plus 1/16 on the diagonal: the condition number is about 16 times the size.
         return np.ones((number, size, size)) + eye * 0.0625
     entries = _ints(setting, "entries", setting.count, -LARGEST, LARGEST)
     values = _mirrored(entries.reshape(number, size, size))
     values = values * (1 - eye)
     sums = np.abs(values).sum(axis=-1)
-    # Above the sum of the others by enough for the rounding of narrow dtypes.
+    # Larger than the sum of the other elements, even after rounding to a narrow dtype.
     values = values + eye * (sums + sums // 8 + LARGEST)[:, :, None]
     if setting.pattern == "graded":
         scales = np.ldexp(1.0, -(np.arange(size) % GRADES).astype(np.intc))

@@ -69,7 +69,7 @@ def _few_steps(setting: Setting, scale: float) -> Array:
 def _quantized(setting: Setting) -> Array:
     rows = setting.rows
     if setting.floating:
-        # Scaled floats: the largest of each row is the dtype's own.
+        # Scaled floats: the largest value of each row is the largest of the dtype.
         top = float_limits(setting.dtype).max
         low, high = -1024, 1024
         scale = top / 1024
@@ -113,7 +113,7 @@ def _packed(setting: Setting) -> Array:
 
 
 def _scalar(setting: Setting) -> Array:
-    """Return the value that the strategy prescribes, or one of the range."""
+    """Return the value that the strategy prescribes, or else a random one in the range."""
     values = setting.rule.values
     if values:
         at = int(setting.pattern[4:]) if setting.pattern.startswith("pick") else 0

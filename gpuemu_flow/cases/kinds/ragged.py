@@ -7,7 +7,7 @@ import numpy as np
 from gpuemu_flow.cases.kinds.setting import Array, Ints, Kind, Setting
 
 SMALL = (2, 1, 3)
-"""Lengths at which loops by pairs, means and paddings go wrong; 0 and the largest come anyway."""
+"""Lengths at which pairwise loops, means and padding go wrong; 0 and the largest occur anyway."""
 _FREE = ("random", "empty_first", "empty_last", "every_other")
 """Strategies of offsets that leave the lengths of some rows open."""
 
@@ -47,7 +47,7 @@ def _offsets(setting: Setting) -> Array:
 def _with_small(
     lengths: Ints, setting: Setting, least: int, most: int, *, summed: bool = False
 ) -> Ints:
-    """Return rows of lengths in which up to half of those above 0 are `SMALL`.
+    """Replace up to half of the lengths above 0 by values of `SMALL`.
 
     Random draws seldom give such lengths. The first of `SMALL` to be used varies by case.
 
@@ -134,7 +134,7 @@ def _of_total(setting: Setting, least: int, most: int) -> Array:
     room = most - least
     values = np.full(count, least, np.int64)
     if setting.pattern in ("full", "alternate", "one_full"):
-        # As many full ones as there can be, in a random order.
+        # As many full rows as possible, in random order.
         whole, part = divmod(rest, room) if room else (0, 0)
         values[:whole] += room
         if part:

@@ -33,7 +33,7 @@ def _mask(setting: Setting) -> Array:
         if setting.rule.allow_empty_rows:
             kept[rows.every(2)] = False
             return kept
-        # The nearest to an empty row: one element, anywhere.
+        # One element at a random place is the nearest to an empty row.
         kept = columns == rows.random_columns()[:, None]
     return kept if setting.rule.allow_empty_rows else _no_empty_rows(kept, rows.random_columns())
 

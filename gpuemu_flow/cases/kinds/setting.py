@@ -28,7 +28,7 @@ class Setting:
     shape : tuple of int
     dtype : str
     pattern : str
-        The strategy: one of the kind's own, else its first.
+        The case's strategy if the kind has it, else the first strategy of the kind.
     rule : ValueRule
     low, high : int, float or None
         Bounds, both included.

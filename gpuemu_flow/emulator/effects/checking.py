@@ -84,7 +84,7 @@ def address_problem(operand: Operand) -> str:
 
 
 def tensor_problem(operand: Operand, dimensions: int) -> str:
-    """Return the reason why an operand names no place in a tensor; empty if it names one."""
+    """Return the reason why an operand is not a tensor map with coordinates; empty if it is."""
     if not isinstance(operand, TensorPlace) or len(operand.coordinates) != dimensions:
         return f"it needs a tensor map with {dimensions} coordinates"
     problems = (operand_problem(c, "s32") for c in operand.coordinates)

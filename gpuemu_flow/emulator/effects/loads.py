@@ -34,7 +34,7 @@ _WORDS = frozenset(
 
 
 def space_of(step: Step, address: MemoryOperand) -> str:
-    """Choose the space whose functions an access uses."""
+    """Return the state space whose load and store functions an access uses."""
     space = step.opcode.space or "generic"
     base = address.base
     if isinstance(base, Symbol) and space in ("param", "generic", "const", "global"):
@@ -46,7 +46,7 @@ def space_of(step: Step, address: MemoryOperand) -> str:
 
 
 def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str], str]) -> str:
-    """Return an error of an access or ''; one operand is the address, the other the values."""
+    """Return an error of an access or ''; operand number `address_at` is its address."""
     opcode = step.opcode
     type_name = opcode.type
     words = set(opcode.segments[1:]) - {type_name}

@@ -82,7 +82,7 @@ def _setp_problem(step: Step) -> str:
 
 
 def _compared(emitter: Emitter, step: Step) -> list[str]:
-    """Write a comparison; return its result, or for a packed type both results."""
+    """Write a comparison; return the name of its result, or both names for a packed type."""
     name, _, type_name = _comparison(step)
     function = emitter.function(compare(name), f"compare {name}")
     values = [emitter.read(o, type_name) for o in step.operands[1:3]]
@@ -122,7 +122,7 @@ def _emit_setp(emitter: Emitter, step: Step, index: int) -> None:
 
 
 TRUE = {"f16": 0x3C00, "f16x2": 0x3C00, "bf16": 0x3F80, "bf16x2": 0x3F80}
-"""Bits of one, which ``set`` gives for true to a half; integers are all ones."""
+"""Bits of 1.0, which ``set`` writes to 16-bit floats for true; integers get all ones."""
 
 
 def _emit_set(emitter: Emitter, step: Step, index: int) -> None:

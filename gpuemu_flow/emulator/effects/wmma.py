@@ -69,7 +69,7 @@ def _has_sums(shape: tuple[int, int, int], kind: str) -> bool:
 
 
 def _access(step: Step) -> tuple[FragmentForm, bool] | None:
-    """Read a load's or store's fragment, and whether rows lie together in memory."""
+    """Return the fragment of a load or store, and True if it is row-major; None if unknown."""
     words = step.opcode.segments[1:]
     if len(words) < 6 or words[2:4] != ("sync", "aligned"):
         return None

@@ -21,7 +21,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 LARGE = 30_000_000
-"""Thread instructions from which the compiled back end pays for its compiler; measured, see
+"""Number of thread instructions above which compiling saves time; measured, see
 docs/benchmarks.md."""
 
 LOOP_WEIGHT = 16
@@ -39,7 +39,7 @@ class BackendChoice:
     ----------
     compiled : bool
     note : str
-        Reason why C does not run a launch that asked for C or is large; empty if there is none.
+        Reason why C does not run a launch that requested C or is large; empty if there is none.
     """
 
     compiled: bool
@@ -70,7 +70,7 @@ class NativeKernel:
             Number of threads of a block, and of blocks of the grid.
         checks : collection of str
         together : int
-            Blocks of a cluster.
+            Blocks per cluster.
 
         Returns
         -------
@@ -108,7 +108,7 @@ class NativeKernel:
     def _load(self, races: bool) -> None:
         if races in self._libraries or self._problem:
             return
-        # Only where something is compiled: the store is no light import.
+        # Imported only when something is compiled, because importing the store is slow.
         from gpuemu_flow.store.user_cache import user_cache_folder  # noqa: PLC0415
 
         compiler = find_compiler(os.environ)

@@ -1,4 +1,4 @@
-"""``mbarrier`` and ``cp.async.bulk`` as C, equal to `Mbarriers` and `Bulk`."""
+"""``mbarrier`` and ``cp.async.bulk`` as C, with the same effects as `Mbarriers` and `Bulk`."""
 
 from __future__ import annotations
 

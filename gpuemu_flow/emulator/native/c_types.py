@@ -9,7 +9,7 @@ _C = {
     "u4": "uint32_t", "i4": "int32_t", "u8": "uint64_t", "i8": "int64_t",
     "f4": "float", "f8": "double", "f2": "uint16_t",
 }  # fmt: skip
-"""By numpy code; a half is kept as its bits, for C has no type for it everywhere."""
+"""C type by numpy code; a half is kept as its bits, as not every compiler has a type for it."""
 
 MODES = {
     "rn": "FE_TONEAREST", "rz": "FE_TOWARDZERO", "rm": "FE_DOWNWARD", "rp": "FE_UPWARD",
@@ -18,7 +18,7 @@ INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
 def c_type(type_name: str) -> str:
-    """Return the C type that an instruction of a PTX type computes in."""
+    """Return the C type in which instructions of a PTX type compute."""
     return _C[DTYPES[type_name]]
 
 

@@ -1,4 +1,4 @@
-"""Compile C to a loaded library, in a private cache by content."""
+"""Compile C to a library and load it; a private cache keeps libraries by their content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLAGS = (
 )  # fmt: skip
 COMPILE_SECONDS = 120
 KEPT_LIBRARIES = 200
-"""Libraries that the cache holds; the least recently used go first."""
+"""Largest number of libraries that the cache holds; the least recently used are removed first."""
 
 _FEATURES = (("fma", "-mfma"), ("f16c", "-mf16c"), ("popcnt", "-mpopcnt"), ("bmi2", "-mbmi2"))
 _DIGEST = 32
@@ -44,7 +44,7 @@ class CCompiler:
     ----------
     path : str
     version : str
-        Its own statement of its version.
+        Output of ``--version``.
     flags : tuple of str
     """
 
@@ -59,11 +59,12 @@ class CCompiler:
 
 
 def find_compiler(environ: Mapping[str, str]) -> CCompiler | None:
-    """Find a C compiler on PATH, or the one that `GPUEMU_CC` names; none if that is empty.
+    """Find the compiler that `GPUEMU_CC` names or, if that is not set, one on PATH.
 
     Returns
     -------
     CCompiler or None
+        None if there is no such compiler, or `GPUEMU_CC` is set but empty.
     """
     given = environ.get(_OVERRIDE)
     if given == "":
@@ -122,7 +123,7 @@ def load_library(source: str, compiler: CCompiler, folder: Path) -> ctypes.CDLL:
     source : str
     compiler : CCompiler
     folder : Path
-        The cache's folder, made private; a temporary folder is used if this one cannot be.
+        The cache's folder, which is made private; if that fails, a temporary folder is used.
 
     Raises
     ------
@@ -181,7 +182,7 @@ def _is_sound(path: Path) -> bool:
 
 
 def _build(source: str, compiler: CCompiler, target: Path) -> None:
-    """Compile in a temporary folder beside the target, and move the finished library into place."""
+    """Compile in a temporary folder next to the target, then move the library to the target."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / "kernel.so"
         command = [compiler.path, *compiler.flags, "-x", "c", "-", "-o", str(made), "-lm"]

@@ -15,12 +15,12 @@ from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import WARP, Array
 
 CHUNK = 1 << 15
-"""Blocks that one call of C runs at most, so that an interrupt is heard in between."""
+"""Largest number of blocks per call of C, so that an interrupt is noticed between calls."""
 
 _PAD = 64
 
 _FIRST_MARK = 2**32 - (1 << 18)
-"""Marks of stores begin near their end, so that beginning anew is nothing rare."""
+"""Marks of stores begin near their largest value, so that wrapping around is a common event."""
 
 
 class _Args(ctypes.Structure):
@@ -136,7 +136,7 @@ def _arguments(launch: KernelLaunch, ids: Array) -> tuple[list[Array], _Args]:
 
 
 def _shared_template(launch: KernelLaunch, unwritten: int) -> Array:
-    """Make the shadow of one block's shared memory, which marks the bytes of its variables."""
+    """Make the shadow bytes of one block's shared memory, which mark the bytes of variables."""
     program = launch.program
     size = program.shared_bytes
     if launch.dynamic_shared:

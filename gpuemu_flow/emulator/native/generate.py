@@ -29,7 +29,7 @@ from gpuemu_flow.emulator.types import BITS, SIZES
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_STEPS = 12_000
-"""Steps of a kernel that a compiler gets through in a few seconds."""
+"""Largest number of steps of a kernel that a compiler can translate in a few seconds."""
 
 
 @dataclass

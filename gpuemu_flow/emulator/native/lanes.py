@@ -33,7 +33,7 @@ _WORDS: dict[str, frozenset[str]] = {
         {*ROUNDINGS, "rni", "rzi", "rmi", "rpi", "rna", "ftz", "sat", "relu", "satfinite"}
     ),
 }  # fmt: skip
-"""Words that an opcode may have besides its types; a word that is new is never passed over."""
+"""Words that an opcode may have besides its types; numpy runs an opcode with any other word."""
 
 
 def lane_wise(opcode: Opcode, arguments: Arguments) -> str | None:

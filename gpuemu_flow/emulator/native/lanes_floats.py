@@ -50,7 +50,7 @@ _HALVES = {"f16": "h", "f16x2": "h", "bf16": "b", "bf16x2": "b"}
 
 
 def _pairwise(kind: str, function: str, args: Arguments) -> str:
-    """Call a function of 16-bit floats, for a packed type once for each half."""
+    """Write the call of a function of 16-bit floats, or for a packed type one call per half."""
     if not kind.endswith("x2"):
         return f"{function}({', '.join(args)})"
     low, high = (", ".join(f"{part}({a})" for a in args) for part in ("LO", "HI"))

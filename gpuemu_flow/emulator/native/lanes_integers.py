@@ -217,6 +217,6 @@ INTEGER_WRITERS: dict[str, Writer] = {
     "vabsdiff4": _differences,
     "lop3": _lop3, "prmt": _prmt, "dp4a": _dot, "dp2a": _dot, "selp": _selp, "slct": _slct,
 }  # fmt: skip
-"""By base name: from opcode, type, words and operands to an expression of the result's type."""
+"""Functions by base name: they write the result of an opcode as a C expression of its type."""
 
 __all__ = ["BIT_TYPES", "DTYPES", "INTEGER_WRITERS", "Arguments", "Words", "Writer"]

@@ -4,10 +4,10 @@ A suspicious access sets ``err``, and the launch is repeated with `SharedRaces` 
 which know more ways in which accesses are ordered, and report the findings. So this code may
 suspect accesses that are not races, but must not miss a race.
 
-A cell is ``quiet`` for a warp, or for all, while another read before the next barrier cannot
-change the result. Such a cell is also readable, so most loads need no other check. It holds the
-stamp of that warp, or the stamp for all warps; stamps are never used twice. Stamps begin near their
-largest value, so that wrapping around to 0 is a common event.
+A cell is ``quiet`` for one warp, or for all warps, as long as another read of it before the next
+barrier cannot change the result. Such a cell is also readable, so most loads need no other check.
+It holds the stamp of that warp, or the stamp for all warps; stamps are never used twice. Stamps
+begin near their largest value, so that wrapping around to 0 is a common event.
 
 Shared memory: clocks of warps as in `SharedRaces`; the last writers and the readers of each cell
 since the last barrier of the whole block (``epoch``). Threads run one after another here, so a
@@ -16,9 +16,10 @@ Global memory: which block accessed a cell, and whether several did.
 
 Stores in one instruction: a cell's mark holds the number of the run of a segment, the thread that
 was first to store to it in that run, and whether that thread changed the value once more. Another
-thread that stores another value in that run is suspected, and any other one after such a change.
-Strong stores, each alone in its segment, are compared only within a warp. In shared memory other
-stores need no marks: if their values differ, they are suspected anyway.
+thread that stores a different value in that run is suspected. After such a change, every other
+thread that stores to the cell in that run is suspected. Strong stores, each in a segment of its
+own, are compared only within a warp. In shared memory other stores need no marks: if their values
+differ, they are suspected anyway.
 """
 
 from __future__ import annotations

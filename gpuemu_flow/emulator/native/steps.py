@@ -23,7 +23,7 @@ StepWriter = Callable[[SegmentWriter, Step], None]
 
 
 def write_step(writer: SegmentWriter, step: Step) -> None:
-    """Write one step that is neither a branch nor shared by the threads of a warp.
+    """Write one step that is no branch and that each thread executes by itself.
 
     Raises
     ------
@@ -91,7 +91,7 @@ _MEMORY_WORDS = {
     "ld": _SCOPES | _ORDERS | _CACHES, "ldu": _SCOPES | _CACHES, "st": _SCOPES | _ORDERS | _CACHES,
     "atom": _SCOPES | _ORDERS | set(_ATOMIC), "red": _SCOPES | _ORDERS | set(_ATOMIC),
 }  # fmt: skip
-"""Words that accesses may have besides their types; a new word is never passed over."""
+"""Words that accesses may have besides their types; numpy runs an access with any other."""
 
 _RELATIONS = {
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",

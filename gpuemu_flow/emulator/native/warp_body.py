@@ -46,7 +46,7 @@ class WarpBody:
             self.reader.do(f"{name}[{k}][l] = {self.reader.read(operand, 'b32')};")
 
     def take_address(self, address: Operand) -> str:
-        """Read an address of every lane."""
+        """Read an address operand of every lane."""
         assert isinstance(address, MemoryOperand)
         name = f"x{len(self.arrays)}"
         self.arrays.append(f"uint64_t {name}[32]")

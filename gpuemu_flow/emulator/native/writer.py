@@ -162,7 +162,7 @@ class SegmentWriter:
         else:
             text = f"({bits_type(size)})({as_bits(value, type_name)})"
         if guard:
-            self.register(number)  # a step that does not happen leaves it as it was
+            self.register(number)  # if the guard is false, the old value is needed
             self.do(f"if ({guard}) r{number} = {text};")
         else:
             self.do(f"r{number} = {text};")
@@ -171,7 +171,7 @@ class SegmentWriter:
 
 
 def _narrowed(expression: str, size: int, type_name: str) -> str:
-    """Read a value of some bytes as a PTX type."""
+    """Write the expression that reads a value of `size` bytes as a PTX type."""
     if DTYPES[type_name] == "?":
         return expression
     if SIZES[type_name] != size:

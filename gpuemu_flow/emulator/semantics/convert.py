@@ -66,7 +66,7 @@ def tensor_float(x: Array, mode: str) -> Array:
 
 
 def convert(to: str, source: str, mode: str, *, ftz: bool, sat: bool) -> Lanes | None:
-    """Make one ``cvt``.
+    """Return ``cvt`` between two types as a function of arrays.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def _integer_to_integer(to: str, source: str, sat: bool) -> Lanes:
 
 
 def _exact_odd(x: Array) -> Array:
-    """Convert integers to float64, those of 64 bits rounded to odd."""
+    """Convert integers to float64; round 64-bit integers to odd."""
     near = x.astype(np.float64)
     if x.dtype.itemsize < 8:
         return near

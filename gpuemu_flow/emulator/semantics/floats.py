@@ -42,7 +42,7 @@ def flush(x: Array) -> Array:
 
 
 def canonical(x: Array) -> Array:
-    """Give NaN results the one pattern that the ISA names."""
+    """Replace each NaN by the one bit pattern that the ISA defines for NaN results."""
     if x.size and np.isnan(np.minimum.reduce(x, axis=None)):
         return np.where(np.isnan(x), _NANS[x.dtype], x)
     return x
@@ -105,14 +105,14 @@ def _directed_sum(a: Array, b: Array, mode: str) -> Array:
 
 
 def _overflow(value: Array, mode: str) -> Array:
-    """Return the value of a finite result beyond the range in a directed rounding mode."""
+    """Round a finite result that overflowed, in a directed mode: to Inf or the largest number."""
     largest = np.copysign(np.finfo(np.float64).max, value)
     keep = (mode == "rm") & (value < 0) | (mode == "rp") & (value > 0)
     return np.where(keep, value, largest)
 
 
 def _adjust(value: Array, error: Array, mode: str) -> Array:
-    """Step a value rounded to nearest to the neighbour that a directed mode wants."""
+    """Move values from the nearest number to the neighbour that a directed mode demands."""
     if mode == "rm":
         move, toward = error < 0, np.float64(-np.inf)
     elif mode == "rp":
@@ -143,10 +143,11 @@ def multiply(mode: str, dtype: str) -> Lanes:
 
 
 def fma32(mode: str) -> Lanes:
-    """Make ``fma.f32`` (PTX ISA, "fma"): one rounding of the exact product and sum.
+    """Return ``fma.f32`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
-    The product is exact in float64. Its float64 sum, rounded to float32, is wrong only where it
-    lies on a boundary of float32 and was itself rounded: such lanes are rounded to odd first.
+    The exact product and sum are rounded once. The product is exact in float64. Its float64 sum,
+    rounded to float32, is wrong only where it lies on a boundary of float32 and was itself rounded:
+    such lanes are rounded to odd first.
     """
     if mode == "rn":
         return _fma32_nearest
@@ -188,10 +189,9 @@ def fma16(a: Array, b: Array, c: Array) -> Array:
 def fma64(mode: str) -> Lanes:
     """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
-    The product and the sums are computed with their errors, the result rounded to odd, then in the
-    mode.
-    Lanes whose exponents are extreme, where such transformations under- or overflow, are computed
-    one by one in rational arithmetic.
+    The product and the sums are computed together with their rounding errors. The result is rounded
+    to odd, then in the mode. Lanes whose exponents are extreme, where such transformations under-
+    or overflow, are computed one by one in rational arithmetic.
     """
     return lambda a, b, c: _fma64(a, b, c, mode)
 
@@ -228,7 +228,7 @@ def _moderate(x: Array) -> Array:
 
 
 def divide(mode: str, dtype: str) -> Lanes:
-    """Make ``div`` (PTX ISA, "div"); the approximate forms are rounded correctly here."""
+    """Return ``div`` as a function of arrays (PTX ISA, "div"), correctly rounded in all forms."""
     if mode == "rn":
         return np.divide
     return lambda a, b: _directed_quotient(a, b, mode)
@@ -255,7 +255,7 @@ def _directed_quotient(a: Array, b: Array, mode: str) -> Array:
 
 
 def square_root(mode: str, dtype: str) -> Lanes:
-    """Make ``sqrt`` (PTX ISA, "sqrt")."""
+    """Return ``sqrt`` in a rounding mode as a function of arrays (PTX ISA, "sqrt")."""
     if mode == "rn":
         return np.sqrt
 
@@ -311,7 +311,7 @@ def copy_sign(a: Array, b: Array) -> Array:
 
 
 def through64(function: Lanes) -> Lanes:
-    """Make an approximate f32 instruction: computed in float64 and rounded to nearest."""
+    """Turn a float64 function into an approximate f32 instruction that rounds to nearest."""
     return lambda x: function(wide(x)).astype(np.float32)
 
 
@@ -321,7 +321,7 @@ def reciprocal_root(x: Array) -> Array:
 
 
 def test_property(name: str) -> Lanes:
-    """Make ``testp`` (PTX ISA, "testp")."""
+    """Return ``testp`` for one property as a function of arrays (PTX ISA, "testp")."""
 
     def normal(x: Array) -> Array:
         return np.isfinite(x) & (np.abs(x) >= np.finfo(x.dtype).tiny)

@@ -42,7 +42,7 @@ def multiply_high(a: Array, b: Array) -> Array:
 
 
 def mad(multiply: Lanes) -> Lanes:
-    """Make ``mad`` from a ``mul`` (PTX ISA, "mad")."""
+    """Turn a ``mul`` into the ``mad`` that adds a third operand (PTX ISA, "mad")."""
     return lambda a, b, c: multiply(a, b) + c
 
 
@@ -68,7 +68,7 @@ def subtract_saturating(a: Array, b: Array) -> Array:
 
 
 def multiply24(high: bool) -> Lanes:
-    """Make ``mul24`` (PTX ISA, "mul24"): 24-bit factors, bits 0-31 or 16-47 of the product."""
+    """Return ``mul24`` (PTX ISA, "mul24"): 24-bit factors, bits 0-31 or 16-47 of the product."""
 
     def multiply(a: Array, b: Array) -> Array:
         x, y = _low24(a), _low24(b)
@@ -91,7 +91,7 @@ def absolute_difference_sum(a: Array, b: Array, c: Array) -> Array:
 
 
 def absolute_differences(signed: bool, lanes: int, sums: bool) -> Callable[..., Array]:
-    """Make ``vabsdiff2`` or ``vabsdiff4`` (PTX ISA, "SIMD video instructions").
+    """Return ``vabsdiff2`` or ``vabsdiff4`` (PTX ISA, "SIMD video instructions").
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ def absolute_differences(signed: bool, lanes: int, sums: bool) -> Callable[..., 
     lanes : int
         Parts of a word.
     sums : bool
-        True for ``.add``: the sum of the differences and `c`; else they are packed, and take the
-        place of `c`.
+        True for ``.add``: the result is the sum of the differences and `c`. Otherwise it is the
+        packed differences, and `c` is ignored.
     """
     bits = 32 // lanes
 
@@ -122,7 +122,7 @@ def _part(x: Array, shift: int, bits: int, signed: bool) -> Array:
 
 
 def find_nth_set(mask: Array, base: Array, offset: Array) -> Array:
-    """Compute ``fns`` (PTX ISA, "fns"): the n-th set bit from a place on, or all ones.
+    """Compute ``fns`` (PTX ISA, "fns"): the n-th set bit from `base` on, or all ones.
 
     With an offset of 0 the result is `base` if that bit is set; a negative offset counts downwards.
     """
@@ -156,7 +156,7 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """Compute ``rem`` (PTX ISA, "rem"), signed as the dividend; divisor 0 gives the dividend."""
+    """Compute ``rem`` (PTX ISA, "rem") with the dividend's sign; divisor 0 gives the dividend."""
     return np.where(b == 0, a, a - divide(a, b) * b)
 
 
@@ -185,7 +185,7 @@ def shift_right(a: Array, n: Array) -> Array:
 
 
 def funnel_left(wrap: bool) -> Lanes:
-    """Make ``shf.l`` (PTX ISA, "shf"): the upper half of b:a shifted left."""
+    """Return ``shf.l`` (PTX ISA, "shf"): the upper half of b:a shifted left."""
 
     def shift(a: Array, b: Array, n: Array) -> Array:
         count = _funnel_count(n, wrap)
@@ -196,7 +196,7 @@ def funnel_left(wrap: bool) -> Lanes:
 
 
 def funnel_right(wrap: bool) -> Lanes:
-    """Make ``shf.r``: the lower half of b:a shifted right."""
+    """Return ``shf.r``: the lower half of b:a shifted right."""
 
     def shift(a: Array, b: Array, n: Array) -> Array:
         count = _funnel_count(n, wrap)
@@ -233,7 +233,7 @@ def leading_zeros(a: Array) -> Array:
 
 
 def find_bit(signed: bool, shift_amount: bool) -> Lanes:
-    """Make ``bfind`` (PTX ISA, "bfind"): the top bit that differs from the sign."""
+    """Return ``bfind`` (PTX ISA, "bfind"): the top bit that differs from the sign."""
 
     def find(a: Array) -> Array:
         bits = 8 * a.dtype.itemsize
@@ -291,7 +291,7 @@ def insert_field(a: Array, b: Array, position: Array, length: Array) -> Array:
 
 
 def bit_mask(wrap: bool) -> Lanes:
-    """Make ``bmsk`` (PTX ISA, "bmsk")."""
+    """Return ``bmsk`` (PTX ISA, "bmsk")."""
 
     def mask(a: Array, b: Array) -> Array:
         one = np.ones((1, 1), np.uint32)
@@ -303,7 +303,7 @@ def bit_mask(wrap: bool) -> Lanes:
 
 
 def sign_extend(wrap: bool) -> Lanes:
-    """Make ``szext`` (PTX ISA, "szext"): keep the low bits, extended by sign or zeros."""
+    """Return ``szext`` (PTX ISA, "szext"): keep the low bits, extended by sign or zeros."""
 
     def extend(a: Array, n: Array) -> Array:
         if wrap:
@@ -321,7 +321,7 @@ def sign_extend(wrap: bool) -> Lanes:
 
 
 def lookup3(table: int) -> Lanes:
-    """Make ``lop3`` (PTX ISA, "lop3") for one lookup table."""
+    """Return ``lop3`` (PTX ISA, "lop3") for one lookup table."""
 
     def combine(a: Array, b: Array, c: Array) -> Array:
         out: Array | None = None
@@ -360,7 +360,7 @@ _PRMT_TABLES: dict[str, tuple[tuple[int, ...], ...]] = {
 
 
 def permute(mode: str) -> Lanes:
-    """Make ``prmt`` (PTX ISA, "prmt"): pick four of eight bytes."""
+    """Return ``prmt`` (PTX ISA, "prmt"): pick four of eight bytes."""
 
     def pick(a: Array, b: Array, selector: Array) -> Array:
         pair = (b.astype(np.uint64) << _S32) | a
@@ -382,7 +382,7 @@ def permute(mode: str) -> Lanes:
 
 
 def dot_product(a_signed: bool, b_signed: bool, lanes: int, high: bool = False) -> Lanes:
-    """Make ``dp4a`` or ``dp2a`` (PTX ISA, "dp4a", "dp2a")."""
+    """Return ``dp4a`` or ``dp2a`` (PTX ISA, "dp4a", "dp2a")."""
 
     def dot(a: Array, b: Array, c: Array) -> Array:
         out = c.view(np.uint32)
@@ -406,7 +406,7 @@ def _piece(word: Array, bits: int, index: int, signed: bool) -> Array:
 
 
 def compare(name: str) -> Lanes:
-    """Make a comparison of ``setp`` (PTX ISA, "Comparison Operations")."""
+    """Return a comparison of ``setp`` as a function (PTX ISA, "Comparison Operations")."""
     ordered: dict[str, Lanes] = {
         "eq": np.equal, "ne": lambda a, b: (a < b) | (a > b) if a.dtype.kind == "f" else a != b,
         "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,

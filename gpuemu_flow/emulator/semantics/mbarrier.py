@@ -76,5 +76,5 @@ MBARRIER_TURNS: dict[str, Turn] = {
     "mbarrier.arrive_drop": _drop,
     "mbarrier.increment": _more,
 }
-"""Functions that give the barrier object after one thread's turn, from the object, a count of
-arrivals, and the bytes awaited (negative: bytes that have come)."""
+"""Functions that return the barrier object after one thread's turn, given the object, a count of
+arrivals, and the bytes awaited (negative: bytes that have arrived)."""

@@ -30,7 +30,7 @@ def pack(lower: Array, upper: Array) -> Array:
 
 
 def twice_f16(function: Lanes) -> Lanes:
-    """Apply a function of f16 to both halves."""
+    """Extend a function of f16 to both halves of packed values."""
 
     def both(*xs: Array) -> Array:
         return pack(
@@ -42,7 +42,7 @@ def twice_f16(function: Lanes) -> Lanes:
 
 
 def twice_bits(function: Lanes) -> Lanes:
-    """Apply a function of 16-bit patterns (bf16) to both halves."""
+    """Extend a function of 16-bit patterns (bf16) to both halves of packed values."""
 
     def both(*xs: Array) -> Array:
         return pack(function(*map(low, xs)), function(*map(high, xs)))
@@ -51,7 +51,7 @@ def twice_bits(function: Lanes) -> Lanes:
 
 
 def twice_integers(function: Lanes, dtype: str) -> Lanes:
-    """Apply a function of 16-bit integers to both halves."""
+    """Extend a function of 16-bit integers to both halves of packed values."""
 
     def both(*xs: Array) -> Array:
         return pack(
@@ -63,7 +63,7 @@ def twice_integers(function: Lanes, dtype: str) -> Lanes:
 
 
 def in_bfloat(function: Lanes) -> Lanes:
-    """Make bf16 arithmetic from a float64 function whose result is exact or rounded to odd."""
+    """Turn a float64 function, exact or rounded to odd, into bf16 arithmetic on bits."""
 
     def compute(*xs: Array) -> Array:
         wide = [bfloat_to_f32(x).astype(np.float64) for x in xs]
@@ -73,13 +73,13 @@ def in_bfloat(function: Lanes) -> Lanes:
 
 
 def odd_sum(a: Array, b: Array) -> Array:
-    """Add float64 values, rounded to odd."""
+    """Add float64 values and round the sum to odd."""
     total = a + b
     return to_odd(total, two_sum_error(a, b, total))
 
 
 def odd_fma(a: Array, b: Array, c: Array) -> Array:
-    """Compute ``a * b + c`` of values whose product is exact, rounded to odd."""
+    """Compute ``a * b + c`` and round it to odd; the product must be exact."""
     return odd_sum(a * b, c)
 
 

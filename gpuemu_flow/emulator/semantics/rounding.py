@@ -41,7 +41,7 @@ def to_odd(value: Array, error: Array) -> Array:
         return value
     away = (error > 0) == (value > 0)
     stepped = np.where(away, bits + _ONE, bits - _ONE)
-    crossing = value == 0  # the exact value is tiny: nothing here is that small
+    crossing = value == 0  # the exact value would be smaller than any that occurs
     return np.where(wrong & ~crossing, stepped, bits).view(np.float64)
 
 
@@ -96,7 +96,7 @@ def exact_root(a: float, mode: str) -> float:
 def one_by_one(
     result: Array, hard: Array, compute: Callable[..., float], *operands: Array
 ) -> Array:
-    """Compute some lanes again, each by itself, where arrays of doubles cannot be exact."""
+    """Compute the lanes `hard` again, one at a time; arrays of doubles cannot be exact there."""
     lanes = np.flatnonzero(hard)
     if not lanes.size:
         return result

@@ -12,7 +12,7 @@ _LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 
 
 def _table(kind: str) -> Array:
-    """List the value of every byte."""
+    """Return the value of each of the 256 codes of a format."""
     values = np.zeros(256, np.float32)
     bits, bias = _MANTISSA[kind], _BIAS[kind]
     for code in range(256):

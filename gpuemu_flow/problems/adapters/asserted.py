@@ -1,4 +1,4 @@
-"""Run the statements of a test that a comparison needs, with tensors that are given to them.
+"""Run the statements of a test that a comparison needs, on the tensors of a case.
 
 Written by ``gpuemu-flow import pytest``; needs numpy, and torch or JAX where the test does.
 """
@@ -32,7 +32,7 @@ class CallInputs:
 
     @property
     def dtype(self) -> Any:
-        """Return the dtype of the case, as the test's library has it."""
+        """Return the dtype of the case, as a dtype of the test's library."""
         return self._values[self._main].dtype
 
     def seed(self, number: int) -> None:

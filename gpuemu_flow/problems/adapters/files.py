@@ -1,4 +1,4 @@
-"""Read the files that an import wrote beside a problem, and load a candidate's code.
+"""Read the files that an import wrote next to a problem, and load a candidate's code.
 
 Written by ``gpuemu-flow import``; needs nothing of gpuemu-flow.
 """
@@ -24,8 +24,8 @@ def loaded(name: str, path: Path, *, listed: bool = False) -> ModuleType:
     Parameters
     ----------
     listed : bool
-        Enter the module in ``sys.modules`` first, as dataclasses and imports between a
-        candidate's own files need.
+        True to enter the module in ``sys.modules`` first, which dataclasses and imports between a
+        candidate's files need.
     """
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # noqa: S101 - the path ends in .py

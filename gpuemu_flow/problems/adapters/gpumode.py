@@ -43,7 +43,7 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
         module = files.loaded("submission", Path(path))
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
-        # Its writes into inputs are its own affair: the problem's check compares what it returns.
+        # The kernel may write into its inputs: the problem's check compares only what it returns.
         data = assembled(described, all_inputs)
         with torch.no_grad():
             seed_all(0)
@@ -93,7 +93,7 @@ def verdict(answer: Any) -> list[str]:
 
 
 def made_inputs(function: Any, arguments: Mapping[str, Any], seed: int) -> Any:
-    """Call `generate_input` with a test's arguments and a seed of ours."""
+    """Call `generate_input` with a test's arguments and the given seed."""
     seed_all(seed)
     given = dict(arguments)
     if "seed" in inspect.signature(function).parameters:
@@ -103,7 +103,7 @@ def made_inputs(function: Any, arguments: Mapping[str, Any], seed: int) -> Any:
 
 
 def assembled(described: Described, all_inputs: Mapping[str, Any]) -> Any:
-    """Return the data that `generate_input` gave, made of copies of a case's inputs."""
+    """Rebuild the data of `generate_input` from copies of a case's inputs."""
     given = {name: as_tensor(value) for name, value in all_inputs.items()}
     return copied(_filled(described["data"], described, given))
 
@@ -123,7 +123,7 @@ def _filled(part: Any, described: Described, given: Mapping[str, Any]) -> Any:
 
 
 def _argument(name: str, described: Described, given: Mapping[str, Any]) -> Any:
-    """Return an argument of the test, read off the axis that has its size."""
+    """Return an argument of the test: the size of its axis, or its fixed value if it has none."""
     found = described["axes"].get(name)
     if found is None:
         return described["calls"][0][name]

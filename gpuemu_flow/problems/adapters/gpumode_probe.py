@@ -72,7 +72,7 @@ def _load() -> Mapping[str, Any]:
 
 
 def _taken_apart(value: Any, arguments: Mapping[str, Any], inputs: list[dict[str, Any]]) -> Any:
-    """Return the structure of the data with each tensor by its name, and describe the tensors."""
+    """Return the data with tensors replaced by names, and describe the tensors in `inputs`."""
     if isinstance(value, torch.Tensor):
         if value.is_complex() or value.is_quantized or value.layout != torch.strided:
             raise NotTakenError("an input is complex, quantized or sparse")

@@ -18,7 +18,7 @@ from adapters.tensors import seed_all
 
 FILE = "reference.py"
 LARGEST = 1 << 26
-"""Elements of an input beyond which nothing is tried."""
+"""Largest number of elements of an input with which a model is tried."""
 
 
 def _answer(request: ProbeRequest) -> Any:
@@ -173,7 +173,7 @@ def describe(value: Any, name: str, drawn: DrawnBounds) -> dict[str, Any]:
 
 
 def structure(value: Any) -> tuple[str, str]:
-    """Return the kind of an argument's values, and the triangle of all its non-zero values."""
+    """Return the kind of an argument's values, and the triangle that holds all non-zero ones."""
     if value.dim() >= 1 and value.shape[-1] > 1 and bool((value >= 0).all()):
         sums = value.sum(-1)
         if bool(((sums - 1).abs() < 1e-4).all()):
@@ -253,7 +253,7 @@ def weights(model: Any) -> bytes:
 
 
 def to_json(value: Any, where: str) -> Any:
-    """Return a plain value as JSON; `NotTakenError` for tensors and other objects."""
+    """Return a plain value as JSON; raise `NotTakenError` for tensors and other objects."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, tuple):

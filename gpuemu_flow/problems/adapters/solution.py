@@ -1,4 +1,4 @@
-"""Load a solution of FlashInfer-Bench from its file of JSON: modules that lie in no file.
+"""Load a solution of FlashInfer-Bench from its JSON file, which holds the text of its modules.
 
 Written by ``gpuemu-flow import flashinfer-bench``; needs nothing of gpuemu-flow.
 """
@@ -25,7 +25,7 @@ class SolutionError(Exception):
 
 @dataclass(frozen=True)
 class Solution:
-    """A solution as its file has it.
+    """The content of a solution's file.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Solution:
     file, function : str
         The entry point.
     destination : bool
-        Outputs are made before and passed after the inputs.
+        True if the caller allocates the outputs and passes them after the inputs.
     gpu : bool
         True if the solution asks for a GPU, and does not launch Triton kernels.
     """
@@ -114,7 +114,7 @@ class _Sources(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.SourceLoader):
-    """Gives the source of a module, by which Triton and tracebacks find it, too."""
+    """Loader of a module's source, through which Triton and tracebacks find the source, too."""
 
     def __init__(self, name: str, finder: _Sources, file: str) -> None:
         self._name = name

@@ -18,7 +18,7 @@ _BY_BITS = {
     "float8_e4m3fn": (np.uint8, torch.float8_e4m3fn),
     "float8_e5m2": (np.uint8, torch.float8_e5m2),
 }
-"""Dtypes that numpy has by another package, and torch has in the same bits."""
+"""Dtypes that numpy gets from another package, and that have the same bits in torch."""
 
 
 def as_tensor(value: Any) -> Any:

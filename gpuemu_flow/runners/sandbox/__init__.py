@@ -1,1 +1,1 @@
-"""The sandbox of an op, which the kernel (Linux) enforces on its processes."""
+"""The sandbox of an op, which the Linux kernel enforces on the op's processes."""

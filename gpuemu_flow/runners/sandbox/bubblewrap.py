@@ -1,8 +1,8 @@
-"""Namespaces for the workers of one op, by bubblewrap: processes, network, messages and files.
+"""Run an op's workers in namespaces of processes, network, IPC and files, made by bubblewrap.
 
-`bwrap` starts the fork server of an op, or a compiler. Inside, the root folder is read-only; home
-folders, temporary folders and /run are empty but for the workspace, the interpreter and its
-packages; /dev, /proc and shared memory are its own. Each worker then enters Landlock and seccomp.
+`bwrap` starts the fork server of an op, or a compiler. Inside, the root folder is read-only. Home
+folders, temporary folders and /run are empty, except for the workspace, the interpreter and its
+packages. /dev, /proc and shared memory are private. Each worker then enters Landlock and seccomp.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from gpuemu_flow.runners.sandbox.spec import Sandbox
 
 _NAME = "bwrap"
 _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
-"""Folders of `bwrap`, instead of ``PATH``, which may lead into a workspace."""
+"""Folders in which `bwrap` is looked for. ``PATH`` is not used, as it may lead into a workspace."""
 _NAMESPACES = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 _KEPT_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER")
 _EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - none of it is used
 _DEVICES = "/dev"
-"""Replaced as a whole; a workspace or an interpreter may lie in its shared memory."""
+"""A folder that is replaced as a whole, although a workspace or an interpreter may be in its shared
+memory."""
 _TMPFS = "--tmpfs"
 _SYSTEMS = ("/run/current-system", "/run/opengl-driver")
-"""Programs and drivers of a system (NixOS) that lie in an emptied folder."""
+"""Programs and drivers of a system (NixOS) that are in an emptied folder."""
 _OF_USER = ".local"
-"""Beside its programs, a folder of a home folder holds keys and histories."""
+"""Folder in a home folder that contains programs, but also keys and histories."""
 _PROBE_SECONDS = 60.0
 _MOST_LINKS = 40
 _REASON_CHARACTERS = 200
@@ -43,7 +44,7 @@ _REASON_CHARACTERS = 200
 
 @cache
 def program() -> str:
-    """Return the path of bubblewrap; empty if it is missing, or others than root can change it."""
+    """Return bubblewrap's path; empty if it is missing, or if others than root can change it."""
     for folder in _FOLDERS:
         path = f"{folder}/{_NAME}"
         try:
@@ -81,8 +82,8 @@ def refusal() -> str:
 def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
     """Return the words to put before the command of an op's fork server.
 
-    The server becomes the first process of its namespace: with it all others end, and none of
-    them can stop or kill it.
+    The server becomes the first process of its namespace. When the server ends, all other processes
+    there end; they cannot stop or kill the server.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
 
 
 def around_tool(sandbox: Sandbox, programs: Iterable[str], folder: str) -> list[str]:
-    """Return the words to put before a compiler's command, which writes `folder`.
+    """Return the words to put before the command of a compiler that writes to `folder`.
 
     All processes that the compiler starts end with it.
     """
@@ -115,7 +116,7 @@ def _words(sandbox: Sandbox, programs: Iterable[str], folders: Iterable[str]) ->
 
 def _base(path: str) -> list[str]:
     words = [path, *_NAMESPACES, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
-    if os.geteuid() == 0:  # others have a user namespace, which gives them no capabilities
+    if os.geteuid() == 0:  # other users get none in their user namespace
         words += ["--cap-drop", "ALL"]
         for name in _KEPT_CAPABILITIES:
             words += ["--cap-add", name]
@@ -125,9 +126,9 @@ def _base(path: str) -> list[str]:
 def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[str]:
     """Return the options for everything that differs from a read-only view of the system's files.
 
-    Files are mounted where they are, and the links that lead to them are made again: `bwrap` can
-    mount nothing on a link. Outer folders come first, since a later mount hides earlier ones below
-    it.
+    Files are mounted at their real paths, and the links that lead to them are made again, since
+    `bwrap` cannot mount on a link. Outer folders come first, since a later mount hides earlier ones
+    below it.
     """
     empty = _emptied(root)
     mounts: dict[str, tuple[str, ...]] = {place: (_TMPFS, place) for place in empty}
@@ -152,7 +153,7 @@ def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[s
 
 
 def _links(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the links on the way to a file: the place of each, without links, and its target."""
+    """Yield the links on the way to a file: the real path of each link, and its target."""
     place, names = "/", path.split("/")[::-1]
     followed = 0
     while names and followed < _MOST_LINKS:
@@ -175,7 +176,7 @@ def _links(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_unseen(path: str, mounts: Mapping[str, tuple[str, ...]]) -> bool:
-    """Tell whether the innermost mount above a path is that of an empty folder."""
+    """Tell whether a path is hidden: the innermost mount above it is an empty folder."""
     above = [place for place in (_DEVICES, *mounts) if _is_below(path, place)]
     return bool(above) and mounts.get(max(above, key=len), (_TMPFS,))[0] == _TMPFS
 
@@ -187,8 +188,8 @@ def _depth(mount: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
 def _emptied(root: str) -> list[str]:
     """Return the folders that are replaced by empty ones.
 
-    A folder is kept if it is the workspace or the interpreter's, or the home folder of another
-    user, since some system users have ``/`` or ``/usr/sbin``.
+    The workspace and the interpreter's folders are kept. Other users' home folders are kept, too,
+    since some system users have ``/`` or ``/usr/sbin`` as home folder.
     """
     homes = [path for path in (os.environ.get("HOME", ""), own_home()) if _is_own(path)]
     found = {os.path.realpath(p) for p in (*_EMPTIED, *homes, tempfile.gettempdir())}
@@ -219,7 +220,7 @@ def _installation(path: str) -> Iterator[str]:
     Parameters
     ----------
     path : str
-        A name without a slash is looked for in ``PATH``; empty for none.
+        Path of the program. A name without a slash is looked for in ``PATH``; empty for none.
     """
     path = path if "/" in path or not path else shutil.which(path) or ""
     for _ in range(_MOST_LINKS):

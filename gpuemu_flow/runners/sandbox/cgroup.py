@@ -1,8 +1,8 @@
-"""Limits of a worker with all that it starts: a control group (cgroup v2) for each.
+"""Limit each worker, with all processes that it starts, by a control group (cgroup v2).
 
-Groups are made where this process may make them: below the root's own group, or beside the group
-that the process is in, if the folder around both delegates `memory` and `pids`. A group that holds
-processes can have no groups with limits inside.
+Groups with limits cannot be made inside a group that holds processes, except the root group. So
+workers' groups are made beside the group of this process, or below it if it is the root group. The
+folder around them must delegate `memory` and `pids`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from gpuemu_flow.runners.limits import LOAD_ALLOWANCE
 
 MOST_PROCESSES = 4096
-"""Processes and threads of one worker with all that it starts."""
+"""Maximum number of processes and threads of one worker with all that it starts."""
 _CONTROLLERS = {"memory", "pids"}
 _PREFIX = "gpuemu-"
 _ATTEMPTS = 200
@@ -37,7 +37,7 @@ class ControlGroup:
     folder : Path
         Folder of the group, which must not exist yet.
     limits : mapping of str to int
-        Limits by the kernel's name, such as ``pids.max``.
+        Limits by their file names in the group, such as ``pids.max``.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class ControlGroup:
                 self._folder.rmdir()
             except FileNotFoundError:
                 return
-            except OSError:  # killed processes take their time
+            except OSError:  # killed processes take a while to end
                 time.sleep(_PAUSE)
             else:
                 return
@@ -143,7 +143,7 @@ def open_group(memory_limit: int | None) -> ControlGroup:
 
 
 def _clear(around: Path, own: int = 0) -> None:
-    """Remove the groups of ended processes, such as killed runs, and those of the process `own`.
+    """Remove groups whose maker has ended, such as a killed run, and groups of process `own`.
 
     A group that holds processes is never removed: the system refuses it.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -28,7 +27,7 @@ CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
 }
-"""Variables that name a folder in which a framework keeps what it compiles."""
+"""Variables that name the folder in which a framework caches compiled code."""
 BELOW_HOME = {
     "CARGO_HOME": ".cargo",
     "HF_HOME": ".cache/huggingface",
@@ -38,7 +37,7 @@ BELOW_HOME = {
     "RUSTUP_HOME": ".rustup",
     "TORCH_HOME": ".cache/torch",
 }
-"""Variables that say where the user installed something, and where it lies without them."""
+"""Variables that name the folder of a user's installation, and its default in the home folder."""
 COMPILED_BELOW_HOME = {
     "CUDA_CACHE_PATH": ".nv/ComputeCache",
     "CUPY_CACHE_DIR": ".cupy/kernel_cache",
@@ -47,12 +46,14 @@ COMPILED_BELOW_HOME = {
     "PYTORCH_KERNEL_CACHE_PATH": ".cache/torch/kernels",
     "TRITON_CACHE_DIR": ".triton/cache",
 }
-"""Those of `CACHES` that lie in the home folder, which trusted programs go on to use."""
+"""Defaults, in the home folder, of those `CACHES` that trusted programs continue to use."""
 _OF_KERNELS = frozenset(CACHES) - {"MPLCONFIGDIR"}
-_KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # files of others: read and written, and their modes
+_KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # access to other users' files and modes
 _CAPABILITIES_VERSION = 0x20080522
 _HIGHEST_CAPABILITY = 63
 _LAST_CAPABILITY = "/proc/sys/kernel/cap_last_cap"
+_Header = ctypes.c_uint32 * 2  # the C structures of capget(2): version and process,
+_Sets = ctypes.c_uint32 * 6  # and twice effective, permitted, inheritable
 
 
 class SandboxError(Exception):
@@ -60,7 +61,7 @@ class SandboxError(Exception):
 
 
 def make_scratch(folder: str = "") -> str:
-    """Make a worker's own folder in `folder`; without one, make the folder of all workers."""
+    """Make a worker's folder inside `folder`, or the folder of all workers if `folder` is ''."""
     made = tempfile.mkdtemp(dir=folder) if folder else tempfile.mkdtemp(prefix=SCRATCH)
     return os.path.realpath(made)
 
@@ -72,7 +73,7 @@ def move_in(scratch: str, *, trusted: bool) -> str:
     ----------
     scratch : str
     trusted : bool
-        The program shares the user's caches of compiled kernels.
+        True if the program shares the user's caches of compiled kernels.
 
     Returns
     -------
@@ -81,7 +82,7 @@ def move_in(scratch: str, *, trusted: bool) -> str:
     """
     keep_user_cache(os.environ.pop(USER_CACHE, ""))
     if trusted:
-        # Beside its other temporary files, which an op need not see.
+        # PyTorch would use it by default; an op need not see the other temporary files there.
         inductor = f"{tempfile.gettempdir()}/torchinductor_{os.environ.get('USER') or os.getuid()}"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor)
     _use_for_temporary_files(scratch)
@@ -105,9 +106,10 @@ class Ready:
     Attributes
     ----------
     ruleset : Ruleset or None
-        None where the system has no Landlock.
+        None if the system has no Landlock.
     folders : mapping of str to str
-        Environment variables, and the folders for compiled code that frameworks take from them.
+        Maps the environment variables from which frameworks take the folder for compiled code to
+        these folders.
     """
 
     ruleset: landlock.Ruleset | None
@@ -124,8 +126,8 @@ def make_ready(
 ) -> Ready:
     """List the files that a process may use, as they are now.
 
-    A process that forks others calls this before it forks: a forked process pays for each shared
-    page of memory that it writes to first, and this function touches many.
+    Call it before forking: a forked process has to copy each shared page of memory that it writes
+    to, and this function writes to many.
 
     Parameters
     ----------
@@ -135,7 +137,7 @@ def make_ready(
     home : str
         The user's home folder.
     listings : Listings, optional
-        Kept from one sandbox to the next.
+        Listings of folders, reused from one sandbox to the next.
 
     Raises
     ------
@@ -211,7 +213,7 @@ def make(path: str) -> None:
 
 
 def _make_inner(sandbox: Sandbox) -> None:
-    """Make writable paths below others from inside the sandbox: an op may have put links there."""
+    """Make nested writable paths from inside the sandbox, as an op may have put links there."""
     for path in sandbox.writable:
         with suppress(OSError):  # the op meets the same error where it needs the path
             if not os.path.lexists(path):
@@ -221,8 +223,8 @@ def _make_inner(sandbox: Sandbox) -> None:
 def _ruleset(libc: Any, rules: AccessRules, known: int) -> landlock.Ruleset:
     ruleset = landlock.Ruleset(libc, known)
     try:
-        # Names, unlike what is in a file, can be listed everywhere: a folder on the way to
-        # something hidden could else hold no module.
+        # Every folder can be listed. Otherwise no module could be imported from a folder that leads
+        # to a hidden file.
         ruleset.allow(("/",), landlock.READ_DIR)
         ruleset.allow(rules.read, landlock.READ, rules.opened)
         ruleset.allow(rules.write, landlock.WRITE, rules.opened)
@@ -248,7 +250,7 @@ def _cache_folders(scratch: str, sandbox: Sandbox, home: str) -> tuple[dict[str,
     folders : dict of str to str
         Maps environment variables to the folders that they name.
     compiled : list of str
-        The caches that trusted programs use instead, which may hold the compiled reference.
+        The caches of trusted programs, which may hold the compiled reference.
     """
     folders = {}
     writable = tuple(os.path.realpath(path) for path in sandbox.writable)
@@ -274,7 +276,7 @@ def _is_at(path: str, places: Iterable[str]) -> bool:
 
 @cache
 def _highest_capability() -> int:
-    """Return the highest number that this kernel knows, or could know."""
+    """Return the highest number of a capability; if the system does not tell, an upper bound."""
     try:
         with open(_LAST_CAPABILITY, "rb") as file:  # noqa: PTH123
             return int(file.read())
@@ -284,18 +286,17 @@ def _highest_capability() -> int:
 
 def _drop_capabilities(libc: Any) -> None:
     """Drop root's capabilities, except those over files, which Landlock restricts."""
-    header = ctypes.create_string_buffer(struct.pack("<Ii", _CAPABILITIES_VERSION, 0))
-    held = ctypes.create_string_buffer(24)
+    header, held = _Header(_CAPABILITIES_VERSION, 0), _Sets()
     if libc.capget(header, held) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be read")
-    low = struct.unpack("<6I", held.raw)
-    if not (low[1] or low[4]):
+    if not (held[1] or held[4]):
         return
+    nothing = ctypes.c_ulong(0)
     for number in range(_highest_capability() + 1):
         if not (1 << number) & _KEPT_CAPABILITIES:
-            # Refused for numbers that this kernel has not, and where there is no right to it.
-            libc.prctl(syscalls.DROP_FROM_BOUNDS, *map(ctypes.c_ulong, (number, 0, 0, 0)))
-    kept = low[1] & _KEPT_CAPABILITIES
-    data = ctypes.create_string_buffer(struct.pack("<6I", kept, kept, 0, 0, 0, 0))
-    if libc.capset(header, data) != 0:
+            # It fails for numbers that the kernel does not know, or without the right to do it.
+            given = ctypes.c_ulong(number)
+            libc.prctl(syscalls.DROP_FROM_BOUNDS, given, nothing, nothing, nothing)
+    kept = held[1] & _KEPT_CAPABILITIES
+    if libc.capset(header, _Sets(kept, kept)) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be given up")

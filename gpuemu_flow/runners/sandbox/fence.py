@@ -1,4 +1,4 @@
-"""Make the sandboxes of a workspace's ops from the configuration, and their part of keys."""
+"""Make the sandboxes of a workspace's ops, and the part of action keys that describes them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Fence:
     hidden : tuple of str
         Absolute paths that the configuration hides from ops.
     apart : tuple of str
-        Globs, relative to the workspace, of files and folders of which each op may read only its
-        own.
+        Globs, relative to the workspace. Of the files and folders that match, each op may read only
+        its own.
     made : tuple of str
-        Absolute paths of further files to which `apart` applies, which need not exist yet.
+        Absolute paths of further files to treat like those of `apart`; they need not exist yet.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Fence:
 
     @cached_property
     def level(self) -> str:
-        """Return the level that ops run at on this system."""
+        """Return the level at which ops run on this system."""
         return level_for(self._mode)
 
     def key(self) -> dict[str, Json]:
@@ -75,18 +75,18 @@ class Fence:
 
     @cached_property
     def _set_apart(self) -> tuple[str, ...]:
-        """Return the real paths of the files and folders that `apart` and `made` stand for."""
+        """Return the real paths of the files and folders that match `apart` or are in `made`."""
         found = {os.path.realpath(path) for path in self._made}
         found |= {
             os.path.realpath(path)
             for pattern in self._apart
-            # One is absolute where the configuration may name files outside.
+            # A glob may be absolute if the configuration may name files outside of the workspace.
             for path in Path("/" if pattern[0] == "/" else self._root).glob(pattern.lstrip("/"))
         }
         return tuple(sorted(found - {self._root}))
 
     def own_apart(self, off_limits: OffLimits, own: Iterable[str]) -> tuple[str, ...]:
-        """Return the op's own files that it may read although `apart` hides them from others.
+        """Return the op's own files among those that `apart` hides from other ops.
 
         Links are left out: they might lead to the file of another op.
         """
@@ -105,15 +105,15 @@ class Fence:
     def around(
         self, off_limits: OffLimits, path: str, *, emulated: bool, own: Iterable[str] = ()
     ) -> Sandbox | None:
-        """Return the sandbox of an op; None if there is none.
+        """Return the sandbox of an op; None if the level is ``off``.
 
         Parameters
         ----------
         off_limits : OffLimits
         path : str
-            The op's own file, which may lie in the cache.
+            The op's own file, which may be in the cache.
         emulated : bool
-            The op is a compiled kernel, which our emulator runs.
+            True if the op is a compiled kernel, which our emulator runs.
         own : iterable of str
             Absolute paths of the op's own files, which it may read even where `apart` applies.
         """
@@ -137,5 +137,5 @@ class Fence:
 
 
 def is_below(path: str, places: Iterable[str]) -> bool:
-    """Tell whether a path is one of several places, or lies below one."""
+    """Tell whether a path is one of several paths, or is below one of them."""
     return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)

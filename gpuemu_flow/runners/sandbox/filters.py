@@ -1,4 +1,4 @@
-"""A filter of system calls (seccomp) that refuses those by which a program could break out.
+"""A filter of system calls (seccomp) that refuses calls by which a program could leave the sandbox.
 
 The filter's BPF instructions are written by hand. They check numbers only, since the memory behind
 a pointer cannot be trusted there.
@@ -38,7 +38,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
     "kexec_file_load": (320, 294), "reboot": (169, 142), "syslog": (103, 116),
     "iopl": (172, None), "ioperm": (173, None),
-    # what is mounted where, and files by number instead of by name
+    # mounts, and files that are opened by number instead of by name
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51),
     "move_mount": (429, 429), "open_tree": (428, 428), "open_tree_attr": (467, 467),
     "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433),
@@ -46,14 +46,14 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224), "swapoff": (168, 225), "quotactl": (179, 60), "acct": (163, 89),
     # other namespaces
     "unshare": (272, 97), "setns": (308, 268),
-    # keys that are not the op's
+    # keys of other programs
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
-    # memory, messages and locks by number or name, which processes outside may use as well
+    # memory, messages and locks by number or name, which processes outside can use, too
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190),
     "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186),
     "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
     "mq_unlink": (241, 181),
-    # calls that are made without a call
+    # a queue for operations that this filter would not see
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
 }  # fmt: skip
 
@@ -103,9 +103,9 @@ def _on_argument(number: int, position: int, code: _Code) -> _Code:
 def program(processor: str) -> bytes:
     """Return the filter program for a processor.
 
-    All sockets but connected pairs are refused: a service that listens on a named Unix socket may
-    start programs on request, outside of the sandbox. Pairs for datagrams are refused, too, since
-    their sockets can send datagrams to any name.
+    All sockets except connected pairs are refused: a service that listens on a named Unix socket
+    may start programs on request, outside of the sandbox. Pairs for datagrams are refused, too,
+    since their sockets can send datagrams to any name.
     """
     machine = _MACHINES[processor]
     allow = (_RETURN, 0, 0, _ALLOW)
@@ -122,7 +122,8 @@ def program(processor: str) -> bytes:
         if number is not None:
             code += [(_EQUAL, 0, 1, number), _refuse(errno.EPERM)]
     code += [(_EQUAL, 0, 1, machine.socket), _refuse(errno.EACCES)]
-    # Its flags lie behind a pointer; the C library takes `clone` where it is not there.
+    # The filter cannot read the flags, which are behind a pointer. Without it, the C library uses
+    # `clone`.
     code += [(_EQUAL, 0, 1, machine.clone3), _refuse(errno.ENOSYS)]
     code += _on_argument(
         machine.clone,
@@ -142,7 +143,7 @@ def program(processor: str) -> bytes:
     code += _on_argument(machine.pair, 0, kind)
     typed_in = [(_EQUAL, 1, 0, _PUSH_INPUT), (_EQUAL, 0, 1, _LINUX_CONSOLE)]
     code += _on_argument(machine.ioctl, 1, [*typed_in, _refuse(errno.EPERM), allow])
-    # The limits of other processes: 0 means one's own.
+    # Refuse the limits of other processes; 0 means the caller's own.
     code += _on_argument(machine.prlimit, 0, [(_EQUAL, 1, 0, 0), _refuse(errno.EPERM), allow])
     code.append(allow)
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in code)

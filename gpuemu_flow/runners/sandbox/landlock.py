@@ -21,23 +21,23 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _SINCE = {1: _MAKE_SYM | (_MAKE_SYM - 1), 2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
 _TCP = 0b11  # bind and connect
 _SCOPES = 0b11  # abstract Unix sockets, signals
-_QUIETLY = 1  # what is denied goes into no log of the system
+_QUIETLY = 1  # denials are not written to the system's log
 _RULE = struct.Struct("<Qi")
 _PATH = 1
 
 READ = _READ_FILE | _EXECUTE
-"""Of files; names in folders are `READ_DIR`."""
+"""Rights to read files; listing folders is `READ_DIR`."""
 WRITE = (
     READ | READ_DIR | _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_DIR | _REMOVE_FILE
     | _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM
 )  # fmt: skip
-"""All but the making of devices."""
+"""All rights except that of making devices."""
 DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
 
 
 def version() -> int:
-    """Return the version of Landlock that the system has; 0 without."""
-    if not syscalls.seccomp_number():  # numbers of calls are known for these processors
+    """Return the version of Landlock that the system has; 0 if it has none."""
+    if not syscalls.seccomp_number():  # call numbers are known only for the filter's processors
         return 0
     try:
         found = syscalls.syscall(syscalls.library(), syscalls.LANDLOCK_CREATE, None, 0, 1)
@@ -54,7 +54,7 @@ class Ruleset:
     libc : object
         See `syscalls.library`.
     known : int
-        The version of Landlock whose rights are handled.
+        A version of Landlock. All rights that it knows are restricted.
     """
 
     def __init__(self, libc: Any, known: int) -> None:
@@ -99,7 +99,7 @@ class Ruleset:
             here = of_files
             if wide != of_files and stat.S_ISDIR(os.fstat(fd).st_mode):
                 here = wide
-            # A rule for a link concerns the link alone, which nothing is read through.
+            # A rule for a link would allow only the link itself and not its target.
             if here and self._add(syscalls.LANDLOCK_ADD, self._fd, _PATH, _RULE.pack(here, fd), 0):
                 syscalls.fail()
             if path not in kept:

@@ -1,4 +1,4 @@
-"""The parts of the sandbox that this system has."""
+"""Find the parts of the sandbox that this system supports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def system_level(*, strict: bool = False) -> str:
     Parameters
     ----------
     strict : bool
-        Name also the parts that only ``strict`` uses: looking for them starts a process.
+        True to name also the parts that only ``strict`` uses; finding them starts a process.
     """
     if sys.platform != "linux":
         return NONE
@@ -31,5 +31,5 @@ def system_level(*, strict: bool = False) -> str:
 
 
 def level_for(mode: str) -> str:
-    """Return the level that ops run at under a mode of the configuration."""
+    """Return the level at which ops run under a mode of the configuration."""
     return OFF if mode == "off" else system_level(strict=mode == STRICT)

@@ -1,7 +1,7 @@
 """List folders for sandboxes, and keep the lists and descriptors of unchanged folders.
 
-To hide one file, a fence names all others of its folder. A process that fences one worker for each
-of a thousand files in a folder would list it a thousand times, and open a million files.
+To hide one file, a sandbox has to allow all others in its folder. With a worker for each of a
+thousand files in a folder, the folder would be listed a thousand times, and a million files opened.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST = 1 << 16
-_LOW = 512  # numbers below are left to others
+_LOW = 512  # lower numbers are left for other files
 _SETTLED_NS = 2_000_000_000  # a younger folder may change again within a tick of the clock
-_OWN_WAYS = ("/proc", "/sys", "/dev")  # what comes and goes there leaves no trace at the folder
+_OWN_WAYS = ("/proc", "/sys", "/dev")  # changes do not change the folder's times
 _MOUNTS = "/proc/self/mounts"
 
 _Stamp = tuple[int, int, int, int]
@@ -27,7 +27,7 @@ _Stamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class _Listing:
-    """The entries of one folder as they were at `stamp`, with a descriptor of each."""
+    """The entries of one folder and their descriptors; valid while the folder has this `stamp`."""
 
     stamp: _Stamp
     opened: Mapping[str, int]
@@ -39,8 +39,8 @@ class Listings:
     Parameters
     ----------
     most : int
-        Descriptors that may be kept open. A forked process has to close them before it runs other
-        code.
+        Maximum number of descriptors to keep open. A forked process has to close them before it
+        runs other code.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Listings:
     def begin(self) -> None:
         """Start the next sandbox; the folders may have changed since the last one was made."""
         self.opened = {}
-        if self._known and self._mounts.poll(0):  # a mount hides what was opened before
+        if self._known and self._mounts.poll(0):  # a new mount hides files that were opened before
             self.forget()
 
     @property
@@ -77,13 +77,13 @@ class Listings:
         return not self._known
 
     def forget(self) -> None:
-        """Close everything: an open file takes its place on the disk even when it is deleted."""
+        """Close everything, since a deleted file uses space on the disk as long as it is open."""
         self.opened = {}
         for folder in list(self._known):
             self._forget(folder)
 
     def below(self, folder: str) -> list[str]:
-        """Return the paths of a folder's entries, without links.
+        """Return the paths of a folder's entries, leaving out links.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Listings:
         return list(known.opened)
 
     def _keep(self, folder: str, stamp: _Stamp, paths: list[str]) -> _Listing | None:
-        """Keep a listing if the folder's stamp is sure to reveal later changes, else drop it."""
+        """Keep a listing if the folder's stamp will surely reveal changes; else return None."""
         young = time.time_ns() - max(stamp[:2]) < _SETTLED_NS
         if len(paths) > self._left or young or f"{folder}/".startswith(_OWN_WAYS):
             return None
@@ -139,7 +139,7 @@ def _stamp(folder: str) -> _Stamp:
 
 
 def _moved_up(fd: int) -> int:
-    """Move a descriptor to a number above those that others get."""
+    """Move a descriptor to a high number, which no newly opened file gets."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOW)
     finally:
@@ -152,13 +152,13 @@ def _close(opened: Mapping[str, int]) -> None:
 
 
 def raise_limit() -> tuple[Listings, tuple[int, int]]:
-    """Allow this process more open files, to be kept by the listings that are returned.
+    """Raise this process's limit of open files, and return listings that keep files open.
 
     Returns
     -------
     listings : Listings
     before : tuple of int
-        The limits as they were, which hold for programs.
+        The previous limits, soft and hard, which programs must keep to.
     """
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = before

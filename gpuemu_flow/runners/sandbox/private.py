@@ -1,7 +1,7 @@
 """Private paths that no op needs: credentials, histories, other people's files.
 
-They are hidden in addition to the files that a workspace names. The paths are listed by
-name, so the list cannot be complete.
+They are hidden in addition to the files that a workspace names. They are listed by name, so the
+list cannot be complete.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OF_USER = (
     ".config/gpuemu", ".Xauthority", ".ICEauthority", ".mutt", ".muttrc",
     ".mysql_history", ".sqlite_history", ".node_repl_history", ".lesshst", ".local/state/bash",
 )  # fmt: skip
-"""Below a home folder."""
+"""Private paths in a home folder."""
 _OF_EDITORS = (
     ".viminfo",
     ".vim/undo",
@@ -58,7 +58,7 @@ _OF_EDITORS = (
     ".local/share/zed",
     ".config/sublime-text",
 )
-"""Below a home folder: what editors keep of files, sessions and tokens."""
+"""Paths in a home folder at which editors keep files, sessions and tokens."""
 
 _OF_SYSTEM = (
     "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers",
@@ -69,7 +69,7 @@ _OF_SYSTEM = (
     "/var/log", "/lost+found", "/boot",
 )  # fmt: skip
 _VERSION_CONTROL = (".git", ".hg", ".svn", ".jj", ".bzr", ".sl")
-"""Hold the sources of the reference once more."""
+"""Folders that contain copies of the reference's sources."""
 _BACKUP_ENDS = ("~", ".bak", ".orig", ".old", ".save", ".rej", ".swp", ".tmp")
 _MOST_BYTES = 4096
 _FEW = 8
@@ -104,7 +104,7 @@ def forget() -> None:
 
 
 def own_home() -> str:
-    """Return the user's home folder by the system's list of users; empty if it has none."""
+    """Return the user's home folder from the system's list of users; empty if it lists none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
@@ -112,7 +112,7 @@ def own_home() -> str:
 
 
 def _others_homes(own: set[str], root: str) -> Iterator[str]:
-    """Yield other users' home folders; only root could enter them."""
+    """Yield other users' home folders if this process is root's; nobody else could enter them."""
     if os.geteuid():
         return
     found = ["/root"]
@@ -152,7 +152,7 @@ def copies_of(paths: Iterable[str], root: str) -> Iterator[str]:
 def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
     """Yield backups and bytecode of files of a folder."""
     names = list(names)
-    # Of a folder of thousands, to ask for a few names costs less than to list it.
+    # In a folder with thousands of files, testing a few names costs less than listing it.
     there = _names_in(folder) if len(names) > _FEW else frozenset[str]()
     for name in names:
         stem, suffix = os.path.splitext(name)  # noqa: PTH122
@@ -183,10 +183,7 @@ def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def _names_in(folder: str) -> frozenset[str]:
-    """Return the names in a folder, as they were when first asked for since `forget`.
-
-    Empty where it cannot be listed.
-    """
+    """Return the names in a folder, cached until `forget`; empty if it cannot be listed."""
     try:
         return frozenset(os.listdir(folder))  # noqa: PTH208
     except OSError:
@@ -195,7 +192,7 @@ def _names_in(folder: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16)
 def _working_trees(root: Path) -> tuple[tuple[Path, Path], ...]:
-    """Return pairs of another working tree of the repository and the workspace's own one."""
+    """Return each other working tree of the workspace's repository, paired with our own tree."""
     above = (root, *root.parents)
     here = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
     if here is None:
@@ -217,14 +214,14 @@ def _working_trees(root: Path) -> tuple[tuple[Path, Path], ...]:
 
 
 def _histories(folders: Iterable[Path]) -> Iterator[str]:
-    """Yield the version control folders that lie in these folders."""
+    """Yield the version control folders in these folders."""
     for folder in folders:
         yield from _history(folder)
 
 
 @lru_cache(maxsize=4096)
 def _history(folder: Path) -> tuple[str, ...]:
-    """Return the version control folders that lie in a folder, which may not be listable."""
+    """Return the version control folders in a folder, even if it cannot be listed."""
     found: list[str] = []
     for name in _VERSION_CONTROL:
         path = folder / name

@@ -1,7 +1,7 @@
 """Convert "all but these" to a list of allowed paths, the only form that Landlock takes.
 
-Along the way from the root to each path that is left out, every folder's other entries are named;
-files that are made in such a folder later are therefore left out, too.
+In every folder on the way from the root to an excluded path, all other entries are allowed by name.
+So files that are created there later are excluded, too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
+from functools import cached_property
 
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.plain_paths import real_paths
 from gpuemu_flow.runners.sandbox.listings import Listings
 from gpuemu_flow.runners.sandbox.private import copies_of, forget, private_paths
 from gpuemu_flow.runners.sandbox.spec import SCRATCH, Sandbox
@@ -22,7 +24,7 @@ PROCESSORS = ("nvidia", "dri", "kfd", "dxg", "accel")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - semaphores and shared arrays lie there
 _MOST_LOOKED = 200_000
 _OF_TRUSTED = (SCRATCH, "torchinductor_", "gpuemu-flow-")
-"""Beginnings of names in the folder of temporary files."""
+"""Prefixes of folders, in the folder of temporary files, that an op must not see."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class AccessRules:
     Attributes
     ----------
     read, write, devices : tuple of str
-        Paths; each holds for all that lies below.
+        Paths that may be read, written, or used as devices, each with everything below it.
     opened : mapping of str to int
         Descriptors of some of these paths, which are not to be closed.
     """
@@ -62,7 +64,7 @@ def rules_for(
     compiled : iterable of str
         Folders of code that frameworks compiled for references, as paths without links.
     listings : Listings, optional
-        Kept from one sandbox to the next.
+        Listings of folders, reused from one sandbox to the next.
     """
     forget()
     listings = listings or Listings()
@@ -75,9 +77,10 @@ def rules_for(
     below = frozenset(path for path in hidden.paths if _is_in_memory(path))
     in_memory = _Excluded(listings, (), below)
     read = [*hidden.rest("/"), *in_memory.rest(_SHARED_MEMORY)]
-    # Of a closed workspace the interpreter is read, but no folder from which it imports.
+    # With a closed workspace, the interpreter may be read, but not the folders on its path.
     for path in _needed(*(() if sandbox.closed else sys.path)):
-        # A home folder that is another's, or that cannot be listed, may hold the interpreter.
+        # The interpreter may be in a hidden home folder: another user's, or one that cannot be
+        # listed.
         read += hidden.without_own(path)
     starts = map(os.path.realpath, outermost(sandbox.writable))
     kept_in_memory = _Excluded(listings, sandbox.kept, below)
@@ -122,10 +125,9 @@ def _others_scratch(scratch: str) -> list[str]:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Leave out paths that lie below others.
+    """Leave out paths that are below others.
 
-    An op that may write around such a path could put a link there, and the path would then lead
-    elsewhere.
+    An op that may write to the outer folder could replace the inner path by a link to another file.
     """
     found = sorted({os.path.normpath(path) for path in paths})
     return [p for p in found if not any(above in found for above in _above(p))]
@@ -139,7 +141,8 @@ def _needed(*packages: str) -> list[str]:
 def _devices() -> tuple[str, ...]:
     """Return devices that anyone may use.
 
-    Not the disks, which hold every file, nor terminals, whose input could be forged.
+    Disks are left out, since they hold every file, and so are terminals, whose input could be
+    forged.
     """
     try:
         names = sorted(os.listdir("/dev"))  # noqa: PTH208
@@ -192,20 +195,6 @@ def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
             return
 
 
-def _real_paths(paths: Iterable[str]) -> Iterator[str]:
-    """Yield paths as `os.path.realpath` resolves them, looking at each folder once only."""
-    folders = dict[str, str]()
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        if not folder.startswith("/") or name in ("", ".", ".."):
-            yield os.path.realpath(path)
-            continue
-        if folder not in folders:
-            folders[folder] = os.path.realpath(folder)
-        found = f"{folders[folder].rstrip('/')}/{name}"
-        yield os.path.realpath(found) if os.path.islink(found) else found  # noqa: PTH114
-
-
 class _Excluded:
     """Paths that are excluded from the allowed ones.
 
@@ -221,8 +210,17 @@ class _Excluded:
         self, listings: Listings, paths: Iterable[str], resolved: frozenset[str] = frozenset()
     ) -> None:
         self._listings = listings
-        self.paths = resolved.union(_real_paths(paths))
-        self._above = {above for path in self.paths for above in _above(path)}
+        self.paths = resolved.union(real_paths(paths))
+
+    @cached_property
+    def _above(self) -> set[str]:
+        found = set[str]()
+        for path in self.paths:
+            for above in _above(path):
+                if above in found:
+                    break  # with all that lie above it
+                found.add(above)
+        return found
 
     def rest(self, start: str) -> list[str]:
         """Return the largest paths at and below `start` that contain no excluded path."""
@@ -232,7 +230,7 @@ class _Excluded:
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return the result of `rest` for a path in an excluded folder, ignoring that folder."""
+        """Return `rest` as if the excluded folder around `start` were not excluded."""
         found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):
             self._add_rest(start, found)
@@ -247,7 +245,7 @@ class _Excluded:
             below = self._listings.below(start)
         except OSError:
             return
-        for path in below:  # of thousands of files, mostly
+        for path in below:  # usually plain files, sometimes thousands
             if path in excluded:
                 continue
             if path in above:

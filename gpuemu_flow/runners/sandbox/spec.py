@@ -1,4 +1,4 @@
-"""The sandbox of a worker, as plain data that travels to the process that enforces it."""
+"""The sandbox of a worker, as plain data that is sent to the process that enforces it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
 
 SCRATCH = "gpuemu-scratch-"
-"""Start of the names of folders below which workers have folders of their own."""
+"""Prefix of the names of the folders that contain the workers' own folders."""
 STRICT = "strict"
-"""The mode that adds namespaces to what `require` demands."""
+"""The mode that demands namespaces in addition to the parts of `require`."""
 OFF = "off"
-"""The level of an op that nothing keeps from anything."""
+"""The level of an op without a sandbox."""
 NONE = "none"
 """The level of a system that has neither Landlock nor seccomp."""
 FAILED = 98
@@ -29,25 +29,25 @@ class Sandbox:
     Attributes
     ----------
     level : str
-        Parts to be enforced; if one cannot be, nothing runs. See `level.system_level`.
+        Parts to enforce; if a part cannot be enforced, nothing runs. See `level.system_level`.
     root : str
         The workspace, absolute.
     hidden : tuple of str
-        Absolute paths of files and folders that are neither read nor written, besides those that
-        no program may read.
+        Absolute paths of files and folders that this program must not read or write, besides the
+        paths that are hidden from all programs; see `private`.
     shown : tuple of str
-        Absolute paths of files that are read in spite of that, and written if they are among the
-        writable ones.
+        Absolute paths of files that may be read although they are hidden, and written if `writable`
+        contains them.
     kept : tuple of str
-        Absolute paths of files that are not written, even if folders around them are.
+        Absolute paths of files that must not be written, even in writable folders.
     writable : tuple of str
-        Absolute paths that are written, beside a scratch folder.
+        Absolute paths that may be written, besides a scratch folder.
     required : bool
-        True if nothing may run when the level lacks a part.
+        True if nothing may run in a sandbox that lacks a part.
     strict : bool
         True if the op's processes get namespaces and an empty home folder; see `bubblewrap`.
     closed : bool
-        True if no file of the workspace is read except those in `shown`.
+        True if no file of the workspace may be read except those in `shown`.
     """
 
     level: str
@@ -68,7 +68,7 @@ class Sandbox:
 
 
 def landlock_version(level: str) -> int:
-    """Return the version of Landlock that a level names; 0 without."""
+    """Return the version of Landlock that a level names; 0 if it names none."""
     for word in level.split(", "):
         name, _, number = word.partition(" ")
         if name == _LANDLOCK:
@@ -101,7 +101,7 @@ def level_of(landlock: int, *, seccomp: bool, bwrap: bool = False, cgroup: bool 
 
 
 def lacks(level: str) -> tuple[str, ...]:
-    """Name the parts that a level lacks, of those that ``require`` demands."""
+    """Name the missing parts of a level, of those that ``require`` demands."""
     if level == OFF:
         return ()
     found = () if landlock_version(level) else (_LANDLOCK,)
@@ -109,7 +109,7 @@ def lacks(level: str) -> tuple[str, ...]:
 
 
 def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
-    """Name the parts that a level lacks among those that a required sandbox must have."""
+    """Name the missing parts of a level, of those that ``strict``, or else ``require``, demands."""
     found = lacks(level)
     return (*found, _BWRAP) if strict and not has_bwrap(level) else found
 
@@ -120,14 +120,14 @@ def is_whole(level: str, *, strict: bool) -> bool:
 
 
 def missing_problem(level: str, *, strict: bool = False, reason: str = "") -> Problem:
-    """Make the problem for a system that lacks parts of the required sandbox.
+    """Return the problem to report on a system that lacks parts of the required sandbox.
 
     Parameters
     ----------
     level : str
     strict : bool
     reason : str
-        The reason for which bubblewrap cannot be used; see `bubblewrap.refusal`.
+        The reason why bubblewrap cannot be used; see `bubblewrap.refusal`.
     """
     mode = STRICT if strict else "require"
     missing = ", ".join(f"no {name}" for name in lacks_for(level, strict=strict))

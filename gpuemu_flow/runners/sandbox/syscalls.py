@@ -47,13 +47,13 @@ def fail() -> NoReturn:
 
 @cache
 def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
-    """Return `LANDLOCK_ADD` as a function that converts its arguments as fast as ctypes can.
+    """Return the fastest function that ctypes can make of the system call `LANDLOCK_ADD`.
 
     Returns
     -------
     callable
-        Takes number, ruleset, kind, rule and flags; returns 0, or -1 for an error that `fail`
-        raises.
+        Takes number, ruleset, kind, rule and flags. Returns 0, or -1 after an error; `fail` then
+        raises it.
     """
     number, integer = ctypes.c_long, ctypes.c_int
     types = (number, number, integer, integer, ctypes.c_char_p, ctypes.c_uint32)

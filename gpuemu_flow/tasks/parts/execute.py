@@ -186,7 +186,7 @@ class _Batch:
     def run(self, missing: Sequence[int], checks: Checks) -> None:
         """Run the other cases, and store each result with the inputs observed until then."""
         context, requests = self._context, self._requests
-        place = {requests[n].case.index: n for n in missing}
+        places = iter(missing)  # several requests may be for one case, in other dtypes
         cached, fresh = len(self.found), 0
         begun = self._begun
         names, shared = self._static, ""
@@ -200,7 +200,7 @@ class _Batch:
         def on_outcome(outcome: Outcome) -> None:
             nonlocal fresh
             fresh += 1
-            n = place[outcome.index]
+            n = next(places)
             if outcome.ok and context.unchanged() and not context.inputs.moved(names, begun):
                 self._keep(n, outcome, names, shared)
             context.on_progress(Progress(self._spec.name, cached + fresh, len(requests), fresh))
@@ -215,8 +215,7 @@ class _Batch:
             cancel=context.cancel,
             kept=self._kept,
         )
-        for outcome in outcomes:
-            self.found[place[outcome.index]] = outcome
+        self.found.update(zip(missing, outcomes, strict=False))  # fewer after a cancellation
         self.used |= names
         if any(n not in self.found for n in missing):
             raise Interrupted
