@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -58,8 +59,9 @@ def code_of(function: Callable[..., Any]) -> dict[str, Json]:
     """Identify the code of a function: its ``origin``, and the digest of its state (``code``).
 
     The digest covers the function's file and all of the user's files that it imports, directly or
-    not; ``files`` holds the digest of each. For a function without a file it is the digest of its
-    source. It is empty where neither can be found.
+    not; ``files`` holds the digest of each. For a function without a file, such as one of a
+    notebook, it covers the function's source and the files that its globals lead to. It is empty
+    where neither can be found.
     """
     while callable(wrapped := getattr(function, "func", None)):  # of `functools.partial`
         function = wrapped
@@ -73,14 +75,7 @@ def code_of(function: Callable[..., Any]) -> dict[str, Json]:
         return _of_module(sys.modules.get(kind.__module__), kind.__qualname__)
     name = getattr(function, "__qualname__", code.co_name)
     spaces = getattr(function, "__globals__", {})
-    found = _of_namespace(code.co_filename, spaces, name)
-    if found:
-        return found
-    try:
-        text = inspect.getsource(code)
-    except (OSError, TypeError):
-        return {}
-    return {"origin": _printable(name), "code": hashlib.sha256(text.encode()).hexdigest()}
+    return _of_namespace(code.co_filename, spaces, name, code)
 
 
 CALLER: ContextVar[dict[str, Json] | None] = ContextVar("gpuemu_caller", default=None)
@@ -122,14 +117,15 @@ _NOT_OWN = _not_own()  # at once: it loads a module, which a fork meanwhile woul
 
 def _of_module(module: ModuleType | None, name: str) -> dict[str, Json]:
     path = getattr(module, "__file__", None)
-    return _of_namespace(path, vars(module), name) if module is not None and path else {}
+    return _of_namespace(path or "", vars(module), name) if module is not None else {}
 
 
-def _of_namespace(path: str, names: Mapping[str, Any], name: str) -> dict[str, Json]:
+def _of_namespace(
+    path: str, names: Mapping[str, Any], name: str, code: CodeType | None = None
+) -> dict[str, Json]:
+    """Identify code by its file and imports; without a file, by the source of `code`, if any."""
     own = _file_digest(path, names)
-    if own is None:
-        return {}
-    digests = {path: own}
+    digests = {} if own is None else {path: own}
     waiting = [names]
     while waiting and len(digests) < MAX_FILES:
         for module in _modules_in(waiting.pop()):
@@ -140,9 +136,15 @@ def _of_namespace(path: str, names: Mapping[str, Any], name: str) -> dict[str, J
             if digest is not None:
                 digests[file] = digest
                 waiting.append(vars(module))
-    origin = f"{path}:{name}" if name else path
+    source = ""
+    if own is None and code is not None:
+        with suppress(OSError, TypeError):
+            source = inspect.getsource(code)
+    if not (digests or source):
+        return {}
+    origin = ":".join(filter(None, (path if own is not None else "", name))) or path
     folder = "" if all(file.startswith(os.sep) for file in digests) else str(Path.cwd())
-    return _described(origin, tuple(sorted(digests.items())), folder)
+    return _described(origin, tuple(sorted(digests.items())), folder, source)
 
 
 def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
@@ -161,7 +163,9 @@ def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
 
 
 @functools.lru_cache(maxsize=16)
-def _described(origin: str, digests: tuple[tuple[str, str], ...], folder: str) -> dict[str, Json]:
+def _described(
+    origin: str, digests: tuple[tuple[str, str], ...], folder: str, source: str
+) -> dict[str, Json]:
     """Return the description of a file and of its imports, shared between calls and read-only.
 
     Parameters
@@ -171,8 +175,10 @@ def _described(origin: str, digests: tuple[tuple[str, str], ...], folder: str) -
         Files and their digests, sorted.
     folder : str
         The current one, if a name is relative; the cache tells descriptions apart by it.
+    source : str
+        Code that is in no file.
     """
-    whole = hashlib.sha256("".join(digest for _, digest in digests).encode())
+    whole = hashlib.sha256("".join([source, *(digest for _, digest in digests)]).encode())
     files = {str(Path(file).absolute()): digest for file, digest in digests}
     return {
         "origin": _printable(origin),

@@ -243,8 +243,10 @@ class _Assembly:
         self.made = rules.made
         kernels: list[KernelConfig] = []
         built: dict[str, str] = {}
+        of_kernels: list[KernelParser] = []
         for part in self.parts("kernels"):
-            kernels += KernelParser(part.workspace, part.out, shared, built).parse_all(part.tables)
+            of_kernels.append(KernelParser(part.workspace, part.out, shared, built))
+            kernels += of_kernels[-1].parse_all(part.tables)
         made = self.made.union(
             path
             for kernel in kernels
@@ -253,6 +255,8 @@ class _Assembly:
             if path is not None
         )
         presence = ExpectedFiles(self.root, self.copied, self.include, made)
+        for each in of_kernels:
+            each.warn_of_unmatched(presence)
         ops: list[OpConfig] = []
         consulted: set[Path] = set()
         looked_into: dict[Path, str] = {}

@@ -35,11 +35,19 @@ class ArtifactChecks:
 
 @dataclass(frozen=True)
 class Build:
-    """Build of a kernel: architectures (``sm_80``) and compiler flags, or the user's command."""
+    """Build of a kernel: architectures (``sm_80``) and compiler flags, or the user's command.
+
+    Attributes
+    ----------
+    arch, flags, command : tuple of str
+    inputs : tuple of str or None
+        Globs of the files that the command reads; None if the configuration does not say it.
+    """
 
     arch: tuple[str, ...]
     flags: tuple[str, ...]
     command: tuple[str, ...]
+    inputs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

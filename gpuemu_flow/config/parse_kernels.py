@@ -17,6 +17,7 @@ from gpuemu_flow.config.parse_ops import unique_names
 from gpuemu_flow.config.parse_sections import partial_tolerances
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_kernels import ARTIFACT_CHECKS, BUILD, KERNEL
@@ -38,6 +39,7 @@ class KernelParser:
     out: Reporter
     shared_table: Table
     names: dict[str, str] = field(default_factory=dict)
+    _globs: list[tuple[str, KeyPath]] = field(default_factory=list)
 
     def parse_all(self, items: list[Json]) -> list[KernelConfig]:
         """Return all kernels that have a name; report every problem found in them."""
@@ -47,6 +49,11 @@ class KernelParser:
             for place, table in enumerate(items)
             if table is not INVALID and "name" in table
         ]
+
+    def warn_of_unmatched(self, presence: ExpectedFiles) -> None:
+        """Warn of globs of ``build.inputs`` that match no file; called after `parse_all`."""
+        for pattern, place in self._globs:
+            presence.warn_of_none(pattern, place, self.out)
 
     def parse(self, table: Table, where: KeyPath) -> KernelConfig:
         values = KERNEL.values(table)
@@ -107,10 +114,18 @@ class KernelParser:
         if values["command"] and not ("ptx" in table or "cubin" in table):
             text = "build.command needs ptx or cubin: the file that it makes"
             self.out.add("config-missing-key", (*where, "build", "command"), text)
+        here = (*where, "build", "inputs")
+        if values["inputs"] is not None and not values["command"]:
+            text = f"{dotted(here)} has no effect"
+            hint = "it says what build.command reads: compilers' inputs are found without it"
+            self.out.add("config-unread-key", here, text, hint)
+        globs = self.workspace.globs(values["inputs"] or (), here, self.out)
+        self._globs += globs.items()
         return Build(
             arch=tuple(dict.fromkeys(_architecture(name) for name in arches)),
             flags=tuple(values["flags"]),
             command=tuple(values["command"]),
+            inputs=None if values["inputs"] is None else tuple(globs),
         )
 
     def triton(self, table: Table, where: KeyPath) -> TritonKernel | None:

@@ -54,7 +54,7 @@ class ExpectedFiles:
     _found: dict[str, bool] = field(default_factory=dict)
 
     def warn_of_none(self, pattern: str, where: KeyPath, out: Reporter) -> None:
-        """Warn of a glob of ``depends`` or ``shared`` that matches no file."""
+        """Warn of a glob of ``depends``, ``shared`` or ``build.inputs`` that matches no file."""
         if pattern not in self._found:
             base = self._base(pattern)
             self._found[pattern] = any(

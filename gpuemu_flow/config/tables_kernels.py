@@ -70,6 +70,13 @@ BUILD = Section(
             default=[],
             ours=True,
         ),
+        Key(
+            "inputs",
+            ListOf(PATH, 0, 1000),
+            "Globs of the files that `command` reads, relative to the workspace. Without this key "
+            "every run runs the command.",
+            ours=True,
+        ),
     ),
     "a table with arch and flags",
 )

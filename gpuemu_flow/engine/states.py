@@ -128,7 +128,7 @@ class TaskStates:
 
     def parts(self, spec: TaskSpec) -> KeyParts:
         """Collect everything that presently decides whether `spec` must run."""
-        record = self.record(spec.name) if spec.stage in stages.OBSERVED else None
+        record = self.record(spec.name) if spec.stage in stages.RECORDING else None
         static = self.static_parts(spec)
         if record is None:
             return static

@@ -460,6 +460,7 @@ class Workspace:
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
         patterns = {pattern for op in config.ops for pattern in (*op.depends, *op.shared)}
         patterns.update(pattern for rule in config.rules for pattern in rule.inputs)
+        patterns.update(p for kernel in config.kernels for p in kernel.build.inputs or ())
         globs = sorted(patterns.union(config.include))
         sampled = {
             mode: {"cases": s.cases, "shapes": [list(shape) for shape in s.shapes], "seed": s.seed}

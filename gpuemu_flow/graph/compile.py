@@ -88,8 +88,8 @@ class Compiler:
 
     def graph(self) -> Graph:
         """Return all tasks, groups and skips."""
-        kernels = self._kernels()
         self._rules = self._add_rules()
+        kernels = self._kernels()
         for op in self._config.ops:
             reason = op.skip_reason
             for ref in (op.op, op.reference):
@@ -148,7 +148,9 @@ class Compiler:
             return None
         from gpuemu_flow.graph.compile_kernels import kernel_tasks  # noqa: PLC0415
 
-        return kernel_tasks(self._config, self._cache, self.sources, self._version, self.fence)
+        return kernel_tasks(
+            self._config, self._cache, self.sources, self._version, self.fence, self._rules
+        )
 
     def _add_kernels(self, kernels: KernelTasks) -> None:
         self.kernel_basis = kernels.basis

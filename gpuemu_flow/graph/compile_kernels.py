@@ -14,11 +14,12 @@ from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_missing,
 from gpuemu_flow.artifacts.view import VIEW_VERSION
 from gpuemu_flow.config.model import Config, Policies
 from gpuemu_flow.config.model_kernels import KernelConfig
-from gpuemu_flow.graph.compile_rules import programs_of, with_outputs
+from gpuemu_flow.graph.compile_rules import RuleTasks, programs_of, with_outputs
 from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.graph.snapshot import KernelBasis
 from gpuemu_flow.inputs.environment import package_version
 from gpuemu_flow.inputs.files import stamp_of
+from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.includes import Includes, find_includes, relative
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
@@ -92,10 +93,15 @@ class KernelTasks:
 
 
 def kernel_tasks(
-    config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str, fence: Fence
+    config: Config,
+    cache: WorkspaceCache,
+    sources: SourceIndex,
+    version: str,
+    fence: Fence,
+    rules: RuleTasks | None,
 ) -> KernelTasks:
     """Make the tasks of all kernels of a configuration; `version` is the digest of our own code."""
-    return _KernelCompiler(config, cache, sources, version, fence).compile()
+    return _KernelCompiler(config, cache, sources, version, fence, rules).compile()
 
 
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> KernelPolicy:
@@ -160,7 +166,9 @@ class _KernelCompiler:
         sources: SourceIndex,
         version: str,
         fence: Fence,
+        rules: RuleTasks | None,
     ) -> None:
+        self._rules = rules
         self._version = version
         self._fence = fence
         self._config = config
@@ -276,7 +284,12 @@ class _KernelCompiler:
             flags=list(kernel.build.flags),
         )
         if kind == COMMAND:
-            params = replace(params, command=list(kernel.build.command))
+            globs = kernel.build.inputs
+            params = replace(
+                params,
+                command=list(kernel.build.command),
+                inputs=None if globs is None else sorted(globs),
+            )
         if kind == TRITON and kernel.triton is not None:
             triton = kernel.triton
             compiled = {
@@ -312,6 +325,7 @@ class _KernelCompiler:
             arch=arch,
             sources=files,
             packages=packages,
+            inputs=() if self._rules is None else self._rules.of_files(files),
             params=params,
             settings={
                 "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
@@ -361,6 +375,10 @@ class _KernelCompiler:
             files.update(closure.files)
             packages = closure.packages
         outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
+        for pattern in kernel.build.inputs or ():
+            made = [] if self._rules is None else self._rules.made(pattern)
+            matched = {*glob_files(self._root, pattern), *made}
+            files.update(matched - {relative(path, self._root) for path in outputs})
         for word in kernel.build.command:
             path = self._root / word
             if word and path not in outputs and path.is_file():

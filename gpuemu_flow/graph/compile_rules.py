@@ -51,6 +51,13 @@ class RuleTasks:
         beginning = stages.BUILT if stage == stages.OP else stages.AFTER
         return tuple(self.inputs(dict.fromkeys((*op.needs, *makers)), beginning))
 
+    def of_files(self, files: Iterable[str]) -> tuple[TaskInput, ...]:
+        """Return the inputs of a task that reads these files, of which rules may make some."""
+        used = set(files)
+        return tuple(
+            self.inputs(n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs))
+        )
+
     def inputs(self, rules: Iterable[str], beginning: str = stages.BUILT) -> list[TaskInput]:
         """Return the inputs of a task that needs these rules."""
         specs = [self.tasks[rule] for rule in rules if rule in self.tasks]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.inputs import own_code
-from gpuemu_flow.inputs.distributions import Distributions, Looked
+from gpuemu_flow.inputs.distributions import Distributions, Looked, normal_name
 from gpuemu_flow.inputs.file_clock import FileClock
-from gpuemu_flow.inputs.files import ABSENT, FileTable
+from gpuemu_flow.inputs.files import ABSENT, FileTable, Stamp, stamp_of
 from gpuemu_flow.inputs.links import has_link, links_of
 from gpuemu_flow.inputs.listings import entries_in, modules_in, sizes_in
 from gpuemu_flow.inputs.looks import MOST_LOOKS, Look, Looks, halves_of
@@ -33,6 +33,9 @@ _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
+_TOP = re.compile(r".*/(?:site|dist)-packages/[^/]+")
+_ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
+"""A distribution that a program asked for by its name; see `runners.searches`."""
 
 KINDS = {
     "file": "files", "link": "links", "missing": "missed", "folder": "listed",
@@ -83,6 +86,7 @@ class Discovery:
         self._clock = FileClock(staging) if staging is not None else None
         self._distributions = Distributions()
         self._stdlibs: dict[str, bool] = {}
+        self._tops: dict[str, tuple[Stamp | None, str]] = {}
         self._settled: SettledFacts[_Installed] = SettledFacts()
         self._lock = threading.Lock()
         self._prefixes = [(self._root + "/", "")]
@@ -127,13 +131,17 @@ class Discovery:
                     files.add(self._encode(path))
                 if not linked_to:
                     self._keep(path, stdlib, owner, looked)
-        for path in seen.missed | seen.looked:
+            packages |= self._owners_of_looked(seen.looked, looked)
+        asked = {path: match for path in seen.missed if (match := _ASKED.fullmatch(path))}
+        packages.update(f"{self._encode(m[1])}|{normal_name(m[2])}" for m in asked.values())
+        missed = seen.missed.difference(asked)
+        for path in missed | seen.looked:
             if not self._is_ours(path) and has_link(path, linked):
                 links.update(map(self._encode, links_of(path)))
         return Discovered(
             files=frozenset(files),
             links=frozenset(links),
-            missed=self._others(seen.missed) - files,
+            missed=self._others(missed) - files,
             listed=self._others(seen.listed),
             modules=self._others(seen.modules),
             sized=self._others(seen.sized),
@@ -145,6 +153,23 @@ class Discovery:
             variables=_variables(seen, given),
             untracked=seen.untracked,
         )
+
+    def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
+        """Return the packages of installed files that were found and not opened.
+
+        Such a file goes when its package is uninstalled. What no package lists is left out.
+        """
+        tops = {match[0] for path in paths if (match := _TOP.match(path))}
+        found = set()
+        for top in tops:
+            site = top.rpartition("/")[0]
+            stamp, known = stamp_of(site), self._tops.get(top)
+            if known is None or known[0] != stamp:
+                inside = top if os.path.splitext(top)[1] else f"{top}/__init__.py"  # noqa: PTH122
+                owner = self._distributions.owner(inside, looked)
+                known = self._tops[top] = stamp, f"{self._encode(site)}|{owner[1]}" if owner else ""
+            found.add(known[1])
+        return found - {""}
 
     def _unknown(
         self, paths: frozenset[str], files: set[str], packages: set[str], pythons: set[str]

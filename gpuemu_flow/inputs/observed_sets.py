@@ -167,6 +167,18 @@ class ObservedSets:
         }
         return {task for task, key in self.task_sets.items() if key in hit}
 
+    def moved(self, lookup: Discovery, kind: str) -> set[str]:
+        """Return the inputs of one kind whose state differs from a recorded one; see `KINDS`."""
+        used = self._used(self._members)
+        with lookup.at_once():
+            return {
+                member
+                for number, fact in enumerate(self._facts)
+                if fact.kind == kind and number in used
+                for member in fact.members
+                if lookup.state(kind, (member,)) != fact.state
+            }
+
     def _blocks(self, keys: Iterable[str]) -> Collection[_Numbers]:
         """Return, without repetition, the blocks of fact numbers that make up some sets."""
         return {
@@ -191,7 +203,12 @@ class ObservedSets:
         crowded = {folder for folder, count in beside.items() if count > MOST_NAMES}
         crowded.update(map(os.path.dirname, dangling))
         found.absent += [p for p in missing if os.path.dirname(p) not in crowded]  # noqa: PTH120
-        for folder in {*crowded, *map(lookup.path, names.listed | names.modules | names.sized)}:
+        # Where a package that was asked for in vain would be installed.
+        sites = {
+            member.rpartition("|")[0] for member in names.packages if not lookup.records(member)
+        }
+        listed = names.listed | names.modules | names.sized | sites
+        for folder in {*crowded, *map(lookup.path, listed)}:
             stamp = stamp_of(folder)
             if stamp is None:
                 found.absent.append(folder)

@@ -49,9 +49,13 @@ def _look(path: str, old: Json, new: Json) -> str:
 
 
 def _package(name: str, old: Json, new: Json) -> str:
-    was, now = (str(state or "").partition(",")[0].partition(" ")[0] for state in (old, new))
-    if not new:
+    was, now = (
+        str(state or "").lstrip(", ").partition(",")[0].partition(" ")[0] for state in (old, new)
+    )
+    if not now:
         return f"package {name} {was} is not installed any more"
+    if not was:
+        return f"package {name} {now}, which was asked for in vain, is installed now"
     return f"package {name} {was} -> {now}" if was != now else f"package {name} {now}: other files"
 
 

@@ -54,8 +54,7 @@ class Changes:
 
     def _on_mkdir(self, path: object, _mode: object = None, folder: int = -1) -> None:
         name = absolute(path, folder)
-        if not lexists(name):
-            self._note(b"d", name)
+        self._note(b"f" if lexists(name) else b"d", name)  # it is there: to make it fails
 
     def _on_rename(self, path: object, target: object, here: int = -1, there: int = -1) -> None:
         source = absolute(path, here)

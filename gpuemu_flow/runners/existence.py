@@ -16,7 +16,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-_ASKING = ("stat", "lstat", "access", "readlink")
+_ASKING = ("stat", "lstat", "access", "readlink", "statvfs", "pathconf")
+EVENTS = ("os.listxattr", "os.getxattr")
+EVENTS_WITH_FOLDER = ("os.chmod", "os.chown", "os.utime")
+"""Audit events of further calls that fail where there is no file; the last argument is a folder."""
 _SETS = (
     os.supports_dir_fd,
     os.supports_effective_ids,

@@ -126,7 +126,10 @@ def enter_workspace(program: Program) -> None:
         message = f"cannot enter the workspace root: {error.strerror}"
         raise OpError(RunError("op-not-loadable", message, file=program.root)) from None
     own = [str(Path(program.path).parent)] if program.path else []
-    sys.path[:] = list(dict.fromkeys([*own, program.root, *filter(None, sys.path)]))
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    # The interpreter took these to start from the folder that it was started in.
+    relative = [os.path.normpath(os.path.join(program.root, e)) for e in given if e[0] != os.sep]  # noqa: PTH118
+    sys.path[:] = list(dict.fromkeys([*own, program.root, *relative, *filter(None, sys.path)]))
     sys.path_hooks.insert(0, _finder_hook(program.root))
     # For files loaded by their path, relative entries of sys.path, and folders outside of the root.
     machinery.SourceFileLoader.get_code = _code_from_source  # type: ignore[method-assign, assignment]

@@ -31,7 +31,7 @@ from gpuemu_flow.runners.newly_loaded import Moment
 from gpuemu_flow.runners.plain_paths import exists, lexists, realpath
 from gpuemu_flow.runners.plain_paths import stat as plain_stat
 from gpuemu_flow.runners.preload import preloaded_searches
-from gpuemu_flow.runners.searches import Searches
+from gpuemu_flow.runners.searches import Searches, at_start
 from gpuemu_flow.runners.sightings import framed
 from gpuemu_flow.runners.tracer import ANNOUNCED, interpreter
 from gpuemu_flow.runners.tracing import Tracing
@@ -106,6 +106,8 @@ class Observer:
             "ctypes.dlsym": self._on_symbol,
             "sqlite3.connect": self._on_database,
             "os.chdir": self._on_enter,
+            **dict.fromkeys(existence.EVENTS, self._on_event),
+            **dict.fromkeys(existence.EVENTS_WITH_FOLDER, self._on_event_with_folder),
             **self._changes.actions(),
             "subprocess.Popen": self._on_start,
             "os.posix_spawn": self._on_spawn,
@@ -226,6 +228,25 @@ class Observer:
             name = absolute(path, folder)
             if not is_system(name) and not _is_ours(sys._getframe(2)):
                 self._note_file(name, b"e")
+
+    def _on_event(self, path: Any, *_: object) -> None:
+        """Record the path of another call that fails where there is no file."""
+        if not isinstance(path, int):
+            name = absolute(path)
+            if not is_system(name) and not _is_ours(sys._getframe(2)):
+                self._note_file(name, b"e")
+
+    def _on_event_with_folder(self, path: Any, *rest: Any) -> None:
+        """Record the path of a call that changes the mode, owner or times of what is there.
+
+        The content does not count: such a call would make it look as if it were written to.
+        """
+        frame = sys._getframe(2)
+        if isinstance(path, int) or frame.f_code.co_name == "touch":  # makes what is missing
+            return
+        name = absolute(path, rest[-1])
+        if not is_system(name) and not _is_ours(frame):
+            self.note(b"f" if exists(name) else b"m", name)
 
     def _note_file(self, path: str, kind: bytes = b"r") -> None:
         if _BYTECODE in path:
@@ -408,6 +429,8 @@ def base_records(*, anew: bool = False) -> bytes:
         # A framework's machine code reads the environment while it is loaded, and no event reports
         # that.
         names = [*variables.AT_START, *([ALL_VARIABLES] if preloaded_searches() else [])]
-        records = [f"r{path}" for path in kept] + [f"v{name}" for name in names]
+        missed = [] if sys.flags.no_site else at_start()
+        records = [f"r{path}" for path in kept] + [f"m{path}" for path in missed]
+        records += [f"v{name}" for name in names]
         _base.append(b"\n".join(map(os.fsencode, records)))
     return _base[0]

@@ -1,12 +1,15 @@
 """Record searches for modules: a new file in a searched folder may be imported next time.
 
 A module may also be searched for and not imported, as ``importlib.util.find_spec`` does. What was
-found then counts too, since the program knows that it was there.
+found then counts too, since the program knows that it was there. Distributions that
+``importlib.metadata`` is asked for are recorded in the same way.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import site
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import machinery
@@ -15,7 +18,12 @@ from typing import Any
 from gpuemu_flow.runners.imports import is_installed
 
 Search = tuple[str, tuple[str, ...] | None]
-"""A module's name and the folders that were searched; None for those of ``sys.path``."""
+"""A module's name and the folders that were searched; None for those of ``sys.path``.
+
+A name that ends in ``.dist-info`` is that of a distribution.
+"""
+
+_INFO = ".dist-info"
 
 
 class Searches:
@@ -50,7 +58,7 @@ class Searches:
         """Yield the searches since the last call; the folders are None for top-level modules."""
         asked, self._asked = self._asked, []
         for name, folders in asked:
-            yield name, folders if "." in name else None
+            yield name, folders if "." in name.removesuffix(_INFO) else None
 
     def add(self, searches: Iterable[Search]) -> None:
         """Add searches of the parent process to those of this process."""
@@ -63,17 +71,30 @@ class Searches:
         if not self._asked or self._asked[-1] != search:  # an import asks `PathFinder`, too
             self._asked.append(search)
 
+    def find_distributions(self, context: Any) -> Iterable[Any]:
+        """Record that a distribution is asked for; find nothing."""
+        if context.name:
+            name = re.sub(r"[-_.]+", "_", context.name).lower()
+            self._asked.append((name + _INFO, _absolute(context.path)))
+        return ()
+
     def missed(self) -> Iterator[str]:
         """Yield the files that the searches since the last call would have found, had they existed.
 
         Files in installed packages and the standard library are left out, since these change only
         as a whole. If the module was found nowhere, these files are included: a package that is
         installed later would provide it.
+        A distribution stands among them as a file without its version, whether it is there or not.
         """
         asked, self._asked = self._asked, []
         names: dict[str, frozenset[str]] = {}
         for name, searched in asked:
             folders = searched or ()
+            if name.endswith(_INFO):
+                yield from (
+                    f"{f}/{name}" for f in folders if "-packages" in f or not is_installed(f)
+                )
+                continue
             spec = getattr(sys.modules.get(name), "__spec__", None)
             origin = str(getattr(spec, "origin", None) or "")
             if origin in ("built-in", "frozen"):
@@ -107,6 +128,20 @@ class Searches:
         """
         present, self._present = self._present, []
         return present
+
+
+def at_start() -> Iterator[str]:
+    """Yield the files that the interpreter would import as it starts, if they were there."""
+    folders = [path for path in _absolute(sys.path) if path.startswith("/")]
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    for name in ("sitecustomize", *(["usercustomize"] if site.ENABLE_USER_SITE else [])):
+        origin = str(getattr(sys.modules.get(name), "__file__", None) or "")
+        for folder in folders:
+            if origin.startswith(f"{folder}/{name}"):
+                break
+            if folder in named or "-packages" in folder:
+                ends = ("", ".py")
+                yield from (p for end in ends if not os.path.lexists(p := f"{folder}/{name}{end}"))
 
 
 def _absolute(entries: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import sys
+from importlib import machinery
 from typing import Any
 
 _EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -24,6 +26,32 @@ def _numpy_dtype(name: str) -> Any:
     if name in _EXTENDED:
         return np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
     return np.dtype(name)
+
+
+class _Asked:
+    """Ask for the files of modules and packages that nothing else finds.
+
+    Each question can be seen from outside. The import system lists an installed folder once and
+    then asks for none of the names that are missing there.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, _: Any = None) -> None:
+        """Ask for each file that would be the module if its package were installed."""
+        tail = name.rpartition(".")[2]
+        for folder in sys.path if path is None else path:
+            if "-packages" in folder:
+                for end in ("", ".py", *machinery.EXTENSION_SUFFIXES):
+                    os.path.lexists(f"{folder}/{tail}{end}")
+
+    @staticmethod
+    def find_distributions(context: Any) -> Any:
+        """Ask for the distribution as `searches` records it."""
+        if context.name:
+            name = re.sub(r"[-_.]+", "_", context.name).lower()
+            for folder in context.path:
+                os.path.lexists(os.path.join(os.path.abspath(folder), name + ".dist-info"))  # noqa: PTH100, PTH118
+        return ()
 
 
 def _load(path: str, module: str, function: str) -> Any:
@@ -90,6 +118,11 @@ def main() -> None:
     }  # fmt: skip
     protocol = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the function prints must not mix with the response
+    finders: Any = sys.meta_path
+    finders.append(_Asked)
+    for start in ("sitecustomize", "usercustomize"):
+        if start not in sys.modules:
+            _Asked.find_spec(start)
     function = _load(path, module, name)
     if _takes_mapping(function, inputs, kwargs):
         returned = function(inputs, **kwargs)

@@ -155,6 +155,7 @@ class Sightings:
         if kind == BASE:
             base = _base(rest)
             self._seen[READ] |= base.files
+            self._seen[MISSED] |= base.missed
             self._variables |= base.variables
             return
         text = os.fsdecode(rest)
@@ -221,9 +222,8 @@ def _source_of(path: str) -> str:
 def _base(records: bytes) -> Observation:
     """Read a worker's initial records, the same for every worker of a fork server."""
     lines = records.split(b"\n")
-    return Observation(
-        files=frozenset(os.fsdecode(line[1:]) for line in lines if line[:1] == bytes([READ])),
-        variables=frozenset(
-            os.fsdecode(line[1:]) for line in lines if line[:1] == bytes([VARIABLE])
-        ),
-    )
+
+    def named(kind: int) -> frozenset[str]:
+        return frozenset(os.fsdecode(line[1:]) for line in lines if line[0] == kind)
+
+    return Observation(files=named(READ), missed=named(MISSED), variables=named(VARIABLE))

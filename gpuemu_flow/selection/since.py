@@ -28,7 +28,8 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
     The commit at which the two histories branched is extracted to another folder and compiled. A
     task is touched if its programs, its part of the configuration or its inputs differ, committed
     or not. The observed inputs of its program count, too: files, folders that it listed, and paths
-    that it looked for in vain.
+    that it looked for in vain. Observed files that git reports as unchanged are compared, too: its
+    attributes may normalise their content, and it may not record their permissions.
 
     Files that git ignores count as changed, since git does not record their content. If a program
     was never run in its present version, its inputs are unknown, so changed files that no task
@@ -44,6 +45,7 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
     base = _parting(workspace.root, ref)
     change = _change(top, base)
     observed, path_of = workspace.snapshot.observed, workspace.inputs.path
+    _add_unseen_by_git(workspace, top, base, change)
     seen = change.tasks(observed, path_of)
     seen |= _unknown_to_git(workspace, top, change).tasks_reading(observed, path_of)
     differ, named = _different(workspace, top, base)
@@ -56,6 +58,44 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
     elif as_another and _ignored(workspace, top):
         differ |= as_another
     return workspace.graph.downstream(differ | seen & set(workspace.graph.tasks))
+
+
+def _add_unseen_by_git(
+    workspace: SelectableWorkspace, top: Path, base: str, change: Change
+) -> None:
+    """Add observed files that are not as git would check them out, and that it calls unchanged."""
+    observed, inputs = workspace.snapshot.observed, workspace.inputs
+
+    def present(members: Iterable[str]) -> dict[str, str]:
+        paths = {os.path.realpath(inputs.path(member)) for member in members} - change.written
+        inside = (path for path in paths if path.startswith(f"{top}/"))
+        return {path: path[len(f"{top}/") :] for path in inside if os.path.isfile(path)}  # noqa: PTH113
+
+    names = observed.names(observed.task_sets)
+    files, looked = present(names.files), present(names.looked)
+    if not (files or looked):
+        return
+    listed = _git(top, "ls-tree", "-r", "-z", "--full-tree", base).split("\0")
+    blobs = {name: about.split() for about, _, name in (line.partition("\t") for line in listed)}
+    # git reads one path from each line.
+    plain = [path for path, name in files.items() if name in blobs and "\n" not in path]
+    digests = _git(top, "hash-object", "--no-filters", "--stdin-paths", given="\n".join(plain))
+    for path, digest in zip(plain, digests.split(), strict=True):
+        if digest != blobs[files[path]][2] and not _is_as_checked_out(top, base, files[path]):
+            change.written.add(path)
+    # Of permissions, git records one bit. Others are compared with what the last run found.
+    moved = set(present(observed.moved(inputs, "look")))
+    for path, name in looked.items():
+        if name in blobs and bool(os.stat(path).st_mode & 0o100) != (blobs[name][0] == "100755"):  # noqa: PTH116
+            moved.add(path)
+    change.written.update(moved)
+    change.moved.update(moved)
+
+
+def _is_as_checked_out(top: Path, base: str, name: str) -> bool:
+    """Tell whether a file has the content that git's filters would give it."""
+    made = os.fsencode(_git(top, "cat-file", "--filters", f"{base}:{name}"))
+    return made == (top / name).read_bytes()
 
 
 def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
@@ -173,14 +213,20 @@ def _parts(workspace: SelectableWorkspace, spec: TaskSpec) -> Json:
     return [parts.code, parts.params, inputs, list(spec.outputs), list(spec.packages)]
 
 
-def _git(folder: Path, *arguments: str, ref: str = "", more: dict[str, str] | None = None) -> str:
-    """Run git without a shell, pager, prompt or hook, and return its output."""
+def _git(
+    folder: Path,
+    *arguments: str,
+    ref: str = "",
+    more: dict[str, str] | None = None,
+    given: str = "",
+) -> str:
+    """Run git without a shell, pager, prompt or hook, on an input; return its output."""
     environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **(more or {})}
     try:
         done = subprocess.run(
             ["git", "--no-pager", *_PLAIN, "-C", str(folder), *arguments],
             env=environ,
-            stdin=subprocess.DEVNULL,
+            input=os.fsencode(given),
             capture_output=True,
             timeout=_SECONDS,
             check=False,

@@ -19,13 +19,16 @@ from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.toolchain import Tool, tool_missing
 from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.observed import ConfiguredEnv
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
 from gpuemu_flow.tasks.params import BuildParams, params_of
 from gpuemu_flow.tasks.parts import compilers
 from gpuemu_flow.tasks.parts.assemble import assemble, disassemble
+from gpuemu_flow.tasks.parts.command_uses import command_uses
 from gpuemu_flow.tasks.parts.machine_results import MachineResults, machine_results
 from gpuemu_flow.types import Json
 
@@ -114,7 +117,19 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     if shared is not None and not built.again and not built.skipped and context.unchanged():
         made = [context.cache.blobs.write(data) for data in (built.ptx, built.cubin) if data]
         shared.store(key, content, made)
-    return StageResult(write_manifest(target, content), complete=not built.again)
+    return StageResult(
+        write_manifest(target, content),
+        complete=not built.again,
+        discovered=_used(spec, context, params),
+    )
+
+
+def _used(spec: TaskSpec, context: StageContext, params: BuildParams) -> Discovered:
+    """Return the inputs of the user's command besides the declared ones; none if it has none."""
+    if not params.command:
+        return Discovered()
+    uses = command_uses(params.command[0], spec.sources, context.root, os.environ)
+    return Discovered() if uses is None else context.inputs.discover(uses, ConfiguredEnv())
 
 
 def _restored(
@@ -363,7 +378,18 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
         built.problems.append(failure)
         built.again = True
         return built
-    return _existing(spec, context, folder)
+    built = _existing(spec, context, folder)
+    if params.inputs is None:
+        built.again = True
+        built.problems.append(
+            Problem(
+                "build-undeclared-inputs",
+                f"{spec.name}: nobody sees which files build.command reads, so every run runs it",
+                'name them: `inputs = ["src/**/*"]` in `build`; `inputs = []` if it reads none',
+                warning=True,
+            )
+        )
+    return built
 
 
 @contextmanager

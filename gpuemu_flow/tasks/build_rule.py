@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
-from gpuemu_flow.let_through import ANY, let_through
-from gpuemu_flow.observed import ALL_VARIABLES, ConfiguredEnv, Observation
+from gpuemu_flow.let_through import let_through
+from gpuemu_flow.observed import ConfiguredEnv
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 from gpuemu_flow.store.discovered import KnownInputs
@@ -36,6 +36,7 @@ from gpuemu_flow.tasks.base import (
 from gpuemu_flow.tasks.build_kernel import placeholders
 from gpuemu_flow.tasks.params import RuleParams, params_of
 from gpuemu_flow.tasks.parts import compilers
+from gpuemu_flow.tasks.parts.command_uses import command_uses
 from gpuemu_flow.tasks.parts.machine_results import MachineResults, machine_results
 from gpuemu_flow.types import Json
 
@@ -124,9 +125,14 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         **let_through(os.environ, params.env_names),
         "HOME": os.environ.get("HOME", ""),
     }
-    used = context.inputs.discover(
-        _uses(spec, context.root, environment), ConfiguredEnv(names=tuple(params.env_names))
-    )
+    program = "sh" if params.shell else params.command[0]
+    uses = command_uses(program, spec.sources, context.root, environment)
+    if uses is None:
+        hint = "install it, put its folder on PATH, or write its path"
+        text = f"{spec.name}: there is no program {program!r} on PATH"
+        raise RunnerError(Problem("build-failed", text, hint, *_place(spec)))
+    named = ConfiguredEnv(names=tuple(params.env_names))
+    used = context.inputs.discover(uses, named)
     known = KnownInputs(context.cache.actions, parts.key(), context.inputs)
     begun = context.inputs.now()
     made = None if context.force else _restored(spec, context, known)
@@ -188,31 +194,6 @@ def _some(names: Sequence[str]) -> str:
 
 def _place(spec: TaskSpec) -> tuple[str, int]:
     return str(spec.settings["file"]), int(spec.settings["line"])
-
-
-def _uses(spec: TaskSpec, root: Path, environment: Mapping[str, str]) -> Observation:
-    """Observe what a command depends on besides the content of its inputs.
-
-    That is the program, the environment, and which inputs can be executed.
-    """
-    params = params_of(RuleParams, spec.params)
-    names = frozenset({ALL_VARIABLES, *(n for n in params.env_names if not n.endswith(ANY))})
-    inputs = (os.path.join(root, name) for name in spec.sources)  # noqa: PTH118
-    looked = frozenset(path for path in inputs if os.access(path, os.X_OK))
-    program = "sh" if params.shell else params.command[0]
-    if "/" in program:
-        files = frozenset({os.path.join(root, program)})  # noqa: PTH118
-        return Observation(files=files, looked=looked, variables=names)
-    missed: list[str] = []
-    for folder in environment.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(root, folder or ".", program)  # noqa: PTH118
-        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
-            files = frozenset({path})
-            return Observation(files, frozenset(missed), looked=looked, variables=names)
-        missed.append(path)
-    hint = "install it, put its folder on PATH, or write its path"
-    text = f"{spec.name}: there is no program {program!r} on PATH"
-    raise RunnerError(Problem("build-failed", text, hint, *_place(spec)))
 
 
 def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Made | None:

@@ -150,6 +150,8 @@ class BuildParams(_Plain):
     flags : list of str
     command : list of str or None
         The user's command that builds the kernel, if any.
+    inputs : list of str or None
+        Globs of the files that the command reads; None if the configuration does not say it.
     triton : JSON
         Target of a Triton kernel's compilation; None for others.
     triton_version : str or None
@@ -171,6 +173,7 @@ class BuildParams(_Plain):
     ptx: str | None = None
     cubin: str | None = None
     command: list[str] | None = None
+    inputs: list[str] | None = None
     triton: Json = None
     triton_version: str | None = None
     headers: str | None = None

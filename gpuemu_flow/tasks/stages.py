@@ -29,6 +29,9 @@ SHARED = frozenset({GENERATE, OP, REFERENCE, COMPARE, BUILD, RULE})
 OBSERVED = frozenset({GENERATE, OP, REFERENCE, COMPARE, RULE})
 """Stages that run programs of the user's."""
 
+RECORDING = OBSERVED | {BUILD}
+"""Stages whose tasks record what their programs use besides their sources."""
+
 
 def is_made(role: str) -> bool:
     """Tell whether a manifest of this role describes the compiled or built code of a program."""

@@ -139,6 +139,13 @@ def install(version: str, files: dict[str, str], *, name: str = "Foo-Dist") -> A
     return act
 
 
+def installed(mini: Mini, files: dict[str, str]) -> None:
+    """Install a distribution into a folder of packages."""
+    install("1.0", files)(mini)
+    (mini.root / "lib").mkdir(exist_ok=True)
+    (mini.root / "site").rename(mini.root / "lib/site-packages")
+
+
 def editable(mini: Mini) -> None:
     """An editable install: the distribution lists a .pth file and nothing of the source."""
     install("1.0", {"__editable__.pth": str(mini.root / "src") + "\n"})(mini)
@@ -245,6 +252,16 @@ ROWS = [
     Row("variable of the interpreter", {
             "op.py": scale_by("F", "import sys", "F = 4 if sys.flags.dev_mode else 3")},
         variable(None, "PYTHONDEVMODE"), variable("1", "PYTHONDEVMODE"), in_environment=True),
+    Row("module that the interpreter runs at its start", {
+            "op.py": scale_by("F", "import builtins", "F = getattr(builtins, 'FACTOR', 3)")},
+        both(lambda m: (m.root / "lib/sitecustomize.py").unlink(missing_ok=True),
+             lambda m: m.write("lib/keep", "") and None,
+             lambda m: m.env.update(PYTHONPATH=str(m.root / "lib"))),
+        lambda m: m.write("lib/sitecustomize.py", "import builtins\nbuiltins.FACTOR = 4\n")
+        and None),
+    Row("folder of PYTHONPATH", {"op.py": scale_by("fac.F", "import fac")},
+        both(lambda m: m.env.update(PYTHONPATH="lib"), puts("lib/fac.py", module(3), "")["good"]),
+        puts("lib/fac.py", "", module(4))["bad"]),
     Row("file that becomes a link", {
             "op.py": scale_by("F", "import os", "HERE = os.path.dirname(__file__)",
                               "F = 4 if os.path.islink(HERE + '/v') else 3"), "equal": "x\n"},
@@ -262,6 +279,29 @@ ROWS = [
             "op.py": scale_by("F", "import importlib.util as u",
                               "F = 3 if u.find_spec('fac') else 4")},
         lambda m: m.write("fac.py", "") and None, remove("fac.py")),
+    Row("distribution asked for in vain", {
+            "op.py": scale_by("F", *ON_SITE, "import importlib.metadata as M", "try:",
+                              "    M.version('foo.dist')", "    F = 4",
+                              "except M.PackageNotFoundError:", "    F = 3")},
+        lambda m: shutil.rmtree(m.root / "site", ignore_errors=True), install("1.0", {})),
+    Row("distribution that is found", {
+            "op.py": scale_by("F", *ON_SITE, "import importlib.metadata as M", "try:",
+                              "    F = 3 if M.version('foo.dist') == '1.0' else 4",
+                              "except Exception:", "    F = 4")},
+        install("1.0", {}), lambda m: shutil.rmtree(m.root / "site")),
+    Row("package found and not imported", {
+            "op.py": scale_by("F", "import os, sys", "import importlib.util as u",
+                              "D = os.path.dirname(__file__)",
+                              "sys.path.append(D + '/lib/site-packages')",
+                              "F = 3 if u.find_spec('bar') else 4")},
+        lambda m: installed(m, {"bar.py": ""}), lambda m: shutil.rmtree(m.root / "lib")),
+    *(Row(f"file found by {call}", {
+            "op.py": scale_by("F", "import os", "P = os.path.dirname(__file__) + '/v'", "F = 3",
+                              "try:", f"    os.{call}", "except FileNotFoundError:", "    F = 4",
+                              "except OSError:", "    pass")},
+          lambda m: m.write("v", "") and None, remove("v"))
+      for call in ("statvfs(P)", "pathconf(P, 'PC_NAME_MAX')", "listxattr(P)",
+                   "getxattr(P, 'user.a')", "chmod(P, 0o644)", "utime(P)", "chown(P, -1, -1)")),
     Row("import inside a function", {"op.py": scale_by("F", late="from fac import F")},
         **puts("fac.py", module(3), module(4))),
     Row("relative import", {"pkg/__init__.py": "",

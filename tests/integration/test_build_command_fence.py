@@ -28,7 +28,7 @@ input_names = ["x"]
 [[kernels]]
 name = "k"
 ptx = "{ptx}"
-build = {{ command = ["{python}", "make.py"] }}
+build = {{ command = ["{python}", "make.py"], inputs = ["template.ptx"] }}
 {more}
 """
 MAKE = """

@@ -208,10 +208,10 @@ def test_damaged_ptx_is_named_with_its_line(built: Mini) -> None:
     assert ("ptxas-error", "k/bad.ptx", 5) in places
 
 
-def command_config(script: str) -> str:
+def command_config(inputs: str) -> str:
     return (
         '[project]\nname = "c"\n[[kernels]]\nname = "made"\nptx = "out/made.ptx"\n'
-        f'build = {{ command = ["{sys.executable}", "make.py"] }}\n# {script}\n'
+        f'build = {{ command = ["{sys.executable}", "make.py"]{inputs} }}\n'
     )
 
 
@@ -219,7 +219,7 @@ def command_config(script: str) -> str:
 def made(mini: Mini, tmp_path: Path) -> Mini:
     """A kernel that a script of the user's makes; needs no compiler."""
     mini = type(mini)(tmp_path / "made")
-    mini.write("gpuemu.toml", command_config("script"))
+    mini.write("gpuemu.toml", command_config(', inputs = ["*.ptx"]'))
     kernel = Path(__file__).resolve().parent.parent.parent / "scripts/kernels/sm_80/softmax.ptx"
     (mini.root / "template.ptx").write_bytes(kernel.read_bytes())
     mini.write(
@@ -237,6 +237,67 @@ def test_a_command_makes_what_it_promises(made: Mini) -> None:
     assert executed(made) == set()
     made.write("make.py", (made.root / "make.py").read_text() + "# changed\n")
     assert executed(made) == {"build:made"}
+
+
+def test_what_a_command_reads_by_its_inputs_counts(made: Mini) -> None:
+    (made.root / "template.ptx").chmod(0o755)
+    report = made.run()
+    assert report["problems"] == []
+    assert made.command("run").stdout.startswith("up to date")
+    with (made.root / "template.ptx").open("a") as file:
+        file.write("// edited\n")
+    assert executed(made) == {"build:made", "lint:made"}
+    made.write("another.ptx", "")
+    assert executed(made) == {"build:made"}
+    (made.root / "another.ptx").unlink()
+    assert executed(made) == {"build:made"}
+    (made.root / "template.ptx").chmod(0o644)
+    assert executed(made) == {"build:made"}
+    made.env["MADE_BY"] = "nobody that a command hears of"
+    assert executed(made) == set()
+    made.env["CXX"] = "another"
+    assert executed(made) == {"build:made"}
+
+
+def test_a_command_without_inputs_is_run_by_every_run(made: Mini) -> None:
+    made.write("gpuemu.toml", command_config(""))
+    for _ in range(2):
+        (problem,) = made.run()["problems"]
+        assert (problem["slug"], problem["warning"]) == ("build-undeclared-inputs", True)
+    assert executed(made) == {"build:made"}
+    with (made.root / "template.ptx").open("a") as file:
+        file.write("// edited\n")
+    assert executed(made) == {"build:made", "lint:made"}
+    made.write("gpuemu.toml", command_config(", inputs = []"))
+    assert made.run()["problems"] == []
+    assert executed(made) == set()
+
+
+def test_a_command_waits_for_the_rule_that_makes_its_input(made: Mini) -> None:
+    with (made.root / "gpuemu.toml").open("a") as file:
+        file.write(
+            '[[rules]]\nname = "copy"\ncommand = ["cp", "first", "template.ptx"]\n'
+            'inputs = ["first"]\noutputs = ["template.ptx"]\n'
+        )
+    (made.root / "template.ptx").rename(made.root / "first")
+    assert named(made.run(), "made")["name"] == "softmax_kernel"
+    with (made.root / "first").open("a") as file:
+        file.write("// edited\n")
+    assert executed(made) == {"build:copy", "build:made", "lint:made"}
+    assert executed(made) == set()
+
+
+def test_inputs_that_match_nothing_or_say_nothing_are_told(made: Mini) -> None:
+    made.write("gpuemu.toml", command_config(', inputs = ["no/*.ptx"]'))
+    slugs = [problem["slug"] for problem in made.run()["problems"]]
+    assert slugs == ["config-no-match"]
+    made.write(
+        "gpuemu.toml",
+        '[project]\nname = "c"\n[[kernels]]\nname = "k"\nptx = "template.ptx"\n'
+        'build = { inputs = ["*.ptx"] }\n',
+    )
+    done = made.command("config", "check", code=2)
+    assert "build.inputs has no effect" in done.stdout + done.stderr
 
 
 def test_a_command_that_fails_is_told_in_its_own_words(made: Mini) -> None:

@@ -102,6 +102,13 @@ def test_a_registry_lists_its_folder(ws: Workspace) -> None:
     assert seen.listed == set()
 
 
+def test_a_folder_that_is_in_the_way_counts(ws: Workspace) -> None:
+    code = "import os\ntry:\n    os.mkdir('v')\n"
+    (ws.folder / "v").mkdir()
+    seen = observe(ws, ws.program("callable", _with_op(code + "except OSError:\n    pass")))
+    assert f"{ws.folder}/v" in seen.whole.looked
+
+
 def test_searching_for_modules_lists_nothing(ws: Workspace) -> None:
     """A new file beside the program changes nothing unless it has a name that was searched."""
     write_all(ws, {"helper.py": ""})

@@ -425,7 +425,33 @@ def test_another_interpreter_is_another_op(change: str, tmp_path: Path) -> None:
     assert fuzzed(mini) == {"interpreter": "failed"}
 
 
-def interpreter(mini: Mini, name: str, number: int) -> None:
+ASKED = {
+    "imported": "try:\n    import dep\n    v = 4\nexcept ImportError:\n    v = 3",
+    "searched for": "import importlib.util as u\nv = 4 if u.find_spec('dep') else 3",
+    "asked for": "import importlib.metadata as m\ntry:\n    m.version('dep')\n    v = 4\n"
+    "except m.PackageNotFoundError:\n    v = 3",
+}
+
+
+@pytest.mark.parametrize("how", ASKED)
+@pytest.mark.long
+def test_a_package_that_another_interpreter_lacks_counts(how: str, tmp_path: Path) -> None:
+    mini = workspace(tmp_path.resolve(), {"interpreter": Way(ASKED[how], lambda _: None)})
+    mini.edit("gpuemu.toml", "cases = 2", "cases = 1")
+    (mini.root / "site-packages").mkdir()
+    interpreter(mini, "python3", "-packages")
+    mini.edit("gpuemu.toml", "[validation]", "[execution]\npython_path = './python3'\n[validation]")
+    assert verdicts(mini.run(code=None)) == {"interpreter": "passed"}
+    assert mini.command("run").stdout.startswith("up to date")
+    mini.write("site-packages/dep.py", "")
+    mini.write("site-packages/dep-1.0.dist-info/METADATA", "Name: dep\nVersion: 1.0\n")
+    mini.write("site-packages/dep-1.0.dist-info/RECORD", "dep.py,,\n")
+    assert verdicts(mini.run(code=None)) == {"interpreter": "failed"}
+    shutil.rmtree(mini.root / "site-packages")
+    assert verdicts(mini.run(code=None)) == {"interpreter": "passed"}
+
+
+def interpreter(mini: Mini, name: str, number: int | str) -> None:
     text = INTERPRETER.format(site=mini.root / f"site{number}", python=sys.executable)
     mini.write(name, text).chmod(0o755)
 

@@ -70,3 +70,19 @@ def test_relative_files_are_named_from_the_present_folder(
     monkeypatch.chdir(tmp_path / "there")
     found = identity.code_of(names["f"])["files"]
     assert set(found) == {str(tmp_path / "there" / "relative.py")}
+
+
+def test_code_without_a_file_has_the_files_that_its_globals_lead_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("used", "deep"):
+        (tmp_path / f"typed_{name}.py").write_text("def run(x): return x\n")
+    used, deep = (importlib.import_module(f"typed_{name}") for name in ("used", "deep"))
+    vars(used)["deep"] = deep
+    space: dict[str, Any] = {"kern": used, "np": np, "__name__": "typed"}
+    exec(compile("f = lambda x: kern.run(x)", "<stdin>", "exec"), space)
+    found = identity.code_of(space["f"])
+    assert {Path(file).name for file in found["files"]} == {"typed_used.py", "typed_deep.py"}
+    del space["kern"]
+    assert identity.code_of(space["f"]) == {}
