@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ _NO_ARRAYS = (
     "it gets torch tensors, for its `kind` or a `framework` says so: leave out the conversion, or "
     'write { kind = "callable", ... } to get numpy arrays'
 )
+_MOST_CALLED_BETWEEN = 1 << 20
+"""Bytes of inputs up to which another forward pass comes before the backward pass."""
 _MOST_COPIED = 1 << 26
 """Bytes of inputs that are copied, so that a call can be repeated."""
 
@@ -112,6 +115,17 @@ def with_arrays(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
         return [with_arrays(member, convert) for member in value]
     if isinstance(value, Mapping):
         return {name: with_arrays(member, convert) for name, member in value.items()}
+    return value
+
+
+def with_tensors(torch: Any, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a value with the tensors in it, or in its mappings and lists, converted."""
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, list):
+        return [with_tensors(torch, member, convert) for member in value]
+    if isinstance(value, Mapping):
+        return {name: with_tensors(torch, member, convert) for name, member in value.items()}
     return value
 
 
@@ -200,11 +214,37 @@ class TorchRunner(GradientRunner):
                 result, parameters = self._learning(host, given, named)
                 taken.add_parameters(parameters)
                 outputs = self._values(result, tensors)
+                if call.wanted.plain and self._module is None:
+                    self._call_between(host, given, named)
                 call.took(outputs, taken.of(outputs))
+                if not self._run:
+                    self._handed_back += taken.changed
                 self.hint = self._usual_hint
                 return None
 
         return run
+
+    def _call_between(
+        self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
+    ) -> None:
+        """Call the program with other values before the backward pass of the call that is judged.
+
+        What a forward pass leaves elsewhere than in its context, the next one overwrites, as in a
+        model that has a layer twice. A program that refuses these values is not blamed for it.
+        """
+        torch = self._host.torch
+
+        def halved(tensor: Any) -> Any:
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                return tensor.clone()
+            return (tensor.detach() / 2).requires_grad_(tensor.requires_grad)
+
+        tensors = [value for value in (*given, *named.values()) if isinstance(value, torch.Tensor)]
+        if sum(tensor.nbytes for tensor in tensors) > _MOST_CALLED_BETWEEN:
+            return
+        with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
+            others = [with_tensors(torch, value, halved) for value in given]
+            host(*others, **{n: with_tensors(torch, v, halved) for n, v in named.items()})
 
     def _called(
         self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
