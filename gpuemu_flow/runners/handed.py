@@ -47,7 +47,7 @@ class Handed:
                 yield name, member
 
     def failures(self) -> list[Failure]:
-        """Return what the call changed, one failure for each argument at most."""
+        """Return the changes that the call made, one failure for each argument at most."""
         told = {**self._lost(), **self._other_members(), **self._other_forms()}
         return [
             Failure(FailureKind.INPUT_MODIFIED, f"the program {what}", name)
