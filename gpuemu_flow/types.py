@@ -87,7 +87,7 @@ def canonical_dtype(name: str) -> str | None:
     return lower if lower in DTYPES else None
 
 
-LAYOUTS = ("contiguous", "strided", "transposed", "offset", "expanded")
+LAYOUTS = ("contiguous", "strided", "transposed", "offset", "padded", "permuted", "expanded")
 
 FRAMEWORK_KINDS = ("torch", "jax", "numpy")
 """Kinds of programs whose functions take a framework's tensors; also the package's name."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.layouts import effective_layout, expanded_axis, lay_out, reduced_shape
+from gpuemu_flow.numerics.effective_layouts import effective_layout
+from gpuemu_flow.numerics.layouts import expanded_axis, lay_out, reduced_shape
 from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]

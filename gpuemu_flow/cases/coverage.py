@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
-from gpuemu_flow.cases.plan import expand_strategies
+from gpuemu_flow.cases.plan import expand_strategies, possible_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Case, Json, Verdict
@@ -250,7 +250,7 @@ def _possible(
     classes = (ShapePlanner.label(name) for name in ShapePlanner(schema).classes)
     return {
         "shape_class": tuple(dict.fromkeys(classes)),
-        "layout": tuple(dict.fromkeys(layouts)) or ("contiguous",),
+        "layout": possible_layouts(schema, layouts),
         "strategy": expand_strategies(strategies),
     }
 

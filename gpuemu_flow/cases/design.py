@@ -84,6 +84,10 @@ class Designer:
         self._met: set[Feature] = set()
         self._times: Counter[tuple[str, str]] = Counter()
 
+    def record(self, combination: Combination) -> None:
+        """Mark a combination as used that somebody else chose."""
+        self._take(*combination)
+
     def combinations(self) -> Iterator[Combination]:
         """Yield combinations likely to reveal bugs, then others until each pair has occurred."""
         agenda = [

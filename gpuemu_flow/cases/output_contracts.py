@@ -74,11 +74,33 @@ def parse_contracts(
         return ()
     entries = _entries(value)
     known = {tensor.name for tensor in schema.outputs}
-    return tuple(
-        _Contract(path, name, entry, schema, find, report).parse()
-        for path, name, entry in entries
-        if name in known
+    entries = [each for each in entries if each[1] in known]
+    contracts = tuple(
+        _Contract(path, name, entry, schema, find, report).parse() for path, name, entry in entries
     )
+    _warn_of_separate_orders([path for path, _, _ in entries], contracts, report)
+    return contracts
+
+
+def _warn_of_separate_orders(
+    paths: Sequence[KeyPath], contracts: Sequence[OutputContract], report: Report
+) -> None:
+    """Report outputs in any order that are as long as an earlier one: each is compared alone."""
+    first: dict[str | int, str] = {}
+    for path, contract in zip(paths, contracts, strict=True):
+        if not contract.order or contract.dims is None or contract.axis is None:
+            continue
+        if not -len(contract.dims) <= contract.axis < len(contract.dims):
+            continue
+        length = contract.dims[contract.axis]
+        other = first.setdefault(length, contract.name)
+        if other != contract.name:
+            text = (
+                f"{other!r} and {contract.name!r} may each have an order of its own: values that "
+                "belong to others, such as counts to other elements, pass"
+            )
+            hint = "return them as columns of one output, or sorted; or give `compare`"
+            report((*path, "order"), "schema-separate-orders", text, hint)
 
 
 def _entries(table: Mapping[object, object]) -> list[tuple[KeyPath, str, Mapping[object, object]]]:

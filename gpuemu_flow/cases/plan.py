@@ -2,10 +2,11 @@
 
 The first `DESIGNED` cases are a designed set: combinations that reveal the known kinds of kernel
 bugs, then every shape class, strategy and layout not yet used, then each input's ``special``
-values. After this set come the pairs (class, strategy), (class, layout), (strategy, layout) and
-(strategy, input) not yet met, and then seeded choices without end. The sequence depends on the
-schema, the strategies and the layouts; only the random part of it and the data depend on the seed.
-The sequence does not depend on the number of cases: each plan is the beginning of every longer one.
+values; some of them get layouts that need several dims, where their sizes allow it. After this set
+come the pairs (class, strategy), (class, layout), (strategy, layout) and (strategy, input) not yet
+met, and then seeded choices without end. The sequence depends on the schema, the strategies and the
+layouts; only the random part of it and the data depend on the seed. The sequence does not depend on
+the number of cases: each plan is the beginning of every longer one.
 
 In one case a strategy and a layout apply to all inputs. In the next they apply to one input, while
 the other inputs are ``normal`` and contiguous.
@@ -20,10 +21,12 @@ from itertools import islice
 
 from gpuemu_flow.cases.design import Combination, Designer
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
+from gpuemu_flow.cases.row_layouts import with_row_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
 from gpuemu_flow.cases.specials import with_specials
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.expressions import ExpressionError, compute
+from gpuemu_flow.numerics.effective_layouts import LEAST_RANKS
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 from gpuemu_flow.types import (
     CORE_STRATEGIES,
@@ -65,7 +68,7 @@ def plan_cases(
     strategies : sequence of str
         Names or groups (``core``, ``stress``); their order does not matter. Empty = all.
     layouts : sequence of str
-        Their order does not matter. Empty = contiguous only.
+        Their order does not matter; `possible_layouts` says which of them are used.
 
     Returns
     -------
@@ -95,8 +98,16 @@ def iterate_cases(
         hint = did_you_mean(dtype.strip().lower(), tuple(DTYPES))
         raise UsageError(Problem("unknown-dtype", f"there is no dtype {dtype!r}", hint))
     wanted = _selected("strategy", expand_strategies(strategies), STRATEGIES) or STRATEGIES
-    laid_out = _selected("layout", layouts, LAYOUTS) or ("contiguous",)
+    laid_out = possible_layouts(schema, _selected("layout", layouts, LAYOUTS))
     return _cases(schema, seed, known_dtype, wanted, laid_out)
+
+
+def possible_layouts(schema: OpSchema, layouts: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the layouts that an input has enough dims for; contiguous if none is left."""
+    ranks = [len(tensor.dims) for tensor in schema.inputs]
+    most = max((*ranks, *map(len, schema.fixed_shapes)), default=0)
+    possible = dict.fromkeys(name for name in layouts if LEAST_RANKS.get(name, 0) <= most)
+    return tuple(possible) or ("contiguous",)
 
 
 def expand_strategies(names: Sequence[str]) -> tuple[str, ...]:
@@ -198,13 +209,18 @@ def _shaped(
 ) -> Iterator[tuple[Combination, Sizes]]:
     """Yield combinations with their sizes, the designed ones smallest first inside each block."""
     shapes = ShapePlanner(schema)
-    designer = Designer(shapes.classes, strategies, layouts, _targets(schema))
-    designed = designer.combinations()
-    first = [(c, shapes.next_sizes(c.shape_class)) for c in islice(designed, DESIGNED)]
+    targets = _targets(schema)
+    flat = tuple(name for name in layouts if name not in LEAST_RANKS) or layouts
+    planned = islice(Designer(shapes.classes, strategies, flat, targets).combinations(), DESIGNED)
+    first = [(c, shapes.next_sizes(c.shape_class)) for c in planned]
+    first = with_row_layouts(first, [name for name in layouts if name not in flat], BLOCK)
+    designer = Designer(shapes.classes, strategies, layouts, targets)
+    for combination, _ in first:
+        designer.record(combination)
     for start in range(0, DESIGNED, BLOCK):
         yield from sorted(first[start : start + BLOCK], key=lambda shaped: _elements(shaped[1]))
     emitted = len(first)
-    for combination in designed:
+    for combination in designer.combinations():
         yield combination, shapes.next_sizes(combination.shape_class)
         emitted += 1
     yield from _random(shapes, designer, seed, emitted)
@@ -303,12 +319,14 @@ def inputs_of(
 ) -> tuple[tuple[InputSpec, ...], str | None]:
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
+    A layout that needs more dims than the targeted input has applies to the others, too.
     `turn` counts the cases: an input with a kind takes the strategies of its kind in turn. Without
     `absences` an optional input is None in some of the cases, at a fixed interval.
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
         target = None  # the other inputs would be drawn in the same way
+    everywhere = target is None or len(sizes.shapes[target]) < LEAST_RANKS.get(layout, 0)
     ragged = any(tensor.rule and tensor.rule.kind in RAGGED for tensor in schema.inputs)
     inputs = []
     for position, (tensor, shape) in enumerate(zip(schema.inputs, sizes.shapes, strict=True)):
@@ -317,7 +335,7 @@ def inputs_of(
             name=tensor.name,
             shape=shape,
             dtype=tensor.dtype or dtype,
-            layout=layout if meant else "contiguous",
+            layout=layout if meant or everywhere else "contiguous",
             strategy=tensor.strategy or (strategy if meant else companion),
             position=position,
             low=tensor.low,

@@ -61,7 +61,9 @@ SCHEMA_KEYS = ("dims", "inputs", "output", "outputs", "name", "constraints", "sc
 KeyPath = tuple[str | int, ...]
 Report = Callable[[KeyPath, str, str, str], None]
 
-WARNING_SLUGS = frozenset({"schema-unused-dim", "schema-index-without-range"})
+WARNING_SLUGS = frozenset(
+    {"schema-unused-dim", "schema-index-without-range", "schema-separate-orders"}
+)
 
 MAX_SIZE = 2**31 - 1
 MAX_ELEMENTS = 2**30  # of the smallest tensor that a schema allows: no machine should try more

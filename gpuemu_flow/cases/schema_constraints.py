@@ -7,6 +7,7 @@ from dataclasses import field, replace
 
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
+from gpuemu_flow.cases.sizes_allowed import some_sizes
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.expressions import ExpressionError, names_in
 from gpuemu_flow.quick_dataclass import dataclass
@@ -210,6 +211,8 @@ def demand_rules(schema: OpSchema, report: Report) -> None:
 def _above_zero(schema: OpSchema, axis: str | int) -> bool:
     if isinstance(axis, int):
         return axis > 0
+    if any(each.name == axis for each in schema.derived):
+        return all(sizes[axis] > 0 for sizes in some_sizes(schema, axis))
     return any(dim.name == axis and dim.smallest > 0 for dim in schema.dims)
 
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema
+from gpuemu_flow.expressions import names_in
 
 MOST_TRIED = 4096
 _NEAR = (0, 1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 128, 129, 256, 1024)
@@ -51,6 +52,32 @@ def allowed_sizes(
             if schema.allows(candidate):
                 return candidate
     return None
+
+
+def some_sizes(schema: OpSchema, derived: str) -> Iterator[dict[str, int]]:
+    """Yield allowed sizes of all dims among which a derived dim has its extremes.
+
+    The dims that it is computed from take all sizes of a list, or those near the ends of a range,
+    the others their smallest and largest size.
+    """
+    needed = {derived}
+    for each in reversed(schema.derived):
+        if each.name in needed:
+            needed |= names_in(each.expression)
+    options = [_near_ends(dim) if dim.name in needed else (dim.smallest, dim.largest)
+               for dim in schema.dims]  # fmt: skip
+    for chosen in itertools.islice(itertools.product(*options), MOST_TRIED):
+        sizes = {dim.name: size for dim, size in zip(schema.dims, chosen, strict=True)}
+        if schema.allows(sizes):
+            yield schema.all_sizes(sizes)
+
+
+def _near_ends(dim: Dim) -> Sequence[int]:
+    if dim.candidates:
+        return dim.candidates
+    few = range(0, 4 * dim.multiple_of, dim.multiple_of)
+    ends = [n for more in few for n in (dim.smallest + more, dim.largest - more)]
+    return [n for n in dict.fromkeys(ends) if allows_size(dim, n)]
 
 
 def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:

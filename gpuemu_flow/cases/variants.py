@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuemu_flow.cases.design import Combination
 from gpuemu_flow.cases.generated_values import unmade
 from gpuemu_flow.cases.op_schema import Dim, OpSchema
-from gpuemu_flow.cases.plan import companion_strategy, inputs_of
+from gpuemu_flow.cases.plan import companion_strategy, inputs_of, possible_layouts
 from gpuemu_flow.cases.shapes import Sizes, listed_sizes
 from gpuemu_flow.cases.sizes_allowed import allowed_sizes
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
@@ -51,7 +51,7 @@ class Variants:
         self._schema = schema
         self._dtype = dtype
         self._strategies = tuple(strategies)
-        self._layouts = tuple(layouts)
+        self._layouts = possible_layouts(schema, layouts)
         self._companion = companion_strategy(self._strategies)
         self._seed = seed
         self._most = most_elements

@@ -192,7 +192,9 @@ class OpConfig:
     require_kernel: bool = False
     forbid: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32",)
-    layouts: tuple[str, ...] = ("contiguous", "strided", "transposed", "offset")
+    layouts: tuple[str, ...] = (
+        "contiguous", "strided", "transposed", "offset", "padded", "permuted",
+    )  # fmt: skip
     strategies: tuple[str, ...] = STRATEGIES
     cases: int = 24
     fuzz_iterations: int = 100

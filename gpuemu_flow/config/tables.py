@@ -149,7 +149,7 @@ VALIDATION = Section(
             LAYOUT_SET,
             "Memory layouts: a list of names, or the documented table of booleans (in which the "
             "documented three are on unless turned off).",
-            ["contiguous", "strided", "transposed", "offset"],
+            ["contiguous", "strided", "transposed", "offset", "padded", "permuted"],
         ),
         Key("cases", CASES, "Cases per op and dtype.", 24, ours=True),
         Key(

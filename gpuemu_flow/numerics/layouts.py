@@ -10,6 +10,13 @@
     one of the last two of size 0 or 1) the tensor is ``strided`` instead.
 ``offset``
     Row-major; the address of the first byte is a multiple of the itemsize, but not of 16.
+``padded``
+    Rows without gaps between their elements, and a gap after each row, as in a slice of a wider
+    tensor. Where no two rows follow each other the tensor is ``strided`` instead.
+``permuted``
+    The last dim but two and the last but one are exchanged in memory, as in ``x.transpose(1, 2)``
+    of [B, S, H, D]; the elements of a row are neighbours. Where that changes nothing the tensor is
+    ``padded`` instead.
 ``expanded``
     Read-only, with stride 0 along the first dim of more than one element; `contiguous` and
     read-only where there is no such dim.
@@ -27,6 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.effective_layouts import effective_layout
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
@@ -34,7 +42,9 @@ Array = NDArray[Any]
 
 ALIGNMENT = 64  # bytes; for the start of every layout but `offset`, and the size of guard zones
 ELEMENT_STEP = 2  # `strided`: distance of neighbours in a row, in elements
-ROW_GAP = 3  # `strided`: further elements after each row, matrix, ...; odd, so that pitches are odd
+ROW_GAP = 3
+"""Further elements after each row (`padded`), each row, matrix and so on (`strided`). It is odd, so
+that rows of even length begin at odd places, too."""
 GUARD_BYTES = 4096
 LONGEST_ROW = 1 << 16  # largest number of bytes by which a row extends a guard zone
 
@@ -55,25 +65,6 @@ def sentinel(dtype: np.dtype[Any]) -> bytes:
     return SENTINELS.get(dtype.name, b"\xa5" * dtype.itemsize)
 
 
-def effective_layout(layout: str, shape: Shape) -> str:
-    """Return the layout that a tensor of `shape` really has if `layout` is requested.
-
-    Raises
-    ------
-    ValueError
-        When there is no such layout.
-    """
-    if layout == "transposed" and (len(shape) < 2 or min(shape[-2:]) < 2):
-        layout = "strided"
-    if layout == "strided":
-        return "strided" if any(size > 1 for size in shape) else "contiguous"
-    if layout == "expanded":
-        return "expanded" if any(size > 1 for size in shape) else "contiguous"
-    if layout not in ("contiguous", "transposed", "offset"):
-        raise ValueError(f"there is no layout {layout!r}")
-    return layout
-
-
 def expanded_axis(shape: Shape) -> int | None:
     """Return the axis that `expanded` repeats: the first of size above 1; None if there is none."""
     return next((axis for axis, size in enumerate(shape) if size > 1), None)
@@ -91,6 +82,11 @@ def describe(layout: str, shape: Shape) -> tuple[int, ...]:
     if layout == "transposed":
         swapped = _row_major((*shape[:-2], shape[-1], shape[-2]))
         return (*swapped[:-2], swapped[-1], swapped[-2])
+    if layout == "permuted":
+        *outer, high, low, last = _row_major((*shape[:-3], shape[-2], shape[-3], shape[-1]))
+        return (*outer, low, high, last)
+    if layout == "padded":
+        return (*_row_major((*shape[:-1], shape[-1] + ROW_GAP))[:-1], 1)
     if layout == "strided":
         return _row_major(shape, ELEMENT_STEP, ROW_GAP)
     if layout == "expanded":
@@ -152,6 +148,8 @@ def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) ->
         extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     if layout == "strided" and extent:
         extent += ELEMENT_STEP - 1 + ROW_GAP  # the gap behind the last row
+    if layout == "padded" and extent:
+        extent += ROW_GAP
     nbytes = _aligned(max(offset + extent * itemsize + guard, itemsize))
     in_bytes = tuple(stride * itemsize for stride in strides)
     return Placement(shape, in_bytes, offset, nbytes, layout != "expanded")

@@ -11,6 +11,7 @@ import numpy as np
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, Program, RunError
 from gpuemu_flow.runners.arguments import arguments
 from gpuemu_flow.runners.grouping import argument_names, changed_arguments, take_apart
+from gpuemu_flow.runners.handed import Handed
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.tensors import as_plain_array, name_values
 from gpuemu_flow.runners.watch import Watch
@@ -101,6 +102,7 @@ class CallableRunner:
         self._function = function or load_function(program)
         self._style = call_style(self._function, program)
         self.hint = self._mapping_hint()
+        self._changed: list[Failure] = []
 
     def _mapping_hint(self) -> str:
         names = argument_names(self._program)
@@ -123,15 +125,15 @@ class CallableRunner:
         """
         function, kwargs = self._function, dict(self._program.kwargs)
         given = arguments(self._program, inputs)
+        args: list[Any] = []
         if self._style == _KEYWORDS:
-            with watch:
-                returned = function(**given, **kwargs)
-        elif self._style == _MAPPING:
-            with watch:
-                returned = function(given, **kwargs)
+            kwargs = dict(**given, **kwargs)
         else:
-            with watch:
-                returned = function(*given.values(), **kwargs)
+            args = [given] if self._style == _MAPPING else list(given.values())
+        handed = Handed(self._program, args, kwargs)
+        with watch:
+            returned = function(*args, **kwargs)
+        self._changed = handed.failures()
         take_apart(self._program, given, inputs)
         return self._named(returned, given)
 
@@ -162,5 +164,5 @@ class CallableRunner:
         return name_values(returned, names)
 
     def violations(self) -> Sequence[Failure]:
-        """Return nothing, since `InputBuffers` detects changes of a function's inputs."""
-        return ()
+        """Return changes to the arguments, except to their elements, which `InputBuffers` compares."""
+        return self._changed

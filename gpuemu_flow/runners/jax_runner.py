@@ -13,10 +13,11 @@ import numpy as np
 from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.api import Program, op_error
 from gpuemu_flow.runners.gradient_calls import GradientCall, GradientRunner
+from gpuemu_flow.runners.handed import Handed
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.jax_gradients import JaxGradients
 from gpuemu_flow.runners.torch_runner import framework, with_arrays
-from gpuemu_flow.types import XLA_COMPILED, XLA_STEPWISE
+from gpuemu_flow.types import XLA_COMPILED, XLA_STEPWISE, Failure
 
 _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 
@@ -39,6 +40,7 @@ class JaxRunner(GradientRunner):
             self._jax: Any = framework("jax", "jax")
         except RunnerError as failed:
             raise op_error(failed) from None
+        self._handed_back: list[Failure] = []
         self._xla = program.argv[0] if program.argv else ""
         with self._bits(()):
             function = load_function(program)
@@ -62,7 +64,9 @@ class JaxRunner(GradientRunner):
                 if call is None or call.wanted.plain:
                     compiled = self._xla == XLA_COMPILED
                     plain = self._compile(function, given, named) if compiled else function
+                    handed = Handed(self._program, given, named)
                     result = self._jax.block_until_ready(plain(*given, **named))
+                    self._handed_back = handed.failures()
                 if call is not None:
                     arrays = call.named(args, kwargs)
                     if call.wanted.plain:
@@ -74,6 +78,10 @@ class JaxRunner(GradientRunner):
                 return result
 
         return run
+
+    def violations(self) -> list[Failure]:
+        """Return lists and mappings of inputs that the latest call changed."""
+        return self._handed_back
 
     def _differentiate(
         self,

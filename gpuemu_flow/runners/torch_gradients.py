@@ -10,6 +10,8 @@ import numpy as np
 from gpuemu_flow.numerics.contract import PARAMETERS, parameter_name
 from gpuemu_flow.numerics.gradients import cotangent, gradient_name
 from gpuemu_flow.runners.gradient_calls import GradientCall
+from gpuemu_flow.runners.torch_cotangents import LaidCotangent, layout_of_case
+from gpuemu_flow.types import Failure
 
 
 class TorchGradients:
@@ -23,6 +25,11 @@ class TorchGradients:
         Arguments that the call may change.
     to_tensor : callable
         Returns a tensor on the memory of an array.
+
+    Attributes
+    ----------
+    changed : list of Failure
+        Writes of the backward pass to what it was given.
     """
 
     def __init__(
@@ -40,6 +47,7 @@ class TorchGradients:
         self._mutates = mutates
         self._to_tensor = to_tensor
         self._leaves: dict[str, Any] = {}
+        self.changed: list[Failure] = []
 
     def argument(self, name: str, value: Any) -> Any:
         """Return an argument whose float tensors require gradients if gradients are wanted."""
@@ -85,8 +93,10 @@ class TorchGradients:
         leaves = list(self._leaves.values())
         found: tuple[Any, ...] = (None,) * len(leaves)
         if sent and leaves:
-            cotangents = [self._cotangent(name, value) for name, value in sent.items()]
-            found = torch.autograd.grad(list(sent.values()), leaves, cotangents, allow_unused=True)
+            laid = [self._cotangent(name, value) for name, value in sent.items()]
+            given = [cotangent.tensor for cotangent in laid]
+            found = torch.autograd.grad(list(sent.values()), leaves, given, allow_unused=True)
+            self.changed = [f for cotangent in laid for f in cotangent.failures(torch)]
         self._call.demand_parameters(self._leaves)
         if leaves:
             self._call.demand(arrives=any(gradient is not None for gradient in found))
@@ -95,8 +105,11 @@ class TorchGradients:
             for (name, leaf), gradient in zip(self._leaves.items(), found, strict=True)
         }
 
-    def _cotangent(self, name: str, value: Any) -> Any:
+    def _cotangent(self, name: str, value: Any) -> LaidCotangent:
         shape = tuple(value.shape)
         steps = cotangent(name, shape, self._wanted.masks.get(name), self._inputs)
         values = steps * (1.0 - 0.5j) if value.is_complex() else steps.copy()
-        return self._torch.from_numpy(values).to(value.dtype)
+        tensor = self._torch.from_numpy(values).to(value.dtype)
+        # The reference is differentiated by PyTorch, which does without another layout.
+        layout = layout_of_case(self._inputs.values()) if self._wanted.plain else "contiguous"
+        return LaidCotangent.of(self._torch, name, tensor, layout)

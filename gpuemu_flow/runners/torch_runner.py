@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, op_error
 from gpuemu_flow.runners.gradient_calls import GradientRunner
 from gpuemu_flow.runners.grouping import changed_arguments
+from gpuemu_flow.runners.handed import Handed
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.torch_gradients import TorchGradients
 from gpuemu_flow.runners.torch_modules import ModuleCall, module_caller
@@ -30,6 +32,8 @@ _NO_ARRAYS = (
     "it gets torch tensors, for its `kind` or a `framework` says so: leave out the conversion, or "
     'write { kind = "callable", ... } to get numpy arrays'
 )
+_MOST_CALLED_BETWEEN = 1 << 20
+"""Bytes of inputs up to which another forward pass comes before the backward pass."""
 _MOST_COPIED = 1 << 26
 """Maximum size in bytes of inputs that are copied so that a call can be repeated."""
 
@@ -114,6 +118,17 @@ def with_arrays(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
     return value
 
 
+def with_tensors(torch: Any, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a value with the tensors in it, or in its mappings and lists, converted."""
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, list):
+        return [with_tensors(torch, member, convert) for member in value]
+    if isinstance(value, Mapping):
+        return {name: with_tensors(torch, member, convert) for name, member in value.items()}
+    return value
+
+
 def seed_of_call() -> int:
     """Return the global generator's seed for this call, without drawing from it."""
     state: Any = np.random.get_state()
@@ -136,6 +151,7 @@ class TorchRunner(GradientRunner):
             raise op_error(failed) from None
         self._found: list[Failure] = []
         self._bypassed: list[Failure] = []
+        self._handed_back: list[Failure] = []
         self._program_outputs = program.output_names
         self._module: ModuleCall | None = None
         self.printed = ""
@@ -171,7 +187,10 @@ class TorchRunner(GradientRunner):
             torch.default_generator.manual_seed(seed)
             given = [with_arrays(value, convert) for value in args]
             named = {name: with_arrays(value, convert) for name, value in kwargs.items()}
+            handed = Handed(self._program, given, named)
             result = self._called(host, given, named)
+            if not self._run:
+                self._handed_back = handed.failures()
             self._look_who_wrote(result)
             return result
 
@@ -195,11 +214,37 @@ class TorchRunner(GradientRunner):
                 result, parameters = self._learning(host, given, named)
                 taken.add_parameters(parameters)
                 outputs = self._values(result, tensors)
+                if call.wanted.plain and self._module is None:
+                    self._call_between(host, given, named)
                 call.took(outputs, taken.of(outputs))
+                if not self._run:
+                    self._handed_back += taken.changed
                 self.hint = self._usual_hint
                 return None
 
         return run
+
+    def _call_between(
+        self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
+    ) -> None:
+        """Call the program with other values before the backward pass of the call that is judged.
+
+        What a forward pass leaves elsewhere than in its context, the next one overwrites, as in a
+        model that has a layer twice. A program that refuses these values is not blamed for it.
+        """
+        torch = self._host.torch
+
+        def halved(tensor: Any) -> Any:
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                return tensor.clone()
+            return (tensor.detach() / 2).requires_grad_(tensor.requires_grad)
+
+        tensors = [value for value in (*given, *named.values()) if isinstance(value, torch.Tensor)]
+        if sum(tensor.nbytes for tensor in tensors) > _MOST_CALLED_BETWEEN:
+            return
+        with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
+            others = [with_tensors(torch, value, halved) for value in given]
+            host(*others, **{n: with_tensors(torch, v, halved) for n, v in named.items()})
 
     def _called(
         self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
@@ -220,13 +265,13 @@ class TorchRunner(GradientRunner):
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """Return the outputs by name; see `CallableRunner.call`."""
-        self._found, self._bypassed, self._run = [], [], 0
+        self._found, self._bypassed, self._handed_back, self._run = [], [], [], 0
         copies = _copied(inputs)
         try:
             outputs = super().call(inputs, watch)
         except FlowError as error:
             raise op_error(error) from None
-        self._found = [*self._bypassed, *self._host.failures()]
+        self._found = [*self._handed_back, *self._bypassed, *self._host.failures()]
         self.printed = getattr(self._host, "printed", "")
         if self._host.device.made_uninitialised and suspicious(outputs):
             again = self._again(copies, watch) if copies is not None else None
@@ -242,7 +287,7 @@ class TorchRunner(GradientRunner):
             return None
 
     def violations(self) -> list[Failure]:
-        """Return kernels' violations and unwritten elements of outputs in the latest call."""
+        """Return violations of the program and its kernels in the latest call."""
         return self._found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from gpuemu_flow.plain_text import printable
 from gpuemu_flow.shown_values import shown_values
 from gpuemu_flow.testing.session import Item, PytestSession
 from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
+from gpuemu_flow.verdicts import Tally
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -183,6 +185,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         if atol is not None or rtol is not None:
             self._tolerance = (atol or 0.0, rtol or 0.0)
         result = self._judged(output)
+        if self._item.index is not None:  # else the cases of the op are judged together
+            result = _without_loose_pass(result)
         if self.result is None or _weight(result) >= _weight(self.result):
             self.result = result
         if result.verdict is Verdict.PASSED:
@@ -302,6 +306,16 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 def _weight(result: CheckResult) -> int:
     known = result.verdict in _BY_WEIGHT
     return _BY_WEIGHT.index(result.verdict) if known else len(_BY_WEIGHT)
+
+
+def _without_loose_pass(result: CheckResult) -> CheckResult:
+    """Return the verdict on a case alone: no pass where zeros would pass for its outputs."""
+    tally = Tally()
+    tally.add(result)
+    if result.verdict is not Verdict.PASSED or not tally.passed_by_zeros:
+        return result
+    _, why = tally.verdict()
+    return replace(result, verdict=Verdict.INCONCLUSIVE, notes=(*result.notes, why))
 
 
 def _inconclusive(result: CheckResult) -> str:

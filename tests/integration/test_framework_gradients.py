@@ -374,3 +374,52 @@ def test_gradients_are_part_of_the_key(tmp_path: Path) -> None:
     made.mini.edit("gpuemu.toml", "gradients = true", "gradients = false")
     report = made.mini.run()
     assert report["results"][0]["verdict"] == "passed"
+
+
+BACKWARD = """
+import torch
+
+saved = {{}}
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        saved["x"] = x.detach().clone()
+        return torch.tanh(x) * w
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        {bug}
+        t = torch.tanh(x)
+        result = dy * w * (1 - t * t), (dy * t).sum(0)
+        {after}
+        return result
+
+def f(x, w):
+    return Scaled.apply(x, w)
+"""
+BACKWARD_BUGS = {
+    "right": ("pass", "pass"),
+    "in_other_memory": ("dy = dy.clone().mul_(1)", "dy.zero_()"),
+    "strides": ("dy = torch.as_strided(dy, x.shape, (x.shape[1], 1))", "pass"),
+    "last_stride": ("dy = dy if dy.stride(1) > 1 else dy.as_strided(x.shape, x[:1].shape[::-1])",
+                    "pass"),
+    "overwritten": ("pass", "dy.zero_()"),
+    "elsewhere": ("x = saved['x']", "pass"),
+}  # fmt: skip
+
+
+@needs_torch
+def test_a_backward_pass_that_only_the_usual_loop_bears_fails(tmp_path: Path) -> None:
+    trained = Trained(tmp_path / "w", cases=12)
+    reference = "import torch\n\ndef f(x, w):\n    return torch.tanh(x) * w\n"
+    schema = '{ dims = { M = [3, 5], N = [4, 7] }, inputs = { x = ["M", "N"], w = ["N"] } }'
+    for name, (bug, after) in BACKWARD_BUGS.items():
+        trained.add(name, schema, BACKWARD.format(bug=bug, after=after), reference)
+    right = ("right", "in_other_memory")
+    found = trained.verdicts()
+    assert found == {n: "passed" if n in right else "failed" for n in BACKWARD_BUGS}
+    messages = {failure["op"]: json.dumps(failure) for failure in trained.failures()}
+    assert "wrote to the gradient of" in messages["overwritten"]

@@ -108,6 +108,31 @@ def test_what_goes_wrong_in_a_test_is_a_failure_of_its_case(tested: Place) -> No
     assert kinds == ["DTypeMismatch", "ExecutionError", "InputModified"], "not what we refused"
 
 
+def test_a_tolerance_that_zeros_pass_under_judges_nothing(tested: Place) -> None:
+    ran = tested.pytest(
+        """
+        import numpy as np
+
+        @pytest.mark.gpuemu("double", cases=3, dtypes=["float32"], strategies=["normal"])
+        def test_zeros(gpuemu_case):
+            gpuemu_case.check(np.zeros_like(gpuemu_case["x"]), atol=1e39)
+
+        @pytest.mark.gpuemu("double", cases=3, dtypes=["float32"], strategies=["normal"])
+        def test_right(gpuemu_case):
+            gpuemu_case.check(gpuemu_case["x"] * 2, atol=1e-3)
+
+        @pytest.mark.gpuemu("double", cases=6, per="op", dtypes=["float32"],
+                            strategies=["small", "normal"])
+        def test_right_of_small_numbers_too(gpuemu_case):
+            gpuemu_case.check(gpuemu_case["x"] * 2, atol=3e-3)
+        """
+    )
+    assert ran.counts == {"skipped": 3, "passed": 4}, ran.text
+    figures = [properties(case) for case in ran.junit if case.find("skipped") is not None]
+    assert {each["gpuemu_verdict"] for each in figures} == {"inconclusive"}
+    assert "zeros for" in ran.text
+
+
 def test_one_item_for_a_whole_op(tested: Place) -> None:
     ran = tested.pytest(
         """

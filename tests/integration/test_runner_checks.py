@@ -59,6 +59,82 @@ def test_a_mutating_ops_outputs_are_those_of_the_judged_call(ws: Workspace) -> N
     assert outcome.violations == ()
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("x.shape = (48, 64)", "the shape of input 'x' from [64, 48] to [48, 64]"),
+        ("x.dtype = 'i4'", "the dtype of input 'x' from float32 to int32"),
+    ],
+)
+def test_an_input_of_another_form_is_a_changed_input(ws: Workspace, change: str, said: str) -> None:
+    source = f"def op(x):\n    y = x + 1\n    {change}\n    return y"
+    (outcome,) = ws.run(ws.program("callable", source), [make_case(0, (64, 48))], Checks())
+    assert [failure.kind for failure in outcome.violations] == [FailureKind.INPUT_MODIFIED]
+    assert said in outcome.violations[0].message
+    may = ws.program("callable", source, mutates=("x",))
+    (outcome,) = ws.run(may, [make_case(0, (64, 48))], Checks())
+    assert outcome.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("while xs: xs.pop()", "the list 'xs' from 2 to 0 tensors"),
+        ("xs.append(y)", "the list 'xs' from 2 to 3 tensors"),
+        ("xs[0] = y", "put other tensors into the list 'xs'"),
+        ("xs.reverse()", "put other tensors into the list 'xs'"),
+        ("pass", ""),
+        ("xs = xs[1:]", ""),
+    ],
+)
+@pytest.mark.parametrize("kind", ["callable", "torch", "jax"])
+def test_a_list_of_inputs_stays_as_it_is(ws: Workspace, kind: str, change: str, said: str) -> None:
+    if kind != "callable":
+        pytest.importorskip(kind)
+    source = f"def op(xs):\n    y = xs[0] + xs[1]\n    {change}\n    return y"
+    groups = {"xs": {"kind": "list", "members": ["a", "b"]}}
+    program = ws.program(kind, source, function="op", input_names=("a", "b"), groups=groups)
+    (outcome,) = ws.run(program, [make_case(0, (5, 7), names=("a", "b"))], Checks())
+    assert outcome.ok, outcome.error
+    found = [(f.kind, f.output) for f in outcome.violations]
+    assert found == ([(FailureKind.INPUT_MODIFIED, "xs")] if said else [])
+    assert all(said in failure.message for failure in outcome.violations)
+
+
+def test_a_mapping_of_inputs_keeps_what_is_in_it(ws: Workspace) -> None:
+    for change in ("inputs.pop('x')", "inputs['x'] = 0", "inputs.clear()"):
+        source = f"def op(inputs):\n    y = inputs['x'] + 1\n    {change}\n    return y"
+        assert kinds(ws, source, Checks()) == [FailureKind.INPUT_MODIFIED], change
+    source = "def op(inputs):\n    return dict(inputs).pop('x') + 1"
+    assert kinds(ws, source, Checks()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("torch", "x.t_()"),
+        ("torch", "x.unsqueeze_(0)"),
+        ("torch", "x.data = torch.zeros_like(x)"),
+        ("torch", "x.set_(torch.zeros(2))"),
+        ("triton", "x.t_()"),
+    ],
+)
+def test_a_tensor_of_torch_stays_the_one_that_it_was(ws: Workspace, kind: str, change: str) -> None:
+    for needed in {"torch", kind}:
+        pytest.importorskip(needed)
+    head = "import torch\ndef op(x):\n    y = x + 1\n"
+    case = make_case(0, (5, 7))
+    program = ws.program(kind, f"{head}    {change}\n    return y", function="op")
+    (outcome,) = ws.run(program, [case], Checks())
+    assert outcome.ok, outcome.error
+    assert FailureKind.INPUT_MODIFIED in [failure.kind for failure in outcome.violations]
+    view = ws.program(
+        kind, f"{head}    z = x.view(-1); z.unsqueeze_(0)\n    return y", function="op"
+    )
+    (outcome,) = ws.run(view, [case], Checks())
+    assert FailureKind.INPUT_MODIFIED not in [failure.kind for failure in outcome.violations]
+
+
 @pytest.mark.parametrize("side", [-1, 1])
 def test_a_write_out_of_bounds(ws: Workspace, side: int) -> None:
     source = f"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,14 +17,16 @@ from gpuemu_flow.cases.op_schema import (
     default_schema,
     plain_shapes_schema,
 )
-from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.plan import plan_cases, possible_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.numerics.effective_layouts import effective_layout
 from gpuemu_flow.numerics.rng import derive_seed
 from gpuemu_flow.types import LAYOUTS, STRATEGIES, Case
 from gpuemu_flow.value_rules import ValueRule
 
-DEFAULT_LAYOUTS = ("contiguous", "strided", "transposed", "offset")
+FLAT_LAYOUTS = ("contiguous", "strided", "transposed", "offset")
+DEFAULT_LAYOUTS = (*FLAT_LAYOUTS, "padded", "permuted")
 
 
 def plan(
@@ -49,7 +52,7 @@ def test_24_cases_cover_every_class_strategy_layout_and_special_input(
     cases = plan(name, layouts=layouts)
     assert {c.shape_class for c in cases} == set(ShapePlanner(BUILTIN_SCHEMAS[name]).classes)
     assert {c.strategy for c in cases} == set(STRATEGIES)
-    assert {c.layout for c in cases} == set(layouts)
+    assert {c.layout for c in cases} == set(possible_layouts(BUILTIN_SCHEMAS[name], layouts))
     names = [t.name for t in BUILTIN_SCHEMAS[name].inputs]
     if len(names) > 1:
         assert {c.target for c in cases if c.strategy == "special"} >= set(names)
@@ -136,16 +139,63 @@ def test_a_strategy_applies_to_all_inputs_and_then_to_one():
             assert spec.layout == (case.layout if meant else "contiguous")
 
 
+def test_the_layouts_of_an_op_are_those_that_its_inputs_have_dims_for():
+    vector = OpSchema((Dim("N", (), 1, 99),), (TensorDef("x", ("N",)),))
+    assert plan(vector, 200) == plan(vector, 200, layouts=FLAT_LAYOUTS)
+    assert {c.layout for c in plan("matmul", 300)} == {*FLAT_LAYOUTS, "padded"}
+    assert {c.layout for c in plan("norm", 300)} == set(DEFAULT_LAYOUTS)
+    shapes = plain_shapes_schema(("x",), [], [], [], [[7], [2, 3, 4]])
+    assert {c.layout for c in plan(shapes, 300)} == set(DEFAULT_LAYOUTS)
+    assert {c.layout for c in plan(vector, layouts=["padded"])} == {"contiguous"}
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN_SCHEMAS))
+def test_layouts_of_rows_change_no_value_of_the_designed_set(name: str):
+    flat, both = plan(name, layouts=FLAT_LAYOUTS), plan(name)
+    assert [_without_layouts(c) for c in flat] == [_without_layouts(c) for c in both]
+    for layout in possible_layouts(BUILTIN_SCHEMAS[name], ("padded", "permuted")):
+        relaid = [n for n, c in enumerate(both) if c.layout == layout]
+        assert len(relaid) == 2
+        assert {flat[n].layout for n in relaid} == {"contiguous"}
+        for n in relaid:
+            shapes = [i.shape for i in both[n].inputs if i.layout == layout]
+            assert any(effective_layout(layout, shape) == layout for shape in shapes)
+
+
+def test_a_layout_of_rows_comes_early_and_leaves_the_strategy_in_c_order():
+    for name in sorted(set(BUILTIN_SCHEMAS) - {"conv2d"}):
+        cases = plan(name)
+        assert "padded" in {c.layout for c in cases[:8]}, name
+        for layout in ("padded", "permuted"):
+            for case in cases:
+                plain = [c for c in cases if c.layout in ("contiguous", "offset")]
+                relaid = case.layout == layout and case.strategy != "special"
+                assert not relaid or case.strategy in {c.strategy for c in plain}
+
+
+def test_where_the_target_is_a_vector_the_rows_of_the_others_have_the_layout():
+    cases = [c for c in plan("norm", 300) if c.layout == "padded" and c.target == "bias"]
+    assert cases
+    for case in cases:
+        assert [i.layout for i in case.inputs] == ["padded"] * 3
+        assert case.inputs[0].strategy == "normal"
+
+
+def _without_layouts(case: Case) -> Case:
+    inputs = tuple(replace(spec, layout="contiguous") for spec in case.inputs)
+    return replace(case, layout="contiguous", inputs=inputs)
+
+
 def test_all_pairs_are_met_before_random_choices():
     cases = plan("matmul", 250)
     classes = set(ShapePlanner(BUILTIN_SCHEMAS["matmul"]).classes)
     pairs = {(c.shape_class, c.strategy) for c in cases}
     assert pairs >= {(k, s) for k in classes for s in STRATEGIES}
     assert {(c.layout, c.strategy) for c in cases} >= {
-        (layout, s) for layout in DEFAULT_LAYOUTS for s in STRATEGIES
+        (layout, s) for layout in (*FLAT_LAYOUTS, "padded") for s in STRATEGIES
     }
     assert {(c.layout, c.shape_class) for c in cases} >= {
-        (layout, k) for layout in DEFAULT_LAYOUTS for k in classes
+        (layout, k) for layout in (*FLAT_LAYOUTS, "padded") for k in classes
     }
 
 
@@ -182,7 +232,9 @@ def test_only_what_was_asked_for():
 
 
 @pytest.mark.parametrize("strategies", [["core"], ["stress"], ["special"], [], ["wide", "ties"]])
-@pytest.mark.parametrize("layouts", [["offset"], [], ["expanded", "strided"]])
+@pytest.mark.parametrize(
+    "layouts", [["offset"], [], ["expanded", "strided"], ["padded"], ["permuted", "offset"]]
+)
 def test_any_selection_is_covered(strategies: list[str], layouts: list[str]):
     cases = plan("norm", 24, strategies=strategies, layouts=layouts)
     wanted = {s for name in strategies or ["core", "stress"] for s in _expanded(name)}

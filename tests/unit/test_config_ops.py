@@ -29,7 +29,8 @@ def softmax(workspace: ConfigWorkspace, keys: str = "", validation: str = "") ->
 def test_the_defaults_are_those_of_the_documentation(workspace: ConfigWorkspace) -> None:
     op = softmax(workspace)
     assert op.dtypes == ("float32",)
-    assert op.layouts == ("contiguous", "strided", "transposed", "offset")
+    six = ("contiguous", "strided", "transposed", "offset", "padded", "permuted")
+    assert op.layouts == six
     assert op.strategies == STRATEGIES
     assert (op.cases, op.timeout, op.isolation, op.memory_limit) == (24, 60.0, "fork", None)
     assert (op.tolerance, op.tolerances) == ("auto", {})

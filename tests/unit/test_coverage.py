@@ -139,6 +139,15 @@ def test_gaps_know_which_classes_a_schema_allows() -> None:
     assert "shape_class" in gaps(coverage)
 
 
+def test_layouts_that_no_input_has_dims_for_are_no_gaps() -> None:
+    every = [*LAYOUTS, "padded", "permuted"]
+    coverage = covered(24, schema=TINY)
+    assert "layout" not in gaps(coverage, schema=TINY, layouts=every)
+    assert gaps(covered(24), layouts=every)["layout"] == ("padded",)
+    row = coverage.row("op", "float32", TINY, every, STRATEGIES)
+    assert row.seen["layout"] == (4, 4)
+
+
 def test_another_ops_cases_close_no_gap() -> None:
     missing = covered().gaps("other", REDUCTION, ["float32"], LAYOUTS, STRATEGIES)
     assert [(gap.aspect, gap.missing) for gap in missing] == [("dtype", ("float32",))]

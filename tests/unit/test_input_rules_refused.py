@@ -74,6 +74,15 @@ def test_wrong_rules_are_reported_where_they_stand(
         ({"x": {**L8, "kind": "permutation"}}, (), ("inputs", "x", "dtype")),
         ({"x": {**L8, "kind": "lengths", "to": "L"}}, (), ("inputs", "x", "dtype")),
         ({"x": {"dims": ["Z"], "optional": True}}, (), ("inputs", "x", "optional")),
+        ({"x": {"dims": ["N*L"], "optional": True}}, (), None),
+        ({"x": {"dims": ["N+L"], "optional": True}}, (), None),
+        ({"x": {"dims": ["max(N,Z)"], "optional": True}}, (), None),
+        ({"x": {"dims": ["cdiv(L,7)"], "optional": True}}, (), None),
+        ({"x": {"dims": ["Z", "N*L"], "optional": True}}, (), None),
+        ({"x": {"dims": ["N*Z"], "optional": True}}, (), ("inputs", "x", "optional")),
+        ({"x": {"dims": ["N-1"], "optional": True}}, (), ("inputs", "x", "optional")),
+        ({"x": {"dims": ["L%3"], "optional": True}}, (), ("inputs", "x", "optional")),
+        ({"x": {"dims": ["30-N"], "optional": True}}, (), ("inputs", "x", "optional")),
     ],
 )  # fmt: skip
 def test_rules_that_nothing_can_keep_are_found(

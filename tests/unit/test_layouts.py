@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.effective_layouts import effective_layout
 from gpuemu_flow.numerics.layouts import (
     ALIGNMENT,
     GUARD_BYTES,
     describe,
-    effective_layout,
     lay_out,
     lay_out_guarded,
     new_buffer,
@@ -71,6 +71,10 @@ def test_strides_by_hand():
     assert describe("expanded", (2, 3, 4)) == (0, 4, 1)
     assert describe("expanded", (1, 3, 4)) == (4, 0, 1)
     assert describe("strided", (5,)) == (2,)
+    assert describe("padded", (2, 3, 4)) == (21, 7, 1)
+    assert describe("padded", (3, 1)) == (4, 1)
+    assert describe("permuted", (2, 3, 4)) == (4, 8, 1)
+    assert describe("permuted", (2, 3, 4, 5)) == (60, 5, 15, 1)
     assert describe("contiguous", ()) == ()
 
 
@@ -86,6 +90,16 @@ def test_strides_by_hand():
         ("expanded", (1, 1), "contiguous"),
         ("expanded", (1, 2), "expanded"),
         ("offset", (), "offset"),
+        ("padded", (5,), "strided"),
+        ("padded", (1, 1, 5), "strided"),
+        ("padded", (1, 1), "contiguous"),
+        ("padded", (), "contiguous"),
+        ("padded", (2, 1, 5), "padded"),
+        ("permuted", (2, 3), "padded"),
+        ("permuted", (2, 1, 5), "padded"),
+        ("permuted", (1, 1, 5), "strided"),
+        ("permuted", (3, 2, 1), "permuted"),
+        ("permuted", (7, 1, 3, 2), "padded"),
     ],
 )
 def test_a_layout_that_a_shape_cannot_have_says_what_it_is_instead(
@@ -100,6 +114,20 @@ def test_no_two_dims_of_a_strided_tensor_collapse_into_one():
     assert inner > 1
     assert middle > 4 * inner
     assert outer > 3 * middle
+
+
+def test_padded_and_permuted_memory_is_that_of_a_slice_and_of_a_transpose():
+    wide = np.zeros((2, 5, 7), np.float32)
+    assert lay_out(wide[..., :4], "padded").strides == wide[..., :4].strides
+    heads = np.zeros((2, 5, 3, 4), np.float32).transpose(0, 2, 1, 3)
+    assert lay_out(heads, "permuted").strides == heads.strides
+
+
+def test_the_gap_of_a_padded_row_is_no_number():
+    laid = lay_out_guarded(numbered((4, 3)), "padded", guarded=False)
+    rows = np.lib.stride_tricks.as_strided(laid.array, (4, 6), laid.array.strides)
+    np.testing.assert_array_equal(rows[:, :3], numbered((4, 3)))
+    assert np.isnan(rows[:, 3:]).all()
 
 
 def test_alignment():
@@ -191,7 +219,7 @@ def test_any_single_byte_outside_the_elements_is_missed_by_no_check(layout: str,
         assert laid.intact()
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "strided", "transposed", "offset"])
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "expanded"])
 def test_a_write_to_the_elements_is_allowed(layout: str):
     laid = lay_out_guarded(numbered((3, 5)), layout)
     laid.array[...] = 7

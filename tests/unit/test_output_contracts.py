@@ -120,6 +120,28 @@ def test_only_needs_dims(workspace: ConfigWorkspace) -> None:
     assert "only needs the dims" in problem.message
 
 
+@pytest.mark.parametrize(
+    ("other", "warned"),
+    [
+        ('c = { dims = ["B", "T"], order = "any", axis = 0 }', True),
+        ('c = { dims = ["B"], dtype = "int64", order = "any" }', True),
+        ('c = { dims = ["T"], dtype = "int64", order = "any" }', False),
+        ('c = { dims = ["B", "T"], order = "any", axis = 1 }', False),
+        ('c = { dims = ["B"], dtype = "int64" }', False),
+    ],
+)
+def test_two_outputs_that_may_each_have_an_order_are_warned_of(
+    workspace: ConfigWorkspace, other: str, warned: bool
+) -> None:
+    problems = workspace.check(OP.format(said='order = "any", axis = 0') + other + "\n")
+    found = [p for p in problems if p.slug == "schema-separate-orders"]
+    assert len(found) == warned
+    for problem in found:
+        assert problem.warning
+        assert problem.line == LINE + 1
+        assert "'y' and 'c'" in problem.message
+
+
 def test_an_unknown_key_is_an_error(workspace: ConfigWorkspace) -> None:
     problems = workspace.check(OP.format(said='oder = "any"'))
     (error,) = [p for p in problems if p.slug == "config-unknown-key"]

@@ -1,0 +1,87 @@
+"""Layouts that need several dims, in a designed set that was planned without them.
+
+What such a layout shows depends on the sizes: where there is one row, no row is padded. So these
+layouts are chosen when the sizes are known. Classes, strategies, targets and sizes stay as they
+are: a schema has the same values with these layouts as without them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from gpuemu_flow.cases.design import Combination
+from gpuemu_flow.cases.shapes import Sizes
+from gpuemu_flow.numerics.effective_layouts import LEAST_RANKS, effective_layout
+
+Shaped = tuple[Combination, Sizes]
+
+ALIKE = ("contiguous", "offset")
+"""Layouts in which a program that tells layouts apart takes one path."""
+
+BEARABLE = 1
+"""Price of a case that is taken although a shape class is then not tested in C order."""
+
+
+def with_row_layouts(
+    designed: Sequence[Shaped], layouts: Sequence[str], block: int
+) -> list[Shaped]:
+    """Return the designed cases, of which two for each layout have it, one of them an early one.
+
+    Parameters
+    ----------
+    designed : sequence of (Combination, Sizes)
+    layouts : sequence of str
+    block : int
+        So many cases in a row count as equally early.
+    """
+    relaid = list(designed)
+    for late in (False, True):
+        for layout in layouts:
+            place = _best_place(layout, relaid, block, late=late)
+            if place is not None:
+                combination, sizes = relaid[place]
+                relaid[place] = (combination._replace(layout=layout), sizes)
+    return relaid
+
+
+def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool) -> int | None:
+    """Return the place of the case that can best do without its layout; None if there is none.
+
+    The first case, the likeliest to reveal a bug, stays as it is.
+    """
+    counts = Counter(c.layout for c, _ in cases if c.layout not in LEAST_RANKS)
+    given_up = (
+        "contiguous" if "contiguous" in counts else max(counts, key=counts.__getitem__, default="")
+    )
+    ranked = []
+    for place, (combination, sizes) in enumerate(cases[1:], 1):
+        lacking = _lacking(layout, combination, sizes)
+        if combination.layout != given_up or lacking is None:
+            continue
+        others = [
+            c for c, _ in (*cases[:place], *cases[place + 1 :]) if c.layout in (given_up, *ALIKE)
+        ]
+        price = lacking + _price(combination, others)
+        distance = -(place // block) if late else place // block
+        ranked.append((price > BEARABLE, distance, price, -place))
+    return -min(ranked)[-1] if ranked else None
+
+
+def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
+    """Count the concerned inputs that cannot have the layout; None if no input would have it."""
+    least = LEAST_RANKS[layout]
+    target = combination.target
+    alone = target is not None and len(sizes.shapes[target]) >= least
+    concerned = [sizes.shapes[target]] if alone and target is not None else sizes.shapes
+    able = [shape for shape in concerned if len(shape) >= least and 0 not in shape]
+    shown = sum(effective_layout(layout, shape) == layout for shape in able)
+    return len(able) - shown if shown else None
+
+
+def _price(combination: Combination, others: Sequence[Combination]) -> int:
+    """Return how much a plan loses with a case's layout: a strategy or a class in C order."""
+    strategy = all(other.strategy != combination.strategy for other in others)
+    shape_class = all(other.shape_class != combination.shape_class for other in others)
+    # Each input has one case in which it alone holds NaN and Inf.
+    return 2 * (strategy or combination.strategy == "special") + shape_class

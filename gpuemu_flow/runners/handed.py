@@ -1,0 +1,109 @@
+"""Arguments as a program gets them: what a call must leave as it is besides the elements."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.grouping import argument_names, changed_arguments
+from gpuemu_flow.types import Failure, FailureKind
+
+Form = dict[str, Any]
+
+
+class Handed:
+    """The arguments of one call: containers with their members, and the form of each tensor.
+
+    A tensor that is transposed or resized in place, or refers to other memory, is another one for
+    the caller though no element was written; so is a list from which the program took a member.
+
+    Parameters
+    ----------
+    program : Program
+    args : sequence
+        Positional arguments of the call.
+    kwargs : mapping of str to object
+        Arguments by name, the program's own among them.
+    """
+
+    def __init__(self, program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._mapping = args[0] if len(args) == 1 and isinstance(args[0], Mapping) else None
+        if self._mapping is not None:
+            given = dict(self._mapping)
+        else:
+            given = {**dict(zip(argument_names(program), args, strict=False)), **kwargs}
+        free = (*changed_arguments(program), *program.kwargs)
+        self._given = {name: value for name, value in given.items() if name not in free}
+        self._members = {n: list(v) for n, v in self._given.items() if isinstance(v, list)}
+        self._forms = [(name, tensor, _form(tensor)) for name, tensor in self._tensors()]
+
+    def _tensors(self) -> Iterator[tuple[str, Any]]:
+        for name, value in self._given.items():
+            for member in self._members.get(name, [value]):
+                yield name, member
+
+    def failures(self) -> list[Failure]:
+        """Return the changes that the call made, one failure for each argument at most."""
+        told = {**self._lost(), **self._other_members(), **self._other_forms()}
+        return [
+            Failure(FailureKind.INPUT_MODIFIED, f"the program {what}", name)
+            for name, what in told.items()
+        ]
+
+    def _lost(self) -> dict[str, str]:
+        if self._mapping is None:
+            return {}
+        return {
+            name: f"removed or replaced input {name!r} in the mapping that it was given"
+            for name, value in self._given.items()
+            if self._mapping.get(name, self) is not value
+        }
+
+    def _other_members(self) -> dict[str, str]:
+        told = {}
+        for name, before in self._members.items():
+            now = self._given[name]
+            if len(now) != len(before):
+                told[name] = f"changed the list {name!r} from {len(before)} to {len(now)} tensors"
+            elif any(one is not other for one, other in zip(before, now, strict=True)):
+                told[name] = f"put other tensors into the list {name!r}"
+        return told
+
+    def _other_forms(self) -> dict[str, str]:
+        told = {}
+        for name, tensor, before in self._forms:
+            now = _form(tensor)
+            changed = [part for part, value in before.items() if now.get(part) != value]
+            if changed:
+                part = changed[0]
+                values = "" if part == "memory" else f" from {before[part]} to {now.get(part)}"
+                told[name] = f"changed the {part} of input {name!r}{values}"
+        return told
+
+
+def _form(tensor: Any) -> Form:
+    """Return shape, strides, dtype and place of a tensor of numpy or torch; nothing of others."""
+    if isinstance(tensor, np.ndarray):
+        address = tensor.__array_interface__["data"][0]
+        return _named(tensor.shape, tensor.strides, tensor.dtype, address)
+    if not hasattr(tensor, "data_ptr"):
+        return {}
+    # A mode that watches the program would take these calls for the program's.
+    with sys.modules["torch"]._C.DisableTorchFunction():
+        try:
+            return _named(tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr())
+        except RuntimeError:  # it has no strides, or no memory, any more
+            return {"shape": list(tensor.shape)}
+
+
+def _named(shape: Sequence[int], strides: Sequence[int], dtype: Any, address: int) -> Form:
+    return {
+        "shape": list(shape),
+        "dtype": str(dtype),
+        "strides": list(strides),
+        "memory": address,
+    }
