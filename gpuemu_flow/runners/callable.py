@@ -164,5 +164,5 @@ class CallableRunner:
         return name_values(returned, names)
 
     def violations(self) -> Sequence[Failure]:
-        """Return changes to the arguments, except to their elements, which `InputBuffers` compares."""
+        """Return changes to the arguments; `InputBuffers` compares their elements."""
         return self._changed
