@@ -232,7 +232,7 @@ def compare_output(
     if isinstance(tolerance, Envelope):
         outcome = _compare_auto(name, tolerance, run, actual, expected)
         # Only now is it known whether the reference has a shadow.
-        allowed, label = default_tolerance(dtype), f"the tolerance ({tolerance.label})"
+        allowed, label = default_tolerance(dtype), f"the tolerance ({tolerance.label_of(name)})"
     else:
         allowed = tolerance.get(dtype) or default_tolerance(dtype)
         label = f"{allowed.atol:g} + {allowed.rtol:g} * |expected| ({allowed.origin})"

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.bounds import ElementBound, unit
+from gpuemu_flow.numerics.constants import DOWN, UP, moving_constants
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
@@ -48,6 +49,10 @@ SETTLING = 12
 NOISY = 4
 """Number of draws of a float64 reference in which every rounding is moved. A thorough measurement
 makes three times as many."""
+
+CONSTANTS = 2
+"""Number of draws in which roundings of constants are moved at random, besides the one in which all
+are moved up and the one in which all are moved down."""
 
 STEPPED = 8
 """Number of rounding operations, from the first on, that are moved up and down one at a time."""
@@ -146,7 +151,8 @@ def measure(
         if thorough and not weak:
             session.more_shadow_draws()
         if not weak:
-            session.restore_exact_integers()
+            session.constant_draws(3 * CONSTANTS if thorough else CONSTANTS)
+            session.restore_exact()
         if rounding is not None and not in_float64:
             session.rounded_draws(rounding, shadow=not weak, thorough=thorough)
         if weak and not in_float64:
@@ -181,6 +187,7 @@ class _Session:
         self._unit = unit_roundoff
         self._seed = seed
         self._narrow = False
+        self._steps: list[str] = []
         self._perturbation = Perturbation(inputs64, seed, unit_roundoff)
 
     def plain_draws(self) -> None:
@@ -308,13 +315,25 @@ class _Session:
             copies = as_float32(moved.keyed(draw), fortran=draw >= 4)
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
         self._add(self._evaluate(regrouped(as_float32(self._inputs64)), shadow=True))
-        self._add_flushed(self._evaluate(flushing(as_float32(self._inputs64)), shadow=True))
+        copies = flushing(as_float32(self._inputs64), self._steps)
+        self._add_flushed(self._evaluate(copies, shadow=True))
         self._add_inverted(plain)
         at_headroom = self._evaluate(as_float32(moved.magnitudes(HEADROOM)), shadow=True)
         for name, values in (at_headroom or {}).items():
             self._outputs[name].exclude_overflow(values)
         self._overflowing_draw()
         return True
+
+    def constant_draws(self, count: int) -> None:
+        """Evaluate the shadow with the roundings of what it computes from constants moved."""
+        if not self._evaluations.makes_arrays:
+            return
+        for draw, direction in enumerate((UP, DOWN, *[0.0] * count)):
+            rng = self._rng.derive(f"auto/constants/{draw}")
+            inputs = as_float32(self._inputs64)
+            moved = moving_constants(inputs, rng, self._unit, direction)
+            for name, flat in (self._evaluate(moved, shadow=True) or {}).items():
+                self._outputs[name].add_constants(flat)
 
     def _overflowing_draw(self) -> None:
         """Add results of a shadow whose sums overflow if they would in some order of terms."""
@@ -339,15 +358,18 @@ class _Session:
             for name, flat in values.items():
                 self._outputs[name].add_beyond(flat)
 
-    def restore_exact_integers(self) -> None:
-        """Restore the verdict on integer outputs that no rounding of the computation can change.
+    def restore_exact(self) -> None:
+        """Restore the verdict on elements that no rounding of the computation can change.
 
         Perturbed inputs may change such integers, for example at the tie of an exact quotient,
         although the op's own inputs are exact. An integer that perturbed roundings change has no
         verdict, even if perturbed inputs leave it unchanged: the changes of a quotient and of a
         zero point that share a scale may cancel.
+
+        Floats are like integers where the reference rounds to integers on its way to them, as the
+        fake quantisation of a training does.
         """
-        if all(spread.fmt is not None for spread in self._outputs.values()):
+        if not self._steps and all(spread.fmt is not None for spread in self._outputs.values()):
             return
         marked = [
             self._evaluate(marking(as_float32(self._inputs64), stand_in), shadow=True)
