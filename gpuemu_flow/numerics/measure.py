@@ -101,14 +101,16 @@ def measure(
 
     E is the largest change of the element over the evaluations, then the largest within the binade
     of |r|; R the same over evaluations that also round values to a narrower type, as `rounding`
-    specifies. S is the larger of |r| and, unless the result grows exponentially, the reference at
-    |x|, which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
-    Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows. The
-    reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole that
-    the result is far from. Hence S is the smallest over |x| and over magnitudes that have each
-    grown by a factor of its own between 1 and 2. S is at most the largest of |r|, the largest |x|,
-    1, and ``16 sqrt(N) E / u``, where N is the largest number of elements of an input: the error of
-    a sum of N terms that are each moved by a rounding is at least about ``u S / sqrt(N)``.
+    specifies. To what E at the element itself allows, ``8 g C`` is added, C the largest change over
+    evaluations that move the roundings of constants (see `constants`). S is the larger of |r| and,
+    unless the result grows exponentially, the reference at |x|, which for sums of products is the
+    sum of the magnitudes (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, 3.1).
+    Such a sum is finite and never shrinks as any |x| grows. The reference at |x| need not be such a
+    sum: where 1 - x becomes 1 - |x|, it may have a pole that the result is far from. Hence S is the
+    smallest over |x| and over magnitudes that have each grown by a factor of its own between 1 and
+    2. S is at most the largest of |r|, the largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the
+    largest number of elements of an input: the error of a sum of N terms that are each moved by a
+    rounding is at least about ``u S / sqrt(N)``.
 
     There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale: an op
     that is ten times off, or gives 0, would pass there. The scale is the largest of |r|, of S with
