@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generated_values import decode_values
 from gpuemu_flow.cases.rule_values import draw_by_rule, setting_of
-from gpuemu_flow.cases.values import draw, draw_alike, put_ends
+from gpuemu_flow.cases.specials import holds_specials
+from gpuemu_flow.cases.values import draw, draw_alike, put_ends, put_specials
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 from gpuemu_flow.types import Case, InputSpec, Shape
@@ -63,9 +64,15 @@ def _range(spec: InputSpec) -> tuple[float | None, float | None]:
 def _finished(
     values: Array, spec: InputSpec, seed: int, low: float | None, high: float | None
 ) -> Array:
-    """Put the ends of the range into drawn values, and repeat them if the layout demands it."""
+    """Put the ends of the range into drawn values, and repeat them if the layout demands it.
+
+    NaN and infinities are the ends of `special`.
+    """
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)
+    if spec.ends and holds_specials(spec):
+        nonfinite = spec.rule.nonfinite if spec.rule else None
+        put_specials(values, SeededRng(seed), low, high, nonfinite=nonfinite)
     return np.broadcast_to(values, spec.shape) if spec.layout == "expanded" else values
 
 

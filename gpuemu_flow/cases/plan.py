@@ -21,6 +21,7 @@ from itertools import islice
 from gpuemu_flow.cases.design import Combination, Designer
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
+from gpuemu_flow.cases.specials import with_specials
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.expressions import ExpressionError, compute
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
@@ -120,6 +121,7 @@ def _cases(
     companion = companion_strategy(strategies)
     absences = Absences()
     ended: Counter[tuple[Bound | None, ...]] = Counter()
+    shown: set[str] = set()
     for index, (combination, sizes) in enumerate(_shaped(schema, seed, strategies, layouts)):
         made, target = inputs_of(
             schema,
@@ -131,7 +133,7 @@ def _cases(
             absences=absences,
         )
         inputs = tuple(
-            _with_ends(tensor, spec, _range_of(spec, sizes, made), ended)
+            with_specials(_with_ends(tensor, spec, _range_of(spec, sizes, made), ended), shown)
             for tensor, spec in zip(schema.inputs, made, strict=True)
         )
         yield Case(

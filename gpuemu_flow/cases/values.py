@@ -447,3 +447,41 @@ def _representable(bound: float, dtype: str, *, up: bool) -> Any:
         end = float_limits(dtype).max  # not infinity, which is NaN in a dtype without it
         return np.nextafter(nearest, np.array(end if up else -end).astype(target))
     return nearest
+
+
+def put_specials(
+    values: Array,
+    rng: SeededRng,
+    low: float | None,
+    high: float | None,
+    *,
+    nonfinite: bool | None = None,
+) -> None:
+    """Write those of NaN, +Inf and -Inf that are missing into values of `special`, in place.
+
+    They come into one row, so that others stay as they are; of few rows, `special` itself gives
+    but some kinds. What the range excludes is left out; see `draw` for the parameters.
+    """
+    limits = float_limits(dtype_name(values.dtype) or "")
+    bounded = low is not None and high is not None
+    wanted = []
+    if limits.has_nan and (nonfinite or not bounded):
+        wanted.append(math.nan)
+    if limits.has_inf:
+        wanted += [math.inf] if nonfinite or high is None else []
+        wanted += [-math.inf] if nonfinite or low is None else []
+    known = values.astype(np.float64)
+    found = (np.isnan(known).any(), (known == math.inf).any(), (known == -math.inf).any())
+    present = dict(zip(("nan", "inf", "-inf"), found, strict=True))
+    missing = [value for value in wanted if not present[str(value)]]
+    if not missing:
+        return
+    places = rng.derive("specials")
+    rows = values.reshape(-1, values.shape[-1] if values.ndim else 1)
+    row = rows[places.gen_range(0, len(rows))]
+    free = np.flatnonzero(np.isfinite(row.astype(np.float64)))
+    if free.size < len(missing):
+        free = np.arange(row.size)
+    start, step = places.gen_range(0, free.size), max(1, free.size // 3)
+    for turn, value in enumerate(missing):
+        row[free[(start + turn * step) % free.size]] = value

@@ -8,6 +8,7 @@ op computes a table in float32 and in its own order: ``(i + 0.5) * (n / o)`` for
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ from gpuemu_flow.numerics.single import Single, bare, narrowed, operands_in_floa
 
 UP, DOWN = 1.0, -1.0
 """Directions in which all roundings of constants are moved together."""
+
+RANDOM = 2
+"""Number of draws in which roundings are moved at random, besides the one in which all are moved up
+and the one in which all are moved down. A thorough measurement makes three times as many."""
 
 
 class _BesideConstants(Single):
@@ -105,6 +110,15 @@ def moving_constants(
     attributes = {"rng": rng, "unit": unit, "direction": direction}
     made = type("_Constant", (_Constant,), attributes)
     return wrapped(inputs, _BesideConstants, made=made)
+
+
+def constant_draws(
+    inputs: Arrays, rng: SeededRng, unit: float, *, thorough: bool
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the inputs for each draw of a measurement; see `moving_constants`."""
+    count = 3 * RANDOM if thorough else RANDOM
+    for draw, direction in enumerate((UP, DOWN, *[0.0] * count)):
+        yield moving_constants(inputs, rng.derive(f"auto/constants/{draw}"), unit, direction)
 
 
 def _not_power_of_two(divisor: Any) -> NDArray[np.bool_]:

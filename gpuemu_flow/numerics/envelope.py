@@ -20,7 +20,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, t
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
 from gpuemu_flow.numerics.judge import AffineBound, Bound
 from gpuemu_flow.numerics.marking import STAND_INS, marking
-from gpuemu_flow.numerics.measure import measure
+from gpuemu_flow.numerics.measure import Measurement
 from gpuemu_flow.numerics.noise import noisy
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import Arrays, as_float32, widen
@@ -69,6 +69,7 @@ class Envelope:
         self._bounds = bounds
         self._rounding = rounding
         self._unexcused: set[str] = set()
+        self._first: Measurement | None = None
         self._thorough: Mapping[str, ElementBound] | None = None
         self._longest_dim = max((d for a in inputs.values() for d in a.shape), default=1)
         self.evaluations = None if evaluate is None else Evaluations(evaluate, inputs)
@@ -114,15 +115,29 @@ class Envelope:
     def bounds(self) -> Mapping[str, ElementBound]:
         """Return all envelopes, to be stored and given to `build_envelope`; empty if exact."""
         if self._bounds is None:
-            self._bounds = self._measure(thorough=False)
+            self._first = self._measure(thorough=False)
+            self._bounds = self._first.bounds() if self._first else {}
         return self._bounds
+
+    def cancelled(self, name: str) -> Bound:
+        """Return the envelope that also knows what is left of terms that cancel.
+
+        Some more evaluations for an output about to fail; `full` gives the same from then on.
+        """
+        if self._first is not None:
+            self._first.look_for_cancellation()
+            self._bounds, self._first = self._first.bounds(), None
+        return self.full(name)
 
     def thorough(self, name: str) -> Bound:
         """Return the envelope from three times as many evaluations, for an output about to fail."""
         if self._is_exact(name):
             return self.quick(name)
         if self._thorough is None:
-            self._thorough = self._measure(thorough=True)
+            measured = self._measure(thorough=True)
+            if measured:
+                measured.look_for_cancellation()
+            self._thorough = measured.bounds() if measured else {}
         return self._excused(name, self._thorough.get(name)) or self.quick(name)
 
     def _excused(self, name: str, bound: ElementBound | None) -> ElementBound | None:
@@ -148,10 +163,10 @@ class Envelope:
         """Return the bound by which the output was finally judged."""
         return self.full(name) if self._thorough is None else self.thorough(name)
 
-    def _measure(self, *, thorough: bool) -> Mapping[str, ElementBound]:
+    def _measure(self, *, thorough: bool) -> Measurement | None:
         if self._exact_op or self.evaluations is None:
-            return {}
-        bounds, self._weak = measure(
+            return None
+        measured = Measurement(
             self._inputs,
             self._expected,
             self.evaluations,
@@ -162,7 +177,8 @@ class Envelope:
             thorough=thorough,
             rounding=self._rounding,
         )
-        return bounds
+        self._weak = measured.weak
+        return measured
 
 
 def build_envelope(
@@ -308,8 +324,22 @@ def _equal(values: NDArray[Any], expected: Float64Array) -> bool:
 
 
 def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
-    """Tell whether perturbed intermediate roundings change an integer output."""
-    return _rounds_in_sight(Evaluations(evaluate, inputs), inputs, COARSE)
+    """Tell whether intermediate roundings have an influence on an integer output.
+
+    Moved roundings may change none, as where nearly all results saturate. If each becomes NaN,
+    the influence always shows.
+    """
+    evaluations = Evaluations(evaluate, inputs)
+    if _rounds_in_sight(evaluations, inputs, COARSE):
+        return True
+    copies = as_float32(widen(inputs))
+    plain = evaluations.outputs(copies, shadow=True)
+    marked = [evaluations.outputs(marking(copies, each), shadow=True) for each in STAND_INS]
+    return plain is not None and any(
+        outputs is not None and not np.array_equal(outputs[name], plain[name], equal_nan=True)
+        for outputs in marked
+        for name in plain
+    )
 
 
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
@@ -353,7 +383,9 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
         differs = differs or not evaluations.takes_float64
     if differs or is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
         return True
-    return any(_rounds_in_sight(Evaluations(evaluate, each), each, unit) for each in samples)
+    if unit == COARSE:
+        return any(_rounding_decides(evaluate, each) for each in samples)
+    return any(_rounds_in_sight(Evaluations(evaluate, each), each) for each in samples)
 
 
 def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FINE) -> bool:

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.bounds import ElementBound, unit
-from gpuemu_flow.numerics.constants import DOWN, UP, moving_constants
+from gpuemu_flow.numerics.cancelling import Operands, cancelling
+from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
+from gpuemu_flow.numerics.constants import constant_draws
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
@@ -50,9 +52,8 @@ NOISY = 4
 """Number of draws of a float64 reference in which every rounding is moved. A thorough measurement
 makes three times as many."""
 
-CONSTANTS = 2
-"""Number of draws in which roundings of constants are moved at random, besides the one in which all
-are moved up and the one in which all are moved down."""
+CANCELLING = 8
+"""Draws in which the operands of sums are moved; a second look has twice as many."""
 
 STEPPED = 8
 """Number of rounding operations, from the first on, that are moved up and down one at a time."""
@@ -64,19 +65,8 @@ WEAK_LARGEST, WEAK_SMALLEST = 1e18, 1e-18
 """Without a shadow, magnitudes of inputs beyond which float32 intermediates may leave its range."""
 
 
-def measure(
-    inputs: Arrays,
-    expected64: Arrays,
-    evaluations: Evaluations,
-    *,
-    formats: Mapping[str, FloatLimits | None],
-    longest_dim: int,
-    seed: int,
-    weak: bool,
-    thorough: bool = False,
-    rounding: Rounding | None = None,
-) -> tuple[dict[str, ElementBound], bool]:
-    """Return the envelope of every output, and whether it was measured without a shadow.
+class Measurement:
+    """The envelopes of one case's outputs, measured by evaluating the reference at once.
 
     Parameters
     ----------
@@ -92,6 +82,11 @@ def measure(
         largest change of an ill-conditioned element, and each further one halves the risk.
     rounding : Rounding, optional
         Values that a right op may round to a narrower type.
+
+    Attributes
+    ----------
+    weak : bool
+        Measured without a shadow.
 
     Notes
     -----
@@ -131,44 +126,71 @@ def measure(
     (a maximum subtracted and added again) go unseen; S is then at least the largest |x| or 1, but
     not more than the largest |r|.
     """
-    outputs = {name: Spread(array, formats[name]) for name, array in expected64.items()}
-    floats = [fmt for fmt in formats.values() if fmt is not None]
-    in_float64 = bool(floats) and all(fmt.name == "float64" for fmt in floats)
-    inputs64 = widen(inputs)
-    unit_roundoff = unit(FLOAT_LIMITS["float64" if in_float64 else "float32"])
-    session = _Session(outputs, evaluations, inputs64, seed, unit_roundoff)
-    with np.errstate(all="ignore"):
-        session.plain_draws()
-        if thorough:
-            session.more_plain_draws()
-        if not evaluations.succeeded:
-            session.exclude_all()
-        # There is no wider type than float64, so the reference's own rounding is measured in place
-        # of a shadow's.
-        if in_float64:
-            session.reordered_draws()
-            session.noisy_draws(3 * NOISY if thorough else NOISY)
-            session.exclude_float64_overflow()
-        weak = in_float64 or weak or not session.shadow_draws()
-        if thorough and not weak:
-            session.more_shadow_draws()
-        if not weak:
-            session.constant_draws(3 * CONSTANTS if thorough else CONSTANTS)
-            session.restore_exact()
-        if rounding is not None and not in_float64:
-            session.rounded_draws(rounding, shadow=not weak, thorough=thorough)
-        if weak and not in_float64:
-            session.exclude_far_inputs()
-        usual = max(1.0, largest_magnitude(inputs64))
-        safety = SECOND_LOOK_SAFETY if thorough else 1.0
-        terms = max((array.size for array in inputs64.values()), default=1)
-        bounds = {
-            name: output.bound(
-                longest_dim, unit_roundoff, terms=terms, usual=usual, weak=weak, safety=safety
-            )
-            for name, output in outputs.items()
-        }
-    return bounds, weak and not in_float64
+
+    def __init__(
+        self,
+        inputs: Arrays,
+        expected64: Arrays,
+        evaluations: Evaluations,
+        *,
+        formats: Mapping[str, FloatLimits | None],
+        longest_dim: int,
+        seed: int,
+        weak: bool,
+        thorough: bool = False,
+        rounding: Rounding | None = None,
+    ) -> None:
+        self._outputs = {name: Spread(array, formats[name]) for name, array in expected64.items()}
+        in_float64 = {fmt.name for fmt in formats.values() if fmt is not None} == {"float64"}
+        self._longest_dim, self._thorough = longest_dim, thorough
+        self._inputs64 = widen(inputs)
+        self._unit = unit(FLOAT_LIMITS["float64" if in_float64 else "float32"])
+        session = _Session(self._outputs, evaluations, self._inputs64, seed, self._unit)
+        self._session = session
+        with np.errstate(all="ignore"):
+            session.plain_draws()
+            if thorough:
+                session.more_plain_draws()
+            if not evaluations.succeeded:
+                session.exclude_all()
+            # No type is wider than float64: the reference's own rounding is measured instead.
+            if in_float64:
+                session.reordered_draws()
+                session.noisy_draws(3 * NOISY if thorough else NOISY)
+                session.exclude_float64_overflow()
+            self._shadowed = not (in_float64 or weak) and session.shadow_draws()
+            if thorough and self._shadowed:
+                session.more_shadow_draws()
+            if self._shadowed:
+                session.constant_draws(thorough=thorough)
+                session.restore_exact()
+            if rounding is not None and not in_float64:
+                session.rounded_draws(rounding, shadow=self._shadowed, thorough=thorough)
+            if not self._shadowed and not in_float64:
+                session.exclude_far_inputs()
+        self.weak = not self._shadowed and not in_float64
+
+    def look_for_cancellation(self) -> None:
+        """Evaluate the reference with the operands of its sums moved; see `cancelling`."""
+        if not self.weak:
+            count = 2 * CANCELLING if self._thorough else CANCELLING
+            with np.errstate(all="ignore"):
+                self._session.cancelling_draws(count, shadow=self._shadowed)
+
+    def bounds(self) -> dict[str, ElementBound]:
+        """Return the envelope of every output."""
+        with np.errstate(all="ignore"):
+            return {
+                name: output.bound(
+                    self._longest_dim,
+                    self._unit,
+                    terms=max((array.size for array in self._inputs64.values()), default=1),
+                    usual=max(1.0, largest_magnitude(self._inputs64)),
+                    weak=not self._shadowed,
+                    safety=SECOND_LOOK_SAFETY if self._thorough else 1.0,
+                )
+                for name, output in self._outputs.items()
+            }
 
 
 class _Session:
@@ -248,8 +270,8 @@ class _Session:
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
         for draw in range(3 * AGAIN, 3 * AGAIN + 8):
             rng = self._rng.derive(f"auto/noisy/{draw}")
-            copies = noisy(as_float32(self._inputs64), rng, self._unit)
-            self._add(self._evaluate(copies, shadow=True))
+            moved = noisy(as_float32(self._inputs64), rng, self._unit)
+            self._add(self._evaluate(moved, shadow=True))
 
     def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
         """Evaluate the shadow with rounded operands or steps: to nearest, then at random.
@@ -292,6 +314,22 @@ class _Session:
             rng = self._rng.derive(f"auto/noisy/{draw}")
             self._add(self._evaluate(noisy64(self._inputs64, rng, self._unit)))
 
+    def cancelling_draws(self, count: int, *, shadow: bool) -> None:
+        """Evaluate the shadow, or the reference in float64, with the operands of sums moved."""
+        inputs = as_float32(self._inputs64) if shadow else self._inputs64
+        operands, tensors = Operands(), Operands()
+        with cancelling_torch(self._rng, 0.0, tensors):
+            self._evaluate(cancelling(inputs, self._rng, 0.0, operands), shadow=shadow)
+        for draw in range(5 * AGAIN, 5 * AGAIN + count):
+            # Up, then down: the sign of what is left may decide whether it shows at all.
+            rng = self._rng.derive(f"auto/cancelling/{draw // 2}")
+            unit_now = -self._unit if draw % 2 else self._unit
+            moved = cancelling(inputs, rng, unit_now, operands)
+            with cancelling_torch(rng, unit_now, tensors):
+                values = self._evaluate(moved, shadow=shadow)
+            for name, flat in (values or {}).items():
+                self._outputs[name].add_cancelled(flat)
+
     def exclude_float64_overflow(self) -> None:
         """Withhold the verdict where the reference itself overflows, or nearly does.
 
@@ -312,7 +350,8 @@ class _Session:
         if plain is None:
             return False
         self._add(plain, ties_kept=True)
-        self._exclude_shadow_finite(plain)
+        for name, flat in plain.items():
+            self._outputs[name].exclude_finite(flat)
         for draw in (2, 3, 4, 5):
             copies = as_float32(moved.keyed(draw), fortran=draw >= 4)
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
@@ -326,16 +365,13 @@ class _Session:
         self._overflowing_draw()
         return True
 
-    def constant_draws(self, count: int) -> None:
+    def constant_draws(self, *, thorough: bool) -> None:
         """Evaluate the shadow with the roundings of what it computes from constants moved."""
-        if not self._evaluations.makes_arrays:
-            return
-        for draw, direction in enumerate((UP, DOWN, *[0.0] * count)):
-            rng = self._rng.derive(f"auto/constants/{draw}")
-            inputs = as_float32(self._inputs64)
-            moved = moving_constants(inputs, rng, self._unit, direction)
-            for name, flat in (self._evaluate(moved, shadow=True) or {}).items():
-                self._outputs[name].add_constants(flat)
+        if self._evaluations.makes_arrays:
+            copies = as_float32(self._inputs64)
+            for moved in constant_draws(copies, self._rng, self._unit, thorough=thorough):
+                for name, flat in (self._evaluate(moved, shadow=True) or {}).items():
+                    self._outputs[name].add_constants(flat)
 
     def _overflowing_draw(self) -> None:
         """Add results of a shadow whose sums overflow if they would in some order of terms."""
@@ -458,11 +494,6 @@ class _Session:
     def _add_flushed(self, values: dict[str, NDArray[Any]] | None) -> None:
         for name, flat in (values or {}).items():
             self._outputs[name].add_flushed(flat)
-
-    def _exclude_shadow_finite(self, values: dict[str, NDArray[Any]]) -> None:
-        """Withhold the verdict where float32 gives a finite number and float64 does not."""
-        for name, flat in values.items():
-            self._outputs[name].exclude_finite(flat)
 
 
 def _same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.inexact import without_lost
 from gpuemu_flow.numerics.perturb import FLOAT32_SMALLEST_NORMAL, Arrays
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.single import (
@@ -29,7 +30,7 @@ from gpuemu_flow.numerics.single import (
 _STEPS = (np.rint, np.floor, np.ceil, np.trunc, np.floor_divide)
 
 
-class _Noisy(Single):
+class Noisy(Single):
     """A float32 array on which numpy perturbs each float32 result that is not exact."""
 
     rng: SeededRng
@@ -45,13 +46,24 @@ class _Noisy(Single):
         options = {name: narrowed(bare(value)) for name, value in options.items()}
         result = call(*plain, **options)
         if getattr(result, "dtype", None) == np.float32:
-            exact = call(*map(widened, plain), **{k: widened(v) for k, v in options.items()})
-            summed = ufunc in (np.add, np.subtract) and method != "__call__"
-            if summed and not np.array_equal(result, exact, equal_nan=True):
+            wide = list(map(widened, plain))
+            exact = call(*wide, **{k: widened(v) for k, v in options.items()})
+            exact = without_lost(ufunc, method, wide, options, exact)
+            if self._sums(ufunc, method) and not np.array_equal(result, exact, equal_nan=True):
                 # In another order, each partial sum is rounded differently.
-                result = call(self._moved(plain[0]), *plain[1:], **options)
-            result = self._moved(result, exact)
+                again = call(bare(self._moved(plain[0])), *plain[1:], **options)
+                result = self._moved_sum(result, again, exact)
+            else:
+                result = self._moved(result, exact)
         return self._into(out, result, "unsafe")
+
+    def _sums(self, ufunc: np.ufunc, method: str) -> bool:
+        """Tell whether an operation makes sums whose terms are to be moved, too."""
+        return ufunc in (np.add, np.subtract) and method != "__call__"
+
+    def _moved_sum(self, plain: Any, again: Any, exact: Any) -> Any:
+        """Return the moved result of a sum: `plain`, and `again` with moved terms."""
+        return self._moved(again, exact)
 
     def _product(self, result: Any) -> Any:
         if getattr(result, "dtype", None) != np.float32:
@@ -75,11 +87,11 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
     Results that are exact do not move, so that ties of exact values stay ties; zero stays zero.
     Arithmetic on single elements, and that of other libraries, is not perturbed.
     """
-    return wrapped(inputs, _Noisy, rng=rng, unit=unit)
+    return wrapped(inputs, Noisy, rng=rng, unit=unit)
 
 
-class Doubting(_Noisy):
-    """A `_Noisy` array that also perturbs quotients that use of a reciprocal would change."""
+class Doubting(Noisy):
+    """A `Noisy` array that also perturbs quotients that use of a reciprocal would change."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -101,7 +113,7 @@ def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[A
     return wrapped(inputs, Doubting, rng=rng, unit=unit)
 
 
-class _Flushing(_Noisy):
+class _Flushing(Noisy):
     """A float32 array whose subnormal float32 results in numpy become 0.
 
     Attributes
@@ -151,7 +163,7 @@ def widened(value: Any) -> Any:
     return value.astype(np.float64) if getattr(value, "dtype", None) == np.float32 else value
 
 
-class _Noisy64(np.ndarray[Any, np.dtype[Any]]):
+class Noisy64(np.ndarray[Any, np.dtype[Any]]):
     """A float64 array on which numpy perturbs each float64 result that is not exact."""
 
     rng: SeededRng
@@ -160,10 +172,10 @@ class _Noisy64(np.ndarray[Any, np.dtype[Any]]):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
-        plain = [_bare64(value) for value in inputs]
-        options = {name: _bare64(value) for name, value in options.items()}
+        plain = [bare64(value) for value in inputs]
+        options = {name: bare64(value) for name, value in options.items()}
         if out:
-            options["out"] = tuple(map(_bare64, out))
+            options["out"] = tuple(map(bare64, out))
         result = getattr(ufunc, method)(*plain, **options)
         if ufunc.nout > 1 or getattr(result, "dtype", None) != np.float64:
             return result
@@ -173,18 +185,19 @@ class _Noisy64(np.ndarray[Any, np.dtype[Any]]):
         exact = None if ufunc is np.matmul else _in_long_double(ufunc, method, plain, options)
         summed = ufunc in (np.add, np.subtract) and method != "__call__" and not out
         if summed and exact is not None and not np.array_equal(result, exact, equal_nan=True):
-            result = getattr(ufunc, method)(self._moved(plain[0], None), *plain[1:], **options)
+            first = bare64(self._moved(plain[0], None))
+            result = getattr(ufunc, method)(first, *plain[1:], **options)
         moved = self._moved(result, exact)
         if not out:
             return moved.view(type(self))
-        np.copyto(_bare64(out[0]), moved)
+        np.copyto(bare64(out[0]), bare64(moved))
         return out[0]
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__array_function__(func, types, args, kwargs)
         if func not in PRODUCTS or getattr(result, "dtype", None) != np.float64:
             return result
-        return self._moved(_bare64(result), None).view(type(self))
+        return self._moved(bare64(result), None).view(type(self))
 
     def _moved(self, values: Any, exact: Any) -> NDArray[Any]:
         """Multiply values by ``1 + d``, d within ± one unit, except values equal to `exact`."""
@@ -204,15 +217,21 @@ def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[An
     the operation on numpy's long doubles. Where these are no wider than float64, as on ARM, only
     matrix products are moved.
     """
-    kind = type("_Noisy64", (_Noisy64,), {"rng": rng, "unit": unit})
+    return wrapped64(inputs, Noisy64, rng=rng, unit=unit)
+
+
+def wrapped64(inputs: Arrays, kind: type[Noisy64], **attributes: Any) -> dict[str, NDArray[Any]]:
+    """Return the inputs, float64 arrays viewed as `kind`, whose class has these attributes."""
+    made = type(kind.__name__, (kind,), attributes)
     return {
-        name: array.view(kind) if array.dtype == np.float64 else array
+        name: array.view(made) if array.dtype == np.float64 else array
         for name, array in inputs.items()
     }
 
 
-def _bare64(value: Any) -> Any:
-    return value.view(np.ndarray) if isinstance(value, _Noisy64) else value
+def bare64(value: Any) -> Any:
+    """Return the array as a plain ndarray."""
+    return value.view(np.ndarray) if isinstance(value, Noisy64) else value
 
 
 def _in_long_double(
@@ -225,6 +244,7 @@ def _in_long_double(
     ]
     rest = {name: value for name, value in options.items() if name not in ("out", "dtype")}
     try:
-        return getattr(ufunc, method)(*wide, **rest)
+        result = getattr(ufunc, method)(*wide, **rest)
     except TypeError:
         return None
+    return without_lost(ufunc, method, wide, rest, result)

@@ -76,12 +76,10 @@ class Perturbation:
 
         Ties stay ties and a difference of equal values stays zero, as they do under rounding.
         """
-        key = np.uint64(self._rng.derive(f"auto/keyed/{draw}").gen_u64())
+        key = self._rng.derive(f"auto/keyed/{draw}").gen_u64()
 
         def change(values: Float64Array) -> Float64Array:
-            words = _mix(values.reshape(-1).view(np.uint64) ^ key).reshape(values.shape)
-            uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-            return self._moved(values, 2.0 * uniform - 1.0)
+            return self._moved(values, shares_by_value(values, key))
 
         return map_floats(self._inputs, change)
 
@@ -177,6 +175,13 @@ def largest_magnitude(inputs64: Arrays) -> float:
             sizes = np.abs(values[np.isfinite(values)])
             largest = max(largest, float(sizes.max(initial=0.0)))
     return largest
+
+
+def shares_by_value(values: Float64Array, key: int) -> Float64Array:
+    """Draw numbers from -1 to 1, the same for equal values, others for another key."""
+    words = _mix(values.reshape(-1).view(np.uint64) ^ np.uint64(key)).reshape(values.shape)
+    shares: Float64Array = (words >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+    return shares
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

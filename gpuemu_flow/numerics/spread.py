@@ -85,6 +85,7 @@ class Spread:
         self.finite = np.isfinite(self._reference)
         self._error = np.zeros(flat.size)
         self._rounded = np.zeros(flat.size)
+        self._cancelled = np.zeros(flat.size)
         self._constants = np.zeros(flat.size)
         self._untouched: BoolArray = np.zeros(flat.size, bool)
         self._drawn: list[NDArray[np.float32]] = []
@@ -99,6 +100,17 @@ class Spread:
         if self.fmt is None:
             return
         self._fold(self._changed(values), self._error)
+
+    def add_cancelled(self, values: NDArray[Any]) -> None:
+        """Add an evaluation whose terms cancel differently than in the reference's own order.
+
+        Where NaN or an infinity is expected, and it gives another value, rounding decides, and
+        there is no verdict.
+        """
+        if self.fmt is None:
+            return
+        self._fold(self._changed(values), self._cancelled)
+        self.exclude_other_kinds(values)
 
     def add_constants(self, values: NDArray[Any]) -> None:
         """Add an evaluation whose constants are rounded otherwise; see `bound`."""
@@ -176,7 +188,7 @@ class Spread:
         np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
 
     def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
-        """Set the sum of magnitudes S from the reference at |x|; see `measure.measure`.
+        """Set the sum of magnitudes S from the reference at |x|; see `measure.Measurement`.
 
         The first of `at_magnitudes` is the reference at |x|; in the others each |x| has grown by a
         factor of its own. A sum of magnitudes never shrinks as they grow, so that the value at |x|
@@ -258,7 +270,8 @@ class Spread:
         # Below the smallest normal numbers it is `least` that decides.
         magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
         scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
-        own = factor * (safety * self._error + unit_roundoff * magnitude)
+        largest = np.maximum(self._error, self._cancelled)
+        own = factor * (safety * largest + unit_roundoff * magnitude)
         smooth = self._constants <= SMOOTH_SHARE * scale
         constants = factor * safety * np.where(smooth, self._constants, 0.0)
         few = self._constants <= FEW_ROUNDINGS * unit_roundoff * usual
@@ -270,7 +283,7 @@ class Spread:
             self.unstable |= self.finite & ~sane & ~self._untouched
         stepping = self._untouched & (measured > LOOSE_SHARE * scale)
         judged = self.finite & ~self.unstable & ~stepping
-        error = _spread_over_binades(self._error, self._reference, judged)
+        error = self._spread_error(judged)
         if weak:
             magnitude = np.maximum(magnitude, min(usual, self._largest))
         spread = factor * (safety * error + unit_roundoff * magnitude)
@@ -283,6 +296,19 @@ class Spread:
         if not self._drawn:
             return wider
         return replace(wider, excuse=self._excuse(error, judged, plain))
+
+    def _spread_error(self, judged: BoolArray) -> Float64Array:
+        """Return the errors of all evaluations, raised to those of results of the same size.
+
+        What cancellation leaves is shared by those only that have some themselves: zeros that
+        nothing moves, such as masked ones, must not be allowed what others are.
+        """
+        error = _spread_over_binades(self._error, self._reference, judged)
+        some = judged & (self._cancelled > 0.0)
+        if not some.any():
+            return error
+        left = _spread_over_binades(self._cancelled, self._reference, some)
+        return np.where(some, np.maximum(error, left), error)
 
     def _finish(
         self,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
+from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import (
     BUILTIN_SCHEMAS,
     Dim,
@@ -19,6 +21,7 @@ from gpuemu_flow.cases.shapes import ShapePlanner
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.numerics.rng import derive_seed
 from gpuemu_flow.types import LAYOUTS, STRATEGIES, Case
+from gpuemu_flow.value_rules import ValueRule
 
 DEFAULT_LAYOUTS = ("contiguous", "strided", "transposed", "offset")
 
@@ -233,3 +236,71 @@ def test_bad_arguments_are_usage_errors(change: dict[str, object], slug: str):
     with pytest.raises(UsageError) as caught:
         plan(**change)  # type: ignore[arg-type]
     assert caught.value.slug == slug
+
+
+NAN_AND_INFINITIES = {"nan", "inf", "-inf"}
+
+
+def kinds_of(values: np.ndarray) -> set[str]:
+    found = values.astype(np.float64)
+    return {str(value) for value in found[~np.isfinite(found)].tolist()}
+
+
+def met_by_input(cases: Sequence[Case]) -> dict[str, set[str]]:
+    met: dict[str, set[str]] = {}
+    for case in cases:
+        for name, values in materialise(case).items():
+            met[name] = met.get(name, set()) | kinds_of(values)
+    return met
+
+
+FEW_ROWS = {
+    "a vector": ({"N": (1, 200)}, {"x": ("N",)}),
+    "two vectors": ({"N": (1, 200)}, {"x": ("N",), "y": ("N",)}),
+    "few rows": ({"M": (1, 4), "N": (1, 200)}, {"x": ("M", "N")}),
+    "seven rows": ({"M": (7, 7), "N": (1, 40)}, {"x": ("M", "N")}),
+    "a matrix and a vector": ({"M": (1, 40), "N": (1, 40)}, {"x": ("M", "N"), "w": ("N",)}),
+}
+
+
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_each_float_input_meets_nan_and_both_infinities_within_24_cases(name: str):
+    dims, inputs = FEW_ROWS[name]
+    schema = OpSchema(
+        dims=tuple(Dim(n, min=low, max=high) for n, (low, high) in dims.items()),
+        inputs=tuple(TensorDef(n, axes) for n, axes in inputs.items()),
+    )
+    for seed in range(25):
+        met = met_by_input(plan(schema, seed=seed))
+        assert all(found == NAN_AND_INFINITIES for found in met.values()), (seed, met)
+
+
+def test_later_vectors_hold_one_kind_alone():
+    """NaN beside an infinity would hide it in a sum."""
+    schema = OpSchema(dims=(Dim("N", min=3, max=200),), inputs=(TensorDef("x", ("N",)),))
+    _, *later = [case for case in plan(schema, 400) if case.strategy == "special"]
+    found = [kinds_of(materialise(case)["x"]) for case in later]
+    assert set().union(*(kinds for kinds in found if len(kinds) == 1)) == NAN_AND_INFINITIES
+
+
+def test_values_that_the_schema_excludes_are_never_written():
+    for low, high, nonfinite, expected in [
+        (None, None, False, set()),
+        (0.0, None, None, {"nan", "inf"}),
+        (None, 0.0, None, {"nan", "-inf"}),
+        (0.0, 1.0, None, set()),
+        (0.0, 1.0, True, NAN_AND_INFINITIES),
+    ]:
+        rule = None if nonfinite is None else ValueRule(nonfinite=nonfinite)
+        tensor = TensorDef("x", ("N",), low=low, high=high, rule=rule)
+        schema = OpSchema(dims=(Dim("N", min=1, max=200),), inputs=(tensor,))
+        for seed in range(5):
+            assert met_by_input(plan(schema, seed=seed))["x"] == expected
+
+
+def test_only_the_first_special_case_of_an_input_demands_all_kinds():
+    schema = OpSchema(dims=(Dim("N", min=1, max=200),), inputs=(TensorDef("x", ("N",)),))
+    cases = [case for case in plan(schema, 100) if case.strategy == "special"]
+    assert [case.to_text().endswith(":ends1") for case in cases] == [True] + [False] * (
+        len(cases) - 1
+    )

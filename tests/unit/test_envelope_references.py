@@ -205,3 +205,58 @@ def test_an_exact_output_is_judged_as_such_beside_one_that_rounds() -> None:
     assert {failure.output for failure in result.failures} == {"r"}
     assert envelope.label_of("r") == "auto (exact)"
     assert envelope.label_of("e") == envelope.label == "auto"
+
+
+def requantised(a: np.ndarray, b: np.ndarray, zero: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    total = a.astype(np.int64) @ (b.astype(np.int64) - zero[:, None]).T
+    return np.clip(np.rint(total * scale), -128, 127).astype(np.int8)
+
+
+def saturated_operands(columns: int, largest: float = 0.1) -> Arrays:
+    """Most quotients lie far beyond an int8, and none of the others beside a half."""
+    rng = np.random.default_rng(2)
+    return {
+        "a": rng.integers(-128, 128, (9, columns), dtype=np.int8),
+        "b": rng.integers(-128, 128, (5, columns), dtype=np.int8),
+        "zero": rng.integers(-128, 128, 5, dtype=np.int32),
+        "scale": rng.uniform(0.9 * largest, largest, 5).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("largest", [0.1, 10.0])
+def test_integers_that_saturate_are_rounded_all_the_same(largest: float) -> None:
+    """Moved roundings that change none of a few samples say nothing of all cases."""
+    samples = [saturated_operands(columns, largest) for columns in (40, 60)]
+    reference = Function(requantised)
+    assert not is_exact_op(reference, samples)
+    assert shadow_is_faithful(reference, samples)
+
+
+def test_integers_of_exact_arithmetic_are_exact() -> None:
+    whole = {**saturated_operands(40), "scale": np.full(5, 2.0, np.float32)}
+    assert is_exact_op(Function(requantised), [whole])
+    assert is_exact_op(Function(lambda x: np.argmax(x, -1)), samples())
+    assert is_exact_op(Function(lambda x: (x > 0.5).sum(-1)), samples())
+
+
+def test_a_product_that_float32_alone_rounds_to_a_half_has_no_verdict() -> None:
+    """105 times the float32 next to 0.1 is 10.5 in float32, and more in float64."""
+    scale = np.array([0.1], np.float32)
+    inputs = {
+        "a": np.array([[105], [3]], np.int8),
+        "b": np.array([[1]], np.int8),
+        "zero": np.array([0], np.int32),
+        "scale": scale,
+    }
+
+    def op(a: np.ndarray, b: np.ndarray, zero: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        total = (a.astype(np.int32) @ (b.astype(np.int32) - zero[:, None]).T).astype(np.float32)
+        return np.clip(np.rint(total * scale), -128, 127).astype(np.int8)
+
+    reference = Function(requantised)
+    exact = is_exact_op(reference, [saturated_operands(40, 10.0)])
+    result, _ = check(reference, op, inputs, "int8", exact_op=exact)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.stats.num_no_verdict == 1
+    result, _ = check(reference, lambda *given: op(*given) + np.int8(1), inputs, "int8")
+    assert result.verdict is Verdict.FAILED

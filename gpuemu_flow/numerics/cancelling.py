@@ -1,0 +1,210 @@
+"""Arithmetic that shows what rounding leaves of terms that cancel in the reference's own order.
+
+``dp - (p * dp).sum()`` is exactly 0 where p is 1, whatever errors dp has: both terms have the same.
+A right op computes the second one in another way, with other errors. So what a sum is made of is
+moved by itself, if it has been rounded before (Parker's "precision bounding", see `noise`): by as
+much as it was off in the evaluation before. Values that no rounding has touched still cancel
+exactly, and zeros stay zeros.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.noise import Noisy, Noisy64, bare64, wrapped64
+from gpuemu_flow.numerics.perturb import Arrays, shares_by_value
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.single import PRODUCTS, bare, wrapped
+
+if TYPE_CHECKING:
+    Base = np.ndarray[Any, np.dtype[Any]]
+else:
+    Base = object
+
+_TO_INTEGERS = (np.floor, np.ceil, np.rint, np.trunc, np.sign, np.round, np.fix)
+
+
+_KEPT = 2**24
+"""Number of elements of operands that are kept from one evaluation to the next."""
+
+
+class Operands:
+    """The operands of sums in the evaluations so far, in the order in which they were met.
+
+    The first evaluation is one without noise.
+    """
+
+    def __init__(self) -> None:
+        self._evaluations: list[list[NDArray[Any]]] = []
+        self._size = 0
+
+    def begin(self) -> None:
+        """Begin another evaluation; of those before, the first and the last count."""
+        self._evaluations = [*self._evaluations[:1], *self._evaluations[1:][-1:], []]
+        self._size = 0
+
+    def errors(self, value: NDArray[Any]) -> NDArray[Any] | None:
+        """Note an operand, and return the errors that it had in the evaluation before.
+
+        None if that is not known.
+        """
+        *before, now = self._evaluations
+        self._size += value.size
+        if self._size > _KEPT:
+            return None
+        now.append(value.copy())
+        place = len(now) - 1
+        if len(before) < 2 or any(len(seen) <= place for seen in before):
+            return None
+        plain, moved = (seen[place] for seen in before)
+        if plain.shape != value.shape or moved.shape != value.shape:
+            return None
+        with np.errstate(all="ignore"):
+            errors: NDArray[Any] = moved - plain
+        return np.where(np.isfinite(errors), errors, errors.dtype.type(0.0))
+
+
+class _Cancelling(Base):
+    """Part of an array class: knows whether it has been rounded, and moves what sums are made of.
+
+    Equal results of one operation move alike, so that ties stay ties; each result moves by at least
+    half a unit, so that it is not rounded back.
+    """
+
+    rng: SeededRng
+    unit: float
+    operands: Operands
+    rounded: bool = False
+
+    def __array_finalize__(self, obj: Any) -> None:
+        self.rounded = getattr(obj, "rounded", False)
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: Any, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        before = any(map(_is_rounded, inputs)) and ufunc not in _TO_INTEGERS
+        if before and _adds(ufunc, method, all(map(_is_rounded, inputs))):
+            # The first one alone: both may have the same errors.
+            inputs = (self._moved_again(inputs[0]), *inputs[1:])
+        result = super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
+        return _marked(result) if before or out else result
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func in PRODUCTS:
+            args = tuple(map(self._moved_terms, args))
+        result = super().__array_function__(func, types, args, kwargs)
+        before = _is_rounded((args, kwargs)) and func not in _TO_INTEGERS
+        return _marked(result) if before else result
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.rounded = self.rounded or _is_rounded(value)
+
+    def _moved_terms(self, value: Any) -> Any:
+        """Move the operands of a product of matrices: the terms of its sums."""
+        if type(value) in (list, tuple):
+            return type(value)(map(self._moved_terms, value))
+        known = isinstance(value, _Cancelling) and not value.rounded
+        return self._moved(_plain(value)) if known else self._moved_again(value)
+
+    def _moved_again(self, value: Any) -> Any:
+        """Move an operand by itself, apart from other places where it is used."""
+        if not _is_rounded(value):
+            return value
+        plain = _plain(value)
+        errors = self.operands.errors(plain)
+        if errors is None:
+            return self._moved(plain)
+        with np.errstate(all="ignore"):
+            moved = np.asarray(plain + errors).view(type(self))
+        moved.rounded = True
+        return moved
+
+    def _moved(self, values: Any, exact: Any = None) -> _Cancelling:
+        plain = np.asarray(values)
+        shares = shares_by_value(plain.astype(np.float64), self.rng.gen_u64())
+        shares = (shares + np.copysign(1.0, shares)) / 2.0
+        with np.errstate(all="ignore"):
+            moved = (plain * (1.0 + shares * self.unit)).astype(plain.dtype)
+        rounded = ~np.isnan(plain) & (True if exact is None else plain != exact)
+        result = np.where(rounded, moved, plain).view(type(self))
+        result.rounded = bool(rounded.any())
+        return result
+
+
+class _Cancelling32(_Cancelling, Noisy):
+    """Of float32; see `_Cancelling`."""
+
+    def _sums(self, ufunc: np.ufunc, method: str) -> bool:
+        return super()._sums(ufunc, method) or ufunc is np.matmul
+
+    def _moved_sum(self, plain: Any, again: Any, exact: Any) -> Any:
+        # Two moves might cancel, in all elements at once.
+        moved = self._moved(plain, exact)
+        result = np.where(again == plain, bare(moved), again).view(type(self))
+        result.rounded = moved.rounded
+        return result
+
+    def _again(self, result: Any) -> Any:
+        again = super()._again(result)
+        return _marked(again) if _is_rounded(result) else again
+
+
+class _Cancelling64(_Cancelling, Noisy64):
+    """Of float64; see `_Cancelling`."""
+
+
+def cancelling(
+    inputs: Arrays, rng: SeededRng, unit: float, operands: Operands
+) -> dict[str, NDArray[Any]]:
+    """Return float32 or float64 arrays as `noise` does, whose sums also move their operands.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray
+    rng : SeededRng
+    unit : float
+        One rounding; 0 for the first evaluation. With a negative one, all that is moved up with its
+        magnitude is moved down.
+    operands : Operands
+        Told that an evaluation begins.
+
+    Notes
+    -----
+    A result of 0 by multiplication with 0, by selection or by ``x - x`` of an input stays 0.
+    """
+    operands.begin()
+    attributes = {"rng": rng, "unit": unit, "operands": operands}
+    return wrapped64(wrapped(inputs, _Cancelling32, **attributes), _Cancelling64, **attributes)
+
+
+def _plain(value: Any) -> Any:
+    return bare64(bare(value))
+
+
+def _adds(ufunc: np.ufunc, method: str, all_rounded: bool) -> bool:
+    """Tell whether an operation adds terms of which at least two may be rounded."""
+    if method == "__call__" and ufunc in (np.add, np.subtract):
+        return all_rounded
+    return ufunc is np.matmul or (ufunc is np.add and method not in ("__call__", "at"))
+
+
+def _is_rounded(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_is_rounded, value))
+    if isinstance(value, dict):
+        return any(map(_is_rounded, value.values()))
+    return isinstance(value, _Cancelling) and value.rounded
+
+
+def _marked(result: Any) -> Any:
+    """Note of each float array of a result that it has been rounded."""
+    if isinstance(result, (tuple, list)):
+        for member in result:
+            _marked(member)
+    elif isinstance(result, _Cancelling):
+        result.rounded = True
+    return result
