@@ -64,7 +64,7 @@ def _range(spec: InputSpec) -> tuple[float | None, float | None]:
 def _finished(
     values: Array, spec: InputSpec, seed: int, low: float | None, high: float | None
 ) -> Array:
-    """Return drawn values with the ends of their range, repeated if the layout demands that.
+    """Put the ends of the range into drawn values, and repeat them if the layout demands it.
 
     NaN and infinities are the ends of `special`.
     """

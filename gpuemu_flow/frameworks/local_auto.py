@@ -15,6 +15,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
 from gpuemu_flow.numerics.envelope import (
     Envelope,
     build_envelope,
+    exact_outputs_of,
     is_exact_op,
     shadow_is_faithful,
 )
@@ -102,6 +103,7 @@ def local_envelope(
     """
     plain = [_plain(inputs, seed)]
     exact = is_exact_op(reference, plain)
+    weak = not exact and not shadow_is_faithful(reference, plain)
     names = [dtype_name(array.dtype) or "" for array in inputs.values()]
     floats = [name for name in names if name in FLOAT_LIMITS]
     return build_envelope(
@@ -111,7 +113,8 @@ def local_envelope(
         dtype=dtypes,
         seed=seed,
         exact_op=exact,
-        weak=not exact and not shadow_is_faithful(reference, plain),
+        exact_outputs=exact_outputs_of(reference, plain) if not exact and not weak else (),
+        weak=weak,
         rounding=rounding_for(precision, floats[0]) if floats else None,
     )
 

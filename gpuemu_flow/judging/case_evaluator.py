@@ -345,7 +345,8 @@ class CaseEvaluator:
 
     def judge_of(self, prepared: Prepared) -> Judge:
         """Return a judge that works in this process, for callers that need more than verdicts."""
-        from gpuemu_flow.judging.judge import Judge, OpTraits  # noqa: PLC0415 - else in workers only
+        from gpuemu_flow.judging.judge import Judge  # noqa: PLC0415 - else in workers only
+        from gpuemu_flow.judging.traits import OpTraits  # noqa: PLC0415
 
         samples, known = self.subject.samples, self._setup.facts["traits"]
         traits = None if known is None else OpTraits(**known)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # workers import this module but open no cache
 
 Arrays = Mapping[str, NDArray[Any]]
 
-VERSION = 2
+VERSION = 3
 STORE_LIMIT = 1_000_000_000
 """Maximum number of bytes that one `ExpectedStore` writes."""
 

@@ -12,8 +12,8 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.plain_inputs import plain_inputs
 from gpuemu_flow.judging.remedies import precision_note, range_notes, wider_precisions
+from gpuemu_flow.judging.traits import OpTraits, find_traits
 from gpuemu_flow.judging.unsteady_reference import blamed, unsteady_output
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
@@ -22,18 +22,12 @@ from gpuemu_flow.numerics.contract_shapes import declared_dtypes
 from gpuemu_flow.numerics.contract_statistics import tested
 from gpuemu_flow.numerics.contracts import (
     CaseContracts,
-    PairedReference,
     SeenOutputs,
     ViewedReference,
 )
 from gpuemu_flow.numerics.diagnose import diagnose
 from gpuemu_flow.numerics.dtypes import dtype_name, element_name
-from gpuemu_flow.numerics.envelope import (
-    Envelope,
-    build_envelope,
-    is_exact_op,
-    shadow_is_faithful,
-)
+from gpuemu_flow.numerics.envelope import Envelope, build_envelope
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
 from gpuemu_flow.numerics.operand import Rounding, rounding_for
@@ -56,22 +50,6 @@ class Reference(Protocol):
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Arrays:
         """Evaluate the reference and return its outputs."""
-
-
-@dataclass(frozen=True)
-class OpTraits:
-    """Traits of an op on which the ``auto`` tolerance depends.
-
-    Attributes
-    ----------
-    exact : bool
-        True if the reference computes without rounding: copies, comparisons, selections.
-    weak : bool
-        True if the reference cannot be evaluated in float32 arithmetic.
-    """
-
-    exact: bool
-    weak: bool
 
 
 @dataclass(frozen=True)
@@ -473,6 +451,7 @@ class Judge:
                 dtype=contracts.dtypes(dtypes) if contracts else dtypes,
                 seed=case.seed,
                 exact_op=traits.exact,
+                exact_outputs=traits.exact_outputs,
                 weak=traits.weak,
                 rounding=rounding_for(precision, case.dtype),
             )
@@ -480,11 +459,7 @@ class Judge:
 
     def _traits(self) -> OpTraits:
         if self.traits is None:
-            samples = [plain_inputs(case) for case in self._samples]
-            evaluate = PairedReference(self._evaluate)
-            exact = is_exact_op(evaluate, samples)
-            shadowed = evaluate.has_source and (exact or shadow_is_faithful(evaluate, samples))
-            self.traits = OpTraits(exact, weak=not shadowed)
+            self.traits = find_traits(self._evaluate, self._samples)
         return self.traits
 
 

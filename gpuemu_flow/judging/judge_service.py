@@ -19,10 +19,11 @@ from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.expected_store import Effort, load, stage
 from gpuemu_flow.judging.given_cases import cases_from_json
-from gpuemu_flow.judging.judge import Judge, OpTraits
+from gpuemu_flow.judging.judge import Judge
 from gpuemu_flow.judging.judge_cases import Ran, Verdicts, judge_case
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.reference_dtypes import expected_dtypes, own_dtypes, probe_case
+from gpuemu_flow.judging.traits import OpTraits
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.reference_order import dtypes_to_try
 from gpuemu_flow.numerics.single import single, staying_single

@@ -232,7 +232,7 @@ def compare_output(
     if isinstance(tolerance, Envelope):
         outcome = _compare_auto(name, tolerance, run, actual, expected)
         # Only now is it known whether the reference has a shadow.
-        allowed, label = default_tolerance(dtype), f"the tolerance ({tolerance.label})"
+        allowed, label = default_tolerance(dtype), f"the tolerance ({tolerance.label_of(name)})"
     else:
         allowed = tolerance.get(dtype) or default_tolerance(dtype)
         label = f"{allowed.atol:g} + {allowed.rtol:g} * |expected| ({allowed.origin})"
@@ -249,7 +249,7 @@ def _compare_auto(
     actual: Array,
     expected: Array,
 ) -> BlockedOutcome:
-    """Compare with the quick bound, then the envelope; before a failure, with a thorough one."""
+    """Compare with the quick bound; if that fails, with the envelope, then by more evaluations."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:

@@ -9,7 +9,7 @@ not depend on the op, so that it may be stored with a case's expected values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ class Envelope:
         formats: Mapping[str, FloatLimits | None],
         seed: int,
         exact_op: bool,
+        exact_outputs: Collection[str],
         weak: bool,
         bounds: Mapping[str, ElementBound] | None,
         rounding: Rounding | None = None,
@@ -63,6 +64,7 @@ class Envelope:
         self._formats = formats
         self._seed = seed
         self._exact_op = exact_op
+        self._exact_outputs = frozenset(exact_outputs)
         self._weak = weak
         self._bounds = bounds
         self._rounding = rounding
@@ -79,6 +81,10 @@ class Envelope:
             return "auto (exact)"
         return "auto (weak)" if self._weak else "auto"
 
+    def label_of(self, name: str) -> str:
+        """Return ``auto (exact)`` for an output that is exact, `label` for the others."""
+        return "auto (exact)" if name in self._exact_outputs else self.label
+
     @property
     def reason(self) -> str:
         """Return the reason why no envelope could be measured; empty if one was."""
@@ -92,13 +98,18 @@ class Envelope:
         fmt = self._formats[name]
         if fmt is None:
             return AffineBound(0.0, 0.0)
-        return make_quick_bound(fmt, self._longest_dim, exact_op=self._exact_op)
+        return make_quick_bound(fmt, self._longest_dim, exact_op=self._is_exact(name))
+
+    def _is_exact(self, name: str) -> bool:
+        return self._exact_op or name in self._exact_outputs
 
     def full(self, name: str) -> Bound:
         """Return the envelope itself; the first call evaluates the reference about 20 times.
 
-        For exact ops, and without a reference to evaluate, it is the quick bound.
+        For exact outputs, and without a reference to evaluate, it is the quick bound.
         """
+        if self._is_exact(name):
+            return self.quick(name)
         return self._excused(name, self.bounds().get(name)) or self.quick(name)
 
     def bounds(self) -> Mapping[str, ElementBound]:
@@ -120,6 +131,8 @@ class Envelope:
 
     def thorough(self, name: str) -> Bound:
         """Return the envelope from three times as many evaluations, for an output about to fail."""
+        if self._is_exact(name):
+            return self.quick(name)
         if self._thorough is None:
             measured = self._measure(thorough=True)
             if measured:
@@ -176,6 +189,7 @@ def build_envelope(
     dtype: str | Mapping[str, str],
     seed: int,
     exact_op: bool,
+    exact_outputs: Collection[str] = (),
     weak: bool,
     bounds: Mapping[str, ElementBound] | None = None,
     rounding: Rounding | None = None,
@@ -197,6 +211,8 @@ def build_envelope(
         Decides the perturbations.
     exact_op : bool
         See `is_exact_op`.
+    exact_outputs : collection of str
+        Outputs that are exact though others are not; see `exact_outputs_of`.
     weak : bool
         True if the reference has no float32 shadow (an executable without source, or one whose
         shadow is not faithful, see `shadow_is_faithful`).
@@ -217,6 +233,7 @@ def build_envelope(
         formats=formats,
         seed=seed,
         exact_op=exact_op,
+        exact_outputs=exact_outputs,
         weak=weak,
         bounds=bounds,
         rounding=rounding,
@@ -259,6 +276,51 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
                 return False
     # Integers may be rounded quotients, on which earlier roundings have an effect.
     return seen and not (decides and any(_rounding_decides(evaluate, each) for each in samples))
+
+
+def exact_outputs_of(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[str]:
+    """Return the float outputs that no rounding has an effect on, of an op that is not exact.
+
+    On all samples their values are such as float32 can hold, and they stay what they are where
+    every value that the shadow rounds becomes NaN, or is moved. Integers are not among them:
+    whether a rounding decides one is found out case by case, see `measure`.
+
+    Parameters
+    ----------
+    evaluate : Evaluate
+    samples : iterable of mapping of str to ndarray
+        As for `is_exact_op`.
+
+    Returns
+    -------
+    list of str
+        Sorted. Empty where no rounding shows in any output, as in the arithmetic of other libraries
+        than numpy, or when an evaluation fails.
+    """
+    exact: set[str] | None = None
+    shown = False
+    for inputs in samples:
+        evaluations = Evaluations(evaluate, inputs)
+        copies = as_float32(widen(inputs))
+        wide = evaluations.outputs(widen(inputs))
+        marked = evaluations.outputs(marking(copies, STAND_INS[0]), shadow=True)
+        moved = evaluations.outputs(noisy(copies, SeededRng(0), COARSE), shadow=True)
+        if wide is None or marked is None or moved is None:
+            return []
+        found = set()
+        for name, array in wide.items():
+            if array.dtype != np.float64 or name not in marked or name not in moved:
+                continue
+            touched = not _equal(marked[name], array)
+            shown = shown or (touched and bool(np.isnan(to_float64(marked[name])).any()))
+            if not touched and _equal(moved[name], array):
+                found.add(name)
+        exact = found if exact is None else exact & found
+    return sorted(exact or ()) if shown else []
+
+
+def _equal(values: NDArray[Any], expected: Float64Array) -> bool:
+    return np.array_equal(to_float64(values), expected, equal_nan=True)
 
 
 def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:

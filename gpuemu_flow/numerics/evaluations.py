@@ -42,6 +42,8 @@ class Evaluations:
     count, succeeded, failed : int
     reason : str
         Reason why the latest failing evaluation failed.
+    makes_arrays : bool
+        True if the shadow has made arrays of its own, such as those of ``np.arange``.
     """
 
     def __init__(self, evaluate: Evaluate, native: Arrays) -> None:
@@ -54,6 +56,7 @@ class Evaluations:
         self.succeeded = 0
         self.failed = 0
         self.reason = ""
+        self.makes_arrays = False
 
     @property
     def takes_float64(self) -> bool:
@@ -90,8 +93,10 @@ class Evaluations:
     def _shadow_outputs(self, inputs: Arrays, rounding: Rounding | None) -> Arrays | None:
         """Evaluate the shadow on arrays that stay float32, or on plain ones if it refuses those."""
         if self._takes_single:
-            with staying_single():
-                outputs = self._outputs(single(inputs), shadow=True, rounding=rounding)
+            kept = single(inputs)
+            with staying_single(kept) as making:
+                outputs = self._outputs(kept, shadow=True, rounding=rounding)
+            self.makes_arrays = self.makes_arrays or making.count > 0
             if outputs is not None or any(isinstance(array, Single) for array in inputs.values()):
                 return outputs
         outputs = self._outputs(inputs, shadow=True, rounding=rounding)

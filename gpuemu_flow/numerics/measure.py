@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.bounds import ElementBound, unit
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
+from gpuemu_flow.numerics.constants import constant_draws
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
@@ -95,14 +96,16 @@ class Measurement:
 
     E is the largest change of the element over the evaluations, then the largest within the binade
     of |r|; R the same over evaluations that also round values to a narrower type, as `rounding`
-    specifies. S is the larger of |r| and, unless the result grows exponentially, the reference at
-    |x|, which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
-    Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows. The
-    reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole that
-    the result is far from. Hence S is the smallest over |x| and over magnitudes that have each
-    grown by a factor of its own between 1 and 2. S is at most the largest of |r|, the largest |x|,
-    1, and ``16 sqrt(N) E / u``, where N is the largest number of elements of an input: the error of
-    a sum of N terms that are each moved by a rounding is at least about ``u S / sqrt(N)``.
+    specifies. To what E at the element itself allows, ``8 g C`` is added, C the largest change over
+    evaluations that move the roundings of constants (see `constants`). S is the larger of |r| and,
+    unless the result grows exponentially, the reference at |x|, which for sums of products is the
+    sum of the magnitudes (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, 3.1).
+    Such a sum is finite and never shrinks as any |x| grows. The reference at |x| need not be such a
+    sum: where 1 - x becomes 1 - |x|, it may have a pole that the result is far from. Hence S is the
+    smallest over |x| and over magnitudes that have each grown by a factor of its own between 1 and
+    2. S is at most the largest of |r|, the largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the
+    largest number of elements of an input: the error of a sum of N terms that are each moved by a
+    rounding is at least about ``u S / sqrt(N)``.
 
     There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale: an op
     that is ten times off, or gives 0, would pass there. The scale is the largest of |r|, of S with
@@ -138,9 +141,8 @@ class Measurement:
         rounding: Rounding | None = None,
     ) -> None:
         self._outputs = {name: Spread(array, formats[name]) for name, array in expected64.items()}
-        floats = [fmt for fmt in formats.values() if fmt is not None]
-        in_float64 = bool(floats) and all(fmt.name == "float64" for fmt in floats)
-        self._in_float64, self._longest_dim, self._thorough = in_float64, longest_dim, thorough
+        in_float64 = {fmt.name for fmt in formats.values() if fmt is not None} == {"float64"}
+        self._longest_dim, self._thorough = longest_dim, thorough
         self._inputs64 = widen(inputs)
         self._unit = unit(FLOAT_LIMITS["float64" if in_float64 else "float32"])
         session = _Session(self._outputs, evaluations, self._inputs64, seed, self._unit)
@@ -151,8 +153,7 @@ class Measurement:
                 session.more_plain_draws()
             if not evaluations.succeeded:
                 session.exclude_all()
-            # There is no wider type than float64, so the reference's own
-            # rounding is measured in place of a shadow's.
+            # No type is wider than float64: the reference's own rounding is measured instead.
             if in_float64:
                 session.reordered_draws()
                 session.noisy_draws(3 * NOISY if thorough else NOISY)
@@ -161,7 +162,8 @@ class Measurement:
             if thorough and self._shadowed:
                 session.more_shadow_draws()
             if self._shadowed:
-                session.restore_exact_integers()
+                session.constant_draws(thorough=thorough)
+                session.restore_exact()
             if rounding is not None and not in_float64:
                 session.rounded_draws(rounding, shadow=self._shadowed, thorough=thorough)
             if not self._shadowed and not in_float64:
@@ -170,9 +172,9 @@ class Measurement:
 
     def look_for_cancellation(self) -> None:
         """Evaluate the reference with the operands of its sums moved; see `cancelling`."""
-        with np.errstate(all="ignore"):
-            if not self.weak:
-                count = 2 * CANCELLING if self._thorough else CANCELLING
+        if not self.weak:
+            count = 2 * CANCELLING if self._thorough else CANCELLING
+            with np.errstate(all="ignore"):
                 self._session.cancelling_draws(count, shadow=self._shadowed)
 
     def bounds(self) -> dict[str, ElementBound]:
@@ -209,6 +211,7 @@ class _Session:
         self._unit = unit_roundoff
         self._seed = seed
         self._narrow = False
+        self._steps: list[str] = []
         self._perturbation = Perturbation(inputs64, seed, unit_roundoff)
 
     def plain_draws(self) -> None:
@@ -267,8 +270,8 @@ class _Session:
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
         for draw in range(3 * AGAIN, 3 * AGAIN + 8):
             rng = self._rng.derive(f"auto/noisy/{draw}")
-            copies = noisy(as_float32(self._inputs64), rng, self._unit)
-            self._add(self._evaluate(copies, shadow=True))
+            moved = noisy(as_float32(self._inputs64), rng, self._unit)
+            self._add(self._evaluate(moved, shadow=True))
 
     def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
         """Evaluate the shadow with rounded operands or steps: to nearest, then at random.
@@ -347,18 +350,28 @@ class _Session:
         if plain is None:
             return False
         self._add(plain, ties_kept=True)
-        self._exclude_shadow_finite(plain)
+        for name, flat in plain.items():
+            self._outputs[name].exclude_finite(flat)
         for draw in (2, 3, 4, 5):
             copies = as_float32(moved.keyed(draw), fortran=draw >= 4)
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
         self._add(self._evaluate(regrouped(as_float32(self._inputs64)), shadow=True))
-        self._add_flushed(self._evaluate(flushing(as_float32(self._inputs64)), shadow=True))
+        copies = flushing(as_float32(self._inputs64), self._steps)
+        self._add_flushed(self._evaluate(copies, shadow=True))
         self._add_inverted(plain)
         at_headroom = self._evaluate(as_float32(moved.magnitudes(HEADROOM)), shadow=True)
         for name, values in (at_headroom or {}).items():
             self._outputs[name].exclude_overflow(values)
         self._overflowing_draw()
         return True
+
+    def constant_draws(self, *, thorough: bool) -> None:
+        """Evaluate the shadow with the roundings of what it computes from constants moved."""
+        if self._evaluations.makes_arrays:
+            copies = as_float32(self._inputs64)
+            for moved in constant_draws(copies, self._rng, self._unit, thorough=thorough):
+                for name, flat in (self._evaluate(moved, shadow=True) or {}).items():
+                    self._outputs[name].add_constants(flat)
 
     def _overflowing_draw(self) -> None:
         """Add results of a shadow whose sums overflow if they would in some order of terms."""
@@ -383,15 +396,18 @@ class _Session:
             for name, flat in values.items():
                 self._outputs[name].add_beyond(flat)
 
-    def restore_exact_integers(self) -> None:
-        """Restore the verdict on integer outputs that no rounding of the computation can change.
+    def restore_exact(self) -> None:
+        """Restore the verdict on elements that no rounding of the computation can change.
 
         Perturbed inputs may change such integers, for example at the tie of an exact quotient,
         although the op's own inputs are exact. An integer that perturbed roundings change has no
         verdict, even if perturbed inputs leave it unchanged: the changes of a quotient and of a
         zero point that share a scale may cancel.
+
+        Floats are like integers where the reference rounds to integers on its way to them, as the
+        fake quantisation of a training does.
         """
-        if all(spread.fmt is not None for spread in self._outputs.values()):
+        if not self._steps and all(spread.fmt is not None for spread in self._outputs.values()):
             return
         marked = [
             self._evaluate(marking(as_float32(self._inputs64), stand_in), shadow=True)
@@ -478,11 +494,6 @@ class _Session:
     def _add_flushed(self, values: dict[str, NDArray[Any]] | None) -> None:
         for name, flat in (values or {}).items():
             self._outputs[name].add_flushed(flat)
-
-    def _exclude_shadow_finite(self, values: dict[str, NDArray[Any]]) -> None:
-        """Withhold the verdict where float32 gives a finite number and float64 does not."""
-        for name, flat in values.items():
-            self._outputs[name].exclude_finite(flat)
 
 
 def _same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:

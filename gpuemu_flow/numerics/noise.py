@@ -27,6 +27,8 @@ from gpuemu_flow.numerics.single import (
     wrapped,
 )
 
+_STEPS = (np.rint, np.floor, np.ceil, np.trunc, np.floor_divide)
+
 
 class Noisy(Single):
     """A float32 array on which numpy perturbs each float32 result that is not exact."""
@@ -44,11 +46,11 @@ class Noisy(Single):
         options = {name: narrowed(bare(value)) for name, value in options.items()}
         result = call(*plain, **options)
         if getattr(result, "dtype", None) == np.float32:
-            wide = list(map(_wide, plain))
-            exact = call(*wide, **{k: _wide(v) for k, v in options.items()})
+            wide = list(map(widened, plain))
+            exact = call(*wide, **{k: widened(v) for k, v in options.items()})
             exact = without_lost(ufunc, method, wide, options, exact)
             if self._sums(ufunc, method) and not np.array_equal(result, exact, equal_nan=True):
-                # In another order each partial sum is rounded otherwise.
+                # In another order, each partial sum is rounded differently.
                 again = call(bare(self._moved(plain[0])), *plain[1:], **options)
                 result = self._moved_sum(result, again, exact)
             else:
@@ -112,23 +114,49 @@ def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[A
 
 
 class _Flushing(Noisy):
-    """A float32 array whose subnormal float32 results in numpy become 0."""
+    """A float32 array whose subnormal float32 results in numpy become 0.
+
+    Attributes
+    ----------
+    steps : list of str
+        Names of the functions that have rounded such arrays to integers.
+    """
+
+    steps: list[str]
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        if ufunc in _STEPS:
+            self.steps.append(ufunc.__name__)
+        return super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
+
+    def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
+        if np.dtype(dtype).kind in "iu":
+            self.steps.append("astype")
+        return super().astype(dtype, *args, **options)
 
     def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
         plain = np.asarray(values)
         return np.where(np.abs(plain) < FLOAT32_SMALLEST_NORMAL, plain.dtype.type(0.0), plain)
 
 
-def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
+def flushing(inputs: Arrays, steps: list[str] | None = None) -> dict[str, NDArray[Any]]:
     """Wrap the inputs' float32 arrays so that their arithmetic flushes subnormals.
 
     Many GPU kernels are compiled in this way. The effect shows if an intermediate result is
     multiplied by a large number afterwards.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray
+    steps : list of str, optional
+        Gets the names of the functions that round to integers, as the arithmetic meets them.
     """
-    return wrapped(inputs, _Flushing)
+    return wrapped(inputs, _Flushing, steps=[] if steps is None else steps)
 
 
-def _wide(value: Any) -> Any:
+def widened(value: Any) -> Any:
     """Widen a float32 array or scalar, or the dtype float32 itself, to float64."""
     if value is np.float32 or (isinstance(value, np.dtype) and value == np.float32):
         return np.float64

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.quick_dataclass import dataclass
+
 if TYPE_CHECKING:
     from gpuemu_flow.numerics.perturb import Arrays
 
@@ -26,12 +28,22 @@ else:
 PRODUCTS = (np.dot, np.vdot, np.inner, np.outer, np.tensordot, np.einsum, np.convolve)
 _WRITING = (np.copyto, np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal)
 """Functions that write to their first argument, which must not be replaced by a copy."""
-_STAYING: ContextVar[bool] = ContextVar("staying_single", default=False)
 _NARROWED = {"d": np.float32, "D": np.complex64}
 
 
 class Single(Base):
-    """A float32 array; numpy's operations on it return float32 arrays of the same class."""
+    """A float32 array; numpy's operations on it return float32 arrays of the same class.
+
+    Attributes
+    ----------
+    made : type
+        Class of the arrays that the functions of `MAKERS` make beside inputs of this class.
+    holds_integers : bool
+        True if arrays of integers that these functions make are of that class, too.
+    """
+
+    made: type[Single]
+    holds_integers = False
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -77,6 +89,9 @@ class Single(Base):
         if getattr(result, "dtype", None) == np.float32:
             return np.asarray(result).view(type(self))
         return result
+
+
+Single.made = Single
 
 
 def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
@@ -165,23 +180,56 @@ def _argument(func: Any, value: Any) -> Any:
     return _as_float(value) if func in PRODUCTS else value
 
 
+@dataclass
+class Making:
+    """The arrays that a shadow makes itself.
+
+    Attributes
+    ----------
+    kind : type
+        Class of those of float32.
+    count : int
+        Number of arrays that have been made other than from arrays of a `Single`.
+    """
+
+    kind: type[Single]
+    count: int = 0
+
+
+_MAKING: ContextVar[Making | None] = ContextVar("staying_single", default=None)
+
+
 @contextmanager
-def staying_single() -> Iterator[None]:
-    """While inside, let the functions of `MAKERS` return `Single` arrays for float32 ones."""
-    token = _STAYING.set(True)
+def staying_single(inputs: Arrays | None = None) -> Iterator[Making]:
+    """While inside, let the functions of `MAKERS` return `Single` arrays for float32 ones.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray, optional
+        Inputs whose class chooses the class of these arrays.
+    """
+    kinds = [type(array).made for array in (inputs or {}).values() if isinstance(array, Single)]
+    making = Making(kinds[0] if kinds else Single)
+    token = _MAKING.set(making)
     try:
-        yield
+        yield making
     finally:
-        _STAYING.reset(token)
+        _MAKING.reset(token)
 
 
 def _made_in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
         made = narrowed(function(*args, **kwargs), weak=False)
-        if type(made) is not np.ndarray or made.dtype != np.float32 or not _STAYING.get():
+        making = _MAKING.get()
+        if type(made) is not np.ndarray or making is None:
             return made
-        return made.view(type(args[0]) if args and isinstance(args[0], Single) else Single)
+        of_single = bool(args) and isinstance(args[0], Single)
+        making.count += not of_single
+        kind = type(args[0]) if of_single else making.kind
+        if made.dtype == np.float32 or (kind.holds_integers and made.dtype.kind in "iu"):
+            return made.view(kind)
+        return made
 
     return make
 

@@ -39,6 +39,18 @@ ROUNDED_FACTOR = 2.0
 It does not grow with the length of sums: each operand is rounded once, and the draws round as often
 as the op."""
 
+SMOOTH_SHARE = 2.0**-10
+"""Largest change by moved roundings of constants, as a share of the scale of the value, that
+counts. A larger one is that of another index, of a nearest neighbour for example."""
+
+LOOSE_SHARE = 2.0**-6
+"""Tolerance, as a share of the scale of the value, above which moved inputs show a step of the
+reference and no error of its arithmetic, if that rounds nothing."""
+
+FEW_ROUNDINGS = 64.0
+"""Largest change by moved roundings of constants, in roundings of the largest input, that is taken
+for a rounding error where it is large beside the value itself."""
+
 ACCOUNTED = 16.0
 """Factor by which S may exceed what the measured error supports; see `Spread._accounted`."""
 
@@ -74,6 +86,8 @@ class Spread:
         self._error = np.zeros(flat.size)
         self._rounded = np.zeros(flat.size)
         self._cancelled = np.zeros(flat.size)
+        self._constants = np.zeros(flat.size)
+        self._untouched: BoolArray = np.zeros(flat.size, bool)
         self._drawn: list[NDArray[np.float32]] = []
         self._flushed = np.zeros(flat.size)
         self._noise = np.zeros(flat.size)
@@ -97,6 +111,13 @@ class Spread:
             return
         self._fold(self._changed(values), self._cancelled)
         self.exclude_other_kinds(values)
+
+    def add_constants(self, values: NDArray[Any]) -> None:
+        """Add an evaluation whose constants are rounded otherwise; see `bound`."""
+        if self.fmt is not None:
+            changed = self._changed(values)
+            known = np.where(np.isfinite(changed), changed, 0.0)
+            np.maximum(self._constants, known, out=self._constants)
 
     def add_rounded(self, values: NDArray[Any], *, operands: bool = False) -> None:
         """Add an evaluation that rounds values to a narrower type as it computes.
@@ -137,7 +158,9 @@ class Spread:
     def restore_exact(
         self, *, marked: list[NDArray[Any] | None], moved: list[NDArray[Any] | None]
     ) -> None:
-        """Decide which integers have a verdict: those on which no rounding has an influence.
+        """Decide which elements depend on no rounding; integers that do not have a verdict.
+
+        Floats that do not are kept for `bound`.
 
         Parameters
         ----------
@@ -147,11 +170,12 @@ class Spread:
             Evaluations in which each rounding is moved at random; None stands for a failed
             evaluation.
         """
-        if self.fmt is not None:
-            return
         touched = self._beyond.copy()
         for values in (*marked, *moved):
             touched |= True if values is None else values.reshape(-1) != self._raw
+        if self.fmt is not None:
+            self._untouched = ~touched & self.finite
+            return
         for values in moved:
             if values is not None:
                 self.unstable |= values.reshape(-1) != self._raw
@@ -227,6 +251,17 @@ class Spread:
             True if S is at least the smaller of `usual` and the largest result.
         safety : float
             Factor on E.
+
+        Notes
+        -----
+        Changes by moved constants widen an element's own tolerance only. A change that is large
+        beside the value does not count, but there is no verdict if it is one of a few roundings of
+        an input: a tap of an interpolation whose weight is 0 may be of a number that is larger by
+        orders of magnitude.
+
+        Elements that depend on no rounding (see `restore_exact`) have the quick bound where their
+        own would be loose: moving the inputs takes them across a step of the reference, on which
+        the op's inputs lie exactly.
         """
         if self.fmt is None:
             return ElementBound(None, self.unstable if self.unstable.any() else None)
@@ -237,22 +272,27 @@ class Spread:
         scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
         largest = np.maximum(self._error, self._cancelled)
         own = factor * (safety * largest + unit_roundoff * magnitude)
+        smooth = self._constants <= SMOOTH_SHARE * scale
+        constants = factor * safety * np.where(smooth, self._constants, 0.0)
+        few = self._constants <= FEW_ROUNDINGS * unit_roundoff * usual
+        self.unstable |= self.finite & ~smooth & few
         measured = own + ROUNDED_FACTOR * safety * self._rounded
         if self._largest > 0.0:
             # Without this test, an output of zeros would have no element with a verdict.
             sane = (measured <= SANE_SHARE * scale) & (self._noise <= NOISE_SHARE * self._largest)
-            self.unstable |= self.finite & ~sane
-        judged = self.finite & ~self.unstable
+            self.unstable |= self.finite & ~sane & ~self._untouched
+        stepping = self._untouched & (measured > LOOSE_SHARE * scale)
+        judged = self.finite & ~self.unstable & ~stepping
         error = self._spread_error(judged)
         if weak:
             magnitude = np.maximum(magnitude, min(usual, self._largest))
         spread = factor * (safety * error + unit_roundoff * magnitude)
-        plain = self._finish(longest_dim, spread, own, scale, judged)
+        plain = self._finish(longest_dim, spread, own + constants, scale, judged)
         if not self._rounded.any():
             return plain
         rounded = _spread_over_binades(self._rounded, self._reference, judged)
         spread = spread + ROUNDED_FACTOR * safety * rounded
-        wider = self._finish(longest_dim, spread, measured, scale, judged)
+        wider = self._finish(longest_dim, spread, measured + constants, scale, judged)
         if not self._drawn:
             return wider
         return replace(wider, excuse=self._excuse(error, judged, plain))
@@ -288,6 +328,8 @@ class Spread:
         allowed = allowed + FACTOR * growth(longest_dim) * self._flushed
         allowed += 2.0 * spacing(self._reference, self.fmt) + least(self.fmt, longest_dim)
         quick = make_quick_bound(self.fmt, longest_dim, exact_op=False)
+        loose = self._untouched & (allowed > LOOSE_SHARE * scale)
+        judged = judged & ~(loose & (self._rounded == 0.0) & (self._flushed == 0.0))
         allowed = np.where(judged, allowed, quick.tolerance(self._reference, slice(None)))
         return ElementBound(allowed, self.unstable if self.unstable.any() else None)
 

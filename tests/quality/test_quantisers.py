@@ -190,6 +190,13 @@ def fake_WRONG_no_eps(x):
     found = np.abs(x).max(-1, keepdims=True) / F(127)
     return np.clip(np.rint(x / found), -128, 127) * found
 
+def fake_WRONG_half_away(x):
+    q = x / scale(x)
+    return np.clip(np.trunc(q + np.copysign(F(0.5), q)), -128, 127) * scale(x)
+
+def fake_WRONG_half_up(x):
+    return np.clip(np.floor(x / scale(x) + F(0.5)), -128, 127) * scale(x)
+
 def fake_WRONG_truncates(x):
     return np.clip(np.trunc(x / scale(x)), -128, 127) * scale(x)
 

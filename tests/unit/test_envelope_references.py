@@ -17,7 +17,13 @@ from envelope_ops import (
 )
 
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.numerics.envelope import is_exact_op, shadow_is_faithful
+from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.numerics.envelope import (
+    build_envelope,
+    exact_outputs_of,
+    is_exact_op,
+    shadow_is_faithful,
+)
 from gpuemu_flow.types import Verdict
 
 
@@ -135,6 +141,70 @@ def test_float64_outputs_are_held_to_float64_accuracy() -> None:
     assert right.verdict is Verdict.PASSED
     in_float32, _ = check(reference, two_pass_layernorm, inputs, "float64")
     assert in_float32.verdict is Verdict.FAILED
+
+
+def several(x: np.ndarray) -> dict[str, np.ndarray]:
+    """Return outputs of which only the first three are computed without rounding."""
+    return {
+        "rounded": np.rint(x),
+        "copy": x[:, ::-1],
+        "twice": x * 2,
+        "scaled": np.rint(x * 1.7),
+        "above": (np.exp(x) > 1.5).astype(x.dtype),
+        "exp": np.exp(-np.abs(x)),
+        "count": np.rint(x).astype(np.int32),
+    }
+
+
+def reference_of_several(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+    return several(inputs["x"])
+
+
+def test_exact_outputs_are_recognised_beside_others() -> None:
+    assert not is_exact_op(reference_of_several, samples())
+    assert exact_outputs_of(reference_of_several, samples()) == ["copy", "rounded", "twice"]
+    assert exact_outputs_of(reference_of_several, []) == []
+
+
+def test_no_output_is_exact_where_no_rounding_is_in_sight() -> None:
+    """Another library's arithmetic shows none; what it computed may be rounded all the same."""
+
+    def opaque(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        return several(np.array(inputs["x"], copy=True, subok=False))
+
+    assert exact_outputs_of(opaque, samples()) == []
+
+
+def test_an_exact_output_is_judged_as_such_beside_one_that_rounds() -> None:
+    x = np.linspace(-1, 1, 101, dtype=np.float32)
+
+    def reference(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        return {"r": np.maximum(inputs["x"], 0), "e": np.exp(inputs["x"])}
+
+    expected = reference({"x": x.astype(np.float64)})
+    for steps, verdict in ((1, Verdict.PASSED), (3, Verdict.FAILED)):
+        envelope = build_envelope(
+            {"x": x},
+            expected,
+            reference,
+            dtype="float32",
+            seed=1,
+            exact_op=False,
+            exact_outputs=["r"],
+            weak=False,
+        )
+        moved = (np.maximum(x, 0).view(np.int32) + steps).view(np.float32)
+        result = check_outputs(
+            {"r": moved, "e": (np.exp(x).view(np.int32) + 3).view(np.float32)},
+            expected,
+            tolerance=envelope,
+            policy=Policy(),
+            expected_dtypes={"r": "float32", "e": "float32"},
+        )
+        assert result.verdict is verdict
+    assert {failure.output for failure in result.failures} == {"r"}
+    assert envelope.label_of("r") == "auto (exact)"
+    assert envelope.label_of("e") == envelope.label == "auto"
 
 
 def requantised(a: np.ndarray, b: np.ndarray, zero: np.ndarray, scale: np.ndarray) -> np.ndarray:

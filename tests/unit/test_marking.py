@@ -121,3 +121,27 @@ def test_what_a_rounded_scale_decides_has_no_verdict(largest: int) -> None:
     x = np.tile(np.array([-largest, largest, 0.0], F), (300, 1))
     found = unjudged(bytes_from_zero_points, x, 1)
     assert sum(row[1] for row in found) == 300
+
+
+def fake_rows(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+    x = inputs["x"]
+    scale = np.abs(x).max(-1, keepdims=True) / x.dtype.type(127)
+    return {"y": np.clip(np.rint(x / scale), -128, 127) * scale}
+
+
+@pytest.mark.parametrize("step", [0.25, 1.0, 4.0])
+def test_a_half_is_judged_of_floats_too_where_exact_numbers_made_it(step: float) -> None:
+    """Of fake quantisation: one step more than the reference has is an error there."""
+    exact_row = np.array([127.0, 0.5, 1.5, -2.5, 64.5, 99.5, 3.25]) * step
+    rounded_row = np.array([5.0, 0.3, 1.5, -2.5, 4.5, 0.5, 3.25])
+    x = np.stack([exact_row, rounded_row]).astype(F)
+    expected = fake_rows({"x": x.astype(np.float64)})
+    envelope = build_envelope(
+        {"x": x}, expected, fake_rows, dtype="float32", seed=1, exact_op=False, weak=False
+    )
+    first = slice(0, exact_row.size)
+    for bound in (envelope.full("y"), envelope.thorough("y")):
+        found = bound.no_verdict(first)
+        assert found is None or not found.any()
+        allowed = bound.tolerance(expected["y"][0], first)
+        assert (allowed < 0.01 * step).all()

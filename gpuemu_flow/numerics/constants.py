@@ -1,0 +1,145 @@
+"""Arithmetic on constants with each rounding moved: positions, windows and other tables.
+
+A reference may compute tables from ``np.arange`` and sizes alone. Moved inputs do not change these,
+and the shadow leaves integers, and what is computed from them alone, as wide as they are. A right
+op computes a table in float32 and in its own order: ``(i + 0.5) * (n / o)`` for
+``(i + 0.5) * n / o``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.noise import widened
+from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.single import Single, bare, narrowed, operands_in_float32, wrapped
+
+UP, DOWN = 1.0, -1.0
+"""Directions in which all roundings of constants are moved together."""
+
+RANDOM = 2
+"""Number of draws in which roundings are moved at random, besides the one in which all are moved up
+and the one in which all are moved down. A thorough measurement makes three times as many."""
+
+
+class _BesideConstants(Single):
+    """A float32 input beside which the arrays that a shadow makes are `_Constant`."""
+
+
+class _Constant(Single):
+    """An array that depends on no input; numpy moves each float32 result that may be rounded.
+
+    Attributes
+    ----------
+    rng : SeededRng
+    unit : float
+        Largest relative change.
+    direction : float
+        `UP`, `DOWN`, or 0 for random changes of each element.
+    """
+
+    holds_integers = True
+    rng: SeededRng
+    unit: float
+    direction: float
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        result = super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
+        if any(map(_is_input, (*inputs, *out))):
+            return result if out else _as_input(result)
+        moves = method != "at" and ufunc.nout == 1 and options.get("where", True) is True
+        if out or not moves or getattr(result, "dtype", None) != np.float32:
+            return result
+        plain = np.asarray(bare(result))
+        operands = operands_in_float32(ufunc, method, inputs)
+        wide = {name: widened(bare(value)) for name, value in options.items()}
+        exact = getattr(ufunc, method)(*map(widened, operands), **wide)
+        rounded = plain != exact
+        if ufunc is np.true_divide and method == "__call__":
+            rounded |= _not_power_of_two(operands[1]) & (plain != 0.0)
+        return self._again(self._moved(plain, rounded))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        result = super().__array_function__(func, types, args, kwargs)
+        return _as_input(result) if any(map(_is_kind_of_input, types)) else result
+
+    def _product(self, result: Any) -> Any:
+        plain = np.asarray(bare(narrowed(result, weak=False)))
+        return self._moved(plain, plain != np.rint(plain)) if plain.dtype == np.float32 else result
+
+    def _again(self, result: Any) -> Any:
+        """Keep integers in the class, too, since floats may be computed from them."""
+        again = super()._again(result)
+        whole = type(again) is np.ndarray and again.dtype.kind in "iu"
+        return again.view(type(self)) if whole else again
+
+    def _moved(self, plain: NDArray[Any], rounded: NDArray[Any]) -> NDArray[Any]:
+        shares = self.direction or (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape)
+        with np.errstate(all="ignore"):
+            moved = (plain * (1.0 + shares * self.unit)).astype(plain.dtype)
+        return np.where(rounded, moved, plain)
+
+
+def moving_constants(
+    inputs: Arrays, rng: SeededRng, unit: float, direction: float = 0.0
+) -> dict[str, NDArray[Any]]:
+    """Return float32 inputs beside which what the shadow computes from constants alone is moved.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray
+    rng : SeededRng
+    unit : float
+        Largest relative change of each rounded result.
+    direction : float
+        `UP` or `DOWN` to move all of them by that much; 0 to move each at random.
+
+    Notes
+    -----
+    Quotients count as rounded even where they are exact, except by a power of two: a product with
+    the rounded reciprocal, or with a rounded ratio, is not exact there. Arithmetic that involves an
+    input is not moved, nor is that on single numbers or of other libraries.
+    """
+    attributes = {"rng": rng, "unit": unit, "direction": direction}
+    made = type("_Constant", (_Constant,), attributes)
+    return wrapped(inputs, _BesideConstants, made=made)
+
+
+def constant_draws(
+    inputs: Arrays, rng: SeededRng, unit: float, *, thorough: bool
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the inputs for each draw of a measurement; see `moving_constants`."""
+    count = 3 * RANDOM if thorough else RANDOM
+    for draw, direction in enumerate((UP, DOWN, *[0.0] * count)):
+        yield moving_constants(inputs, rng.derive(f"auto/constants/{draw}"), unit, direction)
+
+
+def _not_power_of_two(divisor: Any) -> NDArray[np.bool_]:
+    fractions, _ = np.frexp(np.abs(np.asarray(divisor, np.float64)))
+    uneven: NDArray[np.bool_] = np.asarray(fractions != 0.5)
+    return uneven
+
+
+def _is_kind_of_input(kind: type) -> bool:
+    return issubclass(kind, Single) and not issubclass(kind, _Constant)
+
+
+def _is_input(value: Any) -> bool:
+    return _is_kind_of_input(type(value))
+
+
+def _as_input(result: Any) -> Any:
+    """Return a result that depends on an input as a plain float32 array, which is not moved."""
+    if isinstance(result, (tuple, list)):
+        make = getattr(type(result), "_make", type(result))
+        return make(map(_as_input, result))
+    if not isinstance(result, _Constant):
+        return result
+    return result.view(Single if result.dtype == np.float32 else np.ndarray)
