@@ -215,7 +215,7 @@ class Discovery:
             if len(self._joined) >= MOST_LOOKS:
                 self._joined.clear()
             known = self._joined[names] = looks, _joined(look.parts for look in looks)
-        return known[1]
+        return dict(known[1])  # callers may change it
 
     def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs, if nothing has changed since; else a new one.
