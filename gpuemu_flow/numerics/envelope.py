@@ -20,7 +20,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, t
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
 from gpuemu_flow.numerics.judge import AffineBound, Bound
 from gpuemu_flow.numerics.marking import STAND_INS, marking
-from gpuemu_flow.numerics.measure import Measurement
+from gpuemu_flow.numerics.measure import ErrorMeasurement
 from gpuemu_flow.numerics.noise import noisy
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import Arrays, as_float32, widen
@@ -69,7 +69,7 @@ class Envelope:
         self._bounds = bounds
         self._rounding = rounding
         self._unexcused: set[str] = set()
-        self._first: Measurement | None = None
+        self._first: ErrorMeasurement | None = None
         self._thorough: Mapping[str, ElementBound] | None = None
         self._longest_dim = max((d for a in inputs.values() for d in a.shape), default=1)
         self.evaluations = None if evaluate is None else Evaluations(evaluate, inputs)
@@ -163,10 +163,10 @@ class Envelope:
         """Return the bound by which the output was finally judged."""
         return self.full(name) if self._thorough is None else self.thorough(name)
 
-    def _measure(self, *, thorough: bool) -> Measurement | None:
+    def _measure(self, *, thorough: bool) -> ErrorMeasurement | None:
         if self._exact_op or self.evaluations is None:
             return None
-        measured = Measurement(
+        measured = ErrorMeasurement(
             self._inputs,
             self._expected,
             self.evaluations,

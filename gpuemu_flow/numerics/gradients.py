@@ -25,7 +25,7 @@ Arrays = Mapping[str, Array]
 _STEPS = (2, 8)
 """Cotangents are quarters from 0.5 to 1.75: every float format holds them, and sums of products
 with them are exact as long as the other factors are. None is negative, so that the gradient at |x|
-shows the sum of the magnitudes where it is a sum of products; see `measure.Measurement`."""
+shows the sum of the magnitudes where it is a sum of products; see `measure.ErrorMeasurement`."""
 _NUDGE = 4.0
 """Number of roundings by which inputs are moved to find where a gradient jumps."""
 _VANISHED = 2.0**-50

@@ -65,7 +65,7 @@ WEAK_LARGEST, WEAK_SMALLEST = 1e18, 1e-18
 """Without a shadow, magnitudes of inputs beyond which float32 intermediates may leave its range."""
 
 
-class Measurement:
+class ErrorMeasurement:
     """The envelopes of one case's outputs, measured by evaluating the reference at once.
 
     Parameters

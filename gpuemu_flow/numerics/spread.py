@@ -188,7 +188,7 @@ class Spread:
         np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
 
     def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
-        """Set the sum of magnitudes S from the reference at |x|; see `measure.Measurement`.
+        """Set the sum of magnitudes S from the reference at |x|; see `measure.ErrorMeasurement`.
 
         The first of `at_magnitudes` is the reference at |x|; in the others each |x| has grown by a
         factor of its own. A sum of magnitudes never shrinks as they grow, so that the value at |x|
