@@ -21,8 +21,7 @@ VERSION = 1
 ALL_NAMED = "**"
 """Suffix of a configured variable name that stands for all variables with this prefix."""
 MAX_SETS = 8
-"""Number of sets of inputs to keep per program, so that switching between branches finds results.
-"""
+"""Number of sets of inputs to keep per program. Each Git branch may need its own set."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +173,7 @@ class KnownInputs:
         return digest_json([self._static, self._lookup.parts(names)])
 
     def add(self, names: Discovered) -> str:
-        """Store a set as the newest one, and return the key for the present states of its inputs.
-        """
+        """Store a set as the newest one, and return the key for the present states of its inputs."""
         known = self.sets()
         if not known or known[0] != names:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]
