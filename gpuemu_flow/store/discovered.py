@@ -173,7 +173,7 @@ class KnownInputs:
         return digest_json([self._static, self._lookup.parts(names)])
 
     def add(self, names: Discovered) -> str:
-        """Store a set as the newest one, and return the key for the present states of its inputs."""
+        """Store a set as the newest one; return the key for the present states of its inputs."""
         known = self.sets()
         if not known or known[0] != names:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]

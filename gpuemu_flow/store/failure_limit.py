@@ -123,9 +123,7 @@ class InputsBudget:
     def added(self, failure: str, nbytes: int) -> Excess:
         """Count inputs that were just stored, and return inputs to drop if there are too many."""
         if self._total is not None:
-            self._total += (
-                nbytes  # an existing blob counts twice: the scan is only earlier
-            )
+            self._total += nbytes  # an existing blob counts twice: the scan is only earlier
             if self._total <= self.limit:
                 return Excess()
         held = list(self._scan())
