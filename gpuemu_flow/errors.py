@@ -32,7 +32,7 @@ class Hint(str):
 
     @classmethod
     def of(cls, text: str, edit: Rename | AddKey) -> Hint:
-        """Make a hint; the text may be empty where the message says enough."""
+        """Make a hint; the text may be empty if the problem's message suffices."""
         made = cls(text)
         made.edit = edit
         return made
@@ -49,13 +49,13 @@ class Problem:
     message : str
         The mistake in one sentence, with the offending value.
     hint : str
-        A way to fix it; empty when the message says it.
+        A way to fix the mistake; empty if the message already says it.
     file : str
         Path as the user wrote it or relative to the workspace; empty when there is none.
     line : int
         1-based line in `file`; 0 when unknown.
     warning : bool
-        True when the run goes on in spite of it.
+        True if the run continues despite the problem.
     """
 
     slug: str
@@ -102,13 +102,13 @@ class UsageError(FlowError):
 
 
 class ConfigError(FlowError):
-    """Error of a wrong configuration file."""
+    """Error in a configuration file."""
 
     exit_code = 2
 
 
 class RunnerError(FlowError):
-    """Error of the machinery that runs ops (an error of the op itself is the verdict ``error``)."""
+    """Error of the machinery that runs ops. An op's own error gives the verdict ``error``."""
 
 
 class StoreError(FlowError):
@@ -116,11 +116,11 @@ class StoreError(FlowError):
 
 
 class CancelledRunError(Exception):
-    """Raised in work that is no longer wanted: Ctrl-C, or a client that has gone."""
+    """Raised in work that was cancelled, by Ctrl-C or because the client disconnected."""
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return the known name most like `name` and not the same; empty if none is near."""
+    """Return the known name that is most similar to `name`; empty if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error message
 
     others = [one for one in known if one != name]

@@ -21,7 +21,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class ExpressionError(ValueError):
-    """Error for an invalid expression, or one without a value."""
+    """Error for an invalid expression, or an expression without a value."""
 
 
 def check_expression(text: str | int) -> None:
@@ -60,13 +60,13 @@ def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
     Raises
     ------
     ExpressionError
-        For a name that is unknown, a division by zero, a value beyond 63 bits.
+        A name is unknown, a divisor is zero, or a value exceeds 63 bits.
     """
     return _Parser(str(text), names, shapes).whole()
 
 
 def is_made_of(text: str, names: Collection[str]) -> bool:
-    """Tell whether a name is really an expression of other names."""
+    """Tell whether a text is an expression of other names, and not a single name."""
     if OPERATORS.isdisjoint(text):
         return False
     try:

@@ -32,8 +32,8 @@ def _fill_standard_streams() -> None:
 def leave(code: int) -> None:
     """End the process as `sys.exit` does, but skip the cleanup of loaded modules; never returns.
 
-    That cleanup takes as long as many a command. Exit functions run, and if threads are still at
-    work, the interpreter waits for them as always.
+    That cleanup takes as long as a short command. Exit functions still run, and running threads are
+    waited for as usual.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Shapes, dtypes, layouts and tensors to test an op with, from a seed and without a daemon."""
+"""Make shapes, dtypes, layouts and tensors for testing an op, from a seed and without a daemon."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def fuzz_dtypes(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield each of `dtypes` or `include`, else float32 and float16, but none of `exclude`."""
+    """Yield `dtypes` or `include` (by default float32 and float16), except those in `exclude`."""
     yield from (name for name in (dtypes or include or DTYPES) if name not in exclude)
 
 
@@ -111,7 +111,7 @@ def fuzz_shapes_seeded(
     edge_cases: Sequence[Sequence[int]] = EDGE_CASES,
     edge_case_probability: float = protocol_v1.EDGE_CASE_PROBABILITY,
 ) -> Iterator[tuple[int, Shape]]:
-    """Yield (case seed, shape) without end, equal to the daemon's for the same seed and lists."""
+    """Yield (case seed, shape) without end, as the daemon does for the same seed and lists."""
     for case_seed, rng in _iterations(seed, "shape"):
         if edge_cases and rng.gen_bool(edge_case_probability):
             yield case_seed, tuple(rng.choice(edge_cases))
@@ -194,14 +194,15 @@ class FuzzConfig:
     Attributes
     ----------
     seed : int
-        Seed of the sequence; taken from the clock if none is given.
+        Seed of the sequence; by default, it is taken from the clock.
     batch_sizes, seq_lengths, hidden_dims, edge_cases
         Sizes to draw from; one case in ten is an edge case.
     dtypes, layouts : sequence of str
     iterations : int
-        Cases of `SeededFuzzer.run`.
+        Number of cases of `SeededFuzzer.run`.
     min_dims, max_dims, min_size, max_size : int, optional
-        If any of them is given, shapes are random within them instead.
+        Limits of the number of dims and of their sizes. If any limit is given, shapes are random
+        within these limits, and the lists of sizes are not used.
     """
 
     seed: int | None = None
@@ -244,7 +245,7 @@ class FuzzConfig:
         return _limits(given) if any(v is not None for v in given.values()) else None
 
     def as_request(self) -> fuzz_config.SequenceConfig:
-        """Return the daemon's form, or raise the errors of `fuzz_config.SequenceConfig`."""
+        """Convert to the daemon's class, or raise the errors of `fuzz_config.SequenceConfig`."""
         return fuzz_config.SequenceConfig.from_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
@@ -302,7 +303,7 @@ class TestCase:
 
 
 class SeededFuzzer:
-    """Cases of a seed, the same as the daemon's for the same lists.
+    """Makes cases from a seed, equal to the daemon's cases for the same lists of sizes.
 
     Parameters
     ----------
@@ -351,9 +352,9 @@ class SeededFuzzer:
         iterations: int | None = None,
         **options: Any,
     ) -> Any:
-        """Run an op on the cases from the first on; see `frameworks.local_fuzz.fuzz_locally`.
+        """Run an op on the cases, beginning with the first; see `frameworks.local_fuzz`.
 
-        Without a reference an op fails where it raises, or gives NaN or Inf.
+        Without a reference, a case fails if the op raises an exception or returns NaN or Inf.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Findings of the checks of compiled kernels; places are separate from the message."""
+"""Findings of the checks of compiled kernels, with messages and source lines as data."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class CodePlace:
     Attributes
     ----------
     file : str
-        Source file, relative to the workspace when it lies inside; empty where it is not known.
+        Source file, relative to the workspace if inside; empty if unknown.
     line : int
-        1-based; 0 where it is not known.
+        Line in `file`, 1-based; 0 if unknown.
     code : int
-        Line of the PTX without comments and line information, 1-based, which does not change when a
-        comment in the source moves the code. 0 where it is not known.
+        Line (1-based) in the PTX without comments and line information; 0 if unknown. Unlike
+        `line`, it does not change when a comment is added to the source.
     """
 
     file: str = ""
@@ -67,14 +67,14 @@ class KernelFinding:
     kernel : str
         Name of the entry.
     instruction : str
-        Short: ``ld.shared``.
+        Short name of the instruction, such as ``ld.shared``.
     words : str
-        Message, with `THERE` in place of the second place.
+        Message, in which `THERE` stands for the line of `there`.
     place : CodePlace
     there : CodePlace or None
         For a race, the other access; for a barrier, the other barrier.
     block, thread : tuple of int
-        The first block and thread that made the error, each as (x, y, z).
+        Indices (x, y, z) of the first block and thread with the error.
     count : int
         Number of occurrences, over all threads.
     """

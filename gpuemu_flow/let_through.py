@@ -1,8 +1,8 @@
-"""Choose the variables of the environment that reach the programs that are run.
+"""Choose the environment variables that programs receive.
 
-This is an allow-list: kernels need no CI tokens, passwords or proxies, and no result may depend on
-a variable that nobody knows of. The entry point `front` loads this module at every start, so it
-imports nothing.
+This is an allow-list. Kernels need no CI tokens, passwords or proxies, and no result may depend on
+an unknown variable. The entry point `front` loads this module at every start, so it imports
+nothing.
 """
 
 TYPE_CHECKING = False
@@ -49,7 +49,7 @@ _SECRET = frozenset({
 
 
 def is_general(name: str) -> bool:
-    """Tell whether a variable reaches every program."""
+    """Tell whether every program receives a variable."""
     if name in NAMES:
         return True
     return name.startswith(PREFIXES) and _SECRET.isdisjoint(name.upper().split("_"))
@@ -69,7 +69,7 @@ def let_through(environ: "Mapping[str, str]", names: "Iterable[str]" = ()) -> di
     ----------
     environ : mapping of str to str
     names : iterable of str
-        Further names that the configuration lets through.
+        Names and patterns of further variables, from the configuration.
     """
     known = tuple(names)
     return {n: v for n, v in environ.items() if is_general(n) or is_named(n, known)}
@@ -79,13 +79,13 @@ _user_cache = ""
 
 
 def keep_user_cache(folder: str) -> None:
-    """Let `user_cache_of` return a folder from now on, whatever the environment; empty for none."""
+    """Make `user_cache_of` return this folder from now on; if it is empty, undo this."""
     global _user_cache  # noqa: PLW0603 - a process has one
     _user_cache = folder
 
 
 def user_cache_of(environ: "Mapping[str, str]") -> str:
-    """Return ``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``; empty without both."""
+    """Return ``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``, else an empty text."""
     if _user_cache:
         return _user_cache
     given, home = environ.get("XDG_CACHE_HOME", ""), environ.get("HOME", "")

@@ -13,14 +13,14 @@ ALL_VARIABLES = "*"
 
 @dataclass(frozen=True)
 class ConfiguredEnv:
-    """A configuration's part in a program's environment.
+    """The environment variables of a program that the configuration determines.
 
     Attributes
     ----------
     values : mapping of str to str
         Variables that the configuration sets.
     names : tuple of str
-        Names that it lets through in addition to those that reach every program; see `let_through`.
+        Names of variables that the program gets besides those for every program; see `let_through`.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class ConfiguredEnv:
 
 @dataclass(frozen=True)
 class Observation:
-    """Everything besides its arguments that a program was seen to depend on.
+    """Everything that a program was seen to use, except its arguments.
 
     Attributes
     ----------
@@ -37,22 +37,22 @@ class Observation:
         Absolute paths that were read, imported, executed or mapped, as the program named them:
         links are not resolved.
     missed : frozenset of str
-        Absolute paths that were looked for and were not there.
+        Absolute paths that were searched and did not exist.
     listed : frozenset of str
         Absolute paths of folders whose entries were listed.
     modules : frozenset of str
-        Absolute paths of folders that were listed by code that looks for modules only.
+        Absolute paths of folders that were listed only to find modules.
     sized : frozenset of str
-        Absolute paths of folders whose entries may have been asked for their size and mode.
+        Absolute paths of folders for whose entries the size and mode may have been read.
     looked : frozenset of str
-        Absolute paths of files, folders and others that existed when the program asked for them;
-        its own files, too, if it asked for them before it made them.
+        Absolute paths whose existence was checked and that existed. They include the program's own
+        outputs if it checked them before making them.
     variables : frozenset of str
-        Names of environment variables that were read, set or not; ``NAME*`` for all that begin so,
-        `ALL_VARIABLES` when the whole environment was read.
+        Names of environment variables that were read, whether set or not; ``NAME*`` for all
+        variables with a prefix, `ALL_VARIABLES` if the whole environment was read.
     untracked : frozenset of str
-        Reasons why more may have been used than is listed here, each a sentence for a report;
-        empty when everything was seen.
+        Reasons why the program may have used more than is listed here, as sentences for a report;
+        empty if everything was observed.
     """
 
     files: frozenset[str] = frozenset()

@@ -1,9 +1,9 @@
-"""Make text of unknown origin harmless to terminals and log readers; no other module does.
+"""Make text of unknown origin harmless to terminals and CI logs. Only this module does so.
 
-An op chooses what it prints, what its errors say and, in a pull request, what it is called. A
-terminal obeys control characters; services that read the log of a job obey lines that begin with
-``::``, or hold ``##[`` (GitHub) or ``##vso[`` (Azure). They disagree on what ends a line, so every
-character that ends a line for any of them counts.
+An op determines its output, its error messages and, in a pull request, its name. Terminals execute
+control characters. CI services execute log lines that begin with ``::``, or contain ``##[``
+(GitHub) or ``##vso[`` (Azure). These services use different line separators, so all of these are
+handled.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _COMMAND_IN_JSON = re.compile(r"#(?=#\w*\[)")
 def printable(text: str) -> str:
     """Return text that cannot move the cursor or act as a command in a CI log.
 
-    Control characters, and line ends other than a newline, are shown by their number. So is the
-    first character of a command, also of one that only the text after it could complete.
+    Control characters, and line separators other than a newline, are replaced by their code. So is
+    the first character of a command, or of text that could become a command with the next text.
     """
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
         return text  # as nearly all of the thousands of cells of a table
@@ -42,7 +42,7 @@ def printable(text: str) -> str:
 
 
 def clipped(text: str, width: int) -> str:
-    """Return a text in one line of at most `width` characters, its middle left out if need be."""
+    """Return a text in one line of at most `width` characters; cut the middle if needed."""
     text = " ".join(text.split())
     if len(text) <= width:
         return text
@@ -51,10 +51,10 @@ def clipped(text: str, width: int) -> str:
 
 
 def inert(document: str) -> str:
-    """Return a document of which a CI system takes no line as a command of its own.
+    """Return a document in which no CI system finds a command, even if parts are not `printable`.
 
-    That holds for parts that were not made `printable`, too. Colours stay, and only newlines end
-    lines. Bytes of a path that are not valid text are shown by their number.
+    Colours are kept, and only newlines end lines. Bytes of a path that are not valid text are
+    replaced by their code.
     """
     return _without_commands(_NOT_SHOWN.sub(_by_number, document))
 
@@ -62,7 +62,7 @@ def inert(document: str) -> str:
 def inert_markup(markup: str) -> str:
     """Return equivalent XML or HTML in which no line is a command to a CI log.
 
-    Scripts and styles are left as they are, as they know no such escapes.
+    Scripts and styles are not changed, since character references do not work there.
     """
     parts = _KEPT.split(markup)  # text, block, its name, text, ...
     parts[::3] = [

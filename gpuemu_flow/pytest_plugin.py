@@ -77,7 +77,7 @@ def gpuemu_client(pytestconfig: pytest.Config) -> Iterator[Client]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fail a marked test that no cases were made for."""
+    """Fail a marked test for which no cases were made."""
     if item.get_closest_marker(MARK) and FIXTURE not in getattr(item, "fixturenames", ()):
         from gpuemu_flow.testing import items  # noqa: PLC0415
 
@@ -86,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is about a whole op once for each of its cases."""
+    """If a test item covers a whole op, run the test once for each case."""
     if FIXTURE not in pyfuncitem.funcargs:
         return None
     from gpuemu_flow.testing import items  # noqa: PLC0415

@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DType:
-    """Name, size and family of one element type.
+    """Name, size and family of an element type.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class DType:
     itemsize : int
         Bytes per element.
     kind : str
-        ``float``, ``int``, ``uint`` or ``bool``; of outputs ``complex``, too.
+        ``float``, ``int``, ``uint`` or ``bool``; for outputs also ``complex``.
     """
 
     name: str
@@ -108,7 +108,7 @@ INVARIANTS = (
 
 
 class Verdict(str, enum.Enum):
-    """Verdict on an op after checking it: one of these five values, with no others."""
+    """Verdict on a case or an op."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -148,20 +148,20 @@ class FailureKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """One test case: everything that decides its input tensors, and no tensor.
+    """One test case: everything that determines its input tensors, but not the tensors themselves.
 
     Attributes
     ----------
     index : int
-        Index in the op's sequence of cases, which is no part of the case's identity.
+        Index in the op's sequence of cases. It is not part of the case's identity.
     seed : int
-        The case seed, u64, which is shown to users.
+        Seed of the case, an unsigned 64-bit integer that is shown to users.
     dtype, layout, strategy : str
-        Dtype, layout and strategy of the case as a whole; single inputs may have others.
+        Dtype, layout and strategy of the case as a whole; single inputs may differ.
     target : str or None
-        Input that `layout`/`strategy` apply to; None = all inputs.
+        Input to which `layout` and `strategy` apply; None for all inputs.
     shape_class : str
-        Class of shapes that this one stands for (``tail``, ``pow2_plus_1``, ``equal``, ...).
+        Class of shapes that this case represents (``tail``, ``pow2_plus_1``, ``equal``, ...).
     dims : tuple of (str, int)
         Symbolic dims in schema order.
     inputs : tuple of InputSpec
@@ -224,7 +224,7 @@ class Case:
         return f"{self.dtype}/{','.join(parts)}"
 
     def identity(self) -> dict[str, Json]:
-        """Return the part that action keys contain: all but the place in the sequence."""
+        """Return the part of the case that action keys contain: everything except `index`."""
         out = self.to_json()
         del out["index"], out["shape_class"]
         return out
@@ -255,9 +255,9 @@ class Failure:
         Values at `index`; non-finite values are kept as floats (JSON writers turn them into
         strings).
     why : str
-        For a program that gave no outputs, the name of its exception, else the error's slug.
+        If a program gave no outputs: the name of its exception, else the error's slug.
     place : str
-        ``file:line`` where it failed; empty where that is not known.
+        ``file:line`` where the program failed; empty if unknown.
     finding : KernelFinding or None
         For a compiled kernel, the check's finding and its line; `message` is its text.
     """
@@ -321,7 +321,7 @@ class WeakOutput:
     value : float or None
         The only value that the finite elements are expected to have; None if there are several.
     zeros : bool
-        An explicit tolerance lets zeros pass.
+        True if zeros would pass because of an explicit tolerance.
     """
 
     name: str
@@ -341,7 +341,7 @@ class CheckResult:
     notes : tuple of str
         Our own remarks, as sentences.
     empty : tuple of str
-        Outputs without an element.
+        Names of outputs without elements.
     weak : tuple of WeakOutput
         Outputs that are expected to have a single value, or for which zeros would pass.
     stderr : str
@@ -351,10 +351,10 @@ class CheckResult:
     printed : str
         Text that an emulated kernel printed.
     blank : bool
-        All elements of all inputs are 0.
+        True if all elements of all inputs are 0.
     size_only : bool
-        The inputs, by a dim of size 0 or by their values, make all outputs empty, so that only the
-        sizes of these were compared.
+        True if all outputs are empty, because of a dim of size 0 or the inputs' values, so that
+        only the outputs' sizes were compared.
 
     Raises
     ------
@@ -442,7 +442,7 @@ def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
 
 
 def number_to_json(value: Json) -> Json:
-    """Return NaN or an infinity as a string, since JSON has none; all else unchanged."""
+    """Convert NaN and infinities, which JSON lacks, to strings; return other values unchanged."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

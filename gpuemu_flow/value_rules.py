@@ -32,34 +32,34 @@ class ValueRule:
     low, high : int, float, str or None
         Bounds, both included; expressions of dims are computed for each case.
     values : tuple of int or float
-        Values mixed in among the others; without any other rule, the only values.
+        Values to insert among the others; if there is no other rule, the only values.
     share : float or None
-        Share of `values`; of a mask, share of the true elements.
+        Fraction of elements taken from `values`; for a mask, fraction of true elements.
     nonfinite : bool or None
-        NaN and Inf occur (True), never do (False), or as the range says (None).
+        True to draw NaN and Inf, too; False to draw none; None if the range decides.
     to : int, str or None
-        The value at which offsets end, or the largest length.
+        The last value of offsets, or the largest length.
     of : str
-        The input that indices point into, or that a quantized input has its scale from.
+        The input into which indices point, or which has the scale of a quantized input.
     axis : int
         The axis of `of`.
     bits : int
-        Bits of a quantized value.
+        Number of bits of a quantized value.
     descending : bool
-        Sorted values fall.
+        True if sorted values decrease.
     allow_empty_rows : bool
-        A row of a mask may be all false.
+        True if a row of a mask may be all false.
     total : int, str or None
         Sum of the values.
     relation, other : str
         Relation of each element to the corresponding element of another input: ``<=``, ``<``,
         ``>=``, ``>``, ``==``, ``!=``, or ``cumsum``: the offsets of the other input's lengths.
     optional : bool
-        In some cases None replaces the input.
+        True if None replaces the input in some cases.
     choices : tuple
-        For a scalar that is no number, the values that its index chooses from.
+        For a scalar that is not a number, the possible values; the input is an index into them.
     generate : str
-        A function of the user's that returns the values, as ``file.py:function``.
+        The user's function that returns the values, as ``file.py:function``.
     """
 
     kind: str = ""
@@ -158,7 +158,7 @@ def is_kept_finite(
 
 
 def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
-    """Return the strategies that the values of an input can be drawn by."""
+    """Return the strategies by which the values of an input can be drawn."""
     known: tuple[str, ...] = STRATEGIES
     if rule is not None and rule.kind == SCALAR and rule.values:
         known = tuple(f"pick{n}" for n in range(len(rule.values)))
@@ -187,7 +187,7 @@ class GeneratedValues:
     file : str
         File of the function, relative to the workspace.
     line : int
-        0 where it is not known.
+        Line of the error in `file`; 0 if unknown.
     """
 
     data: str = ""
@@ -224,13 +224,13 @@ class InputSpec:
     position : int
         Index in the op's ``input_names``; it names the random stream (``input_<position>``).
     low, high : float or None
-        Range that the values are kept in, both ends included, from the op's schema.
+        Range of the values from the op's schema, both ends included.
     ends : int
-        Above 0: the ends of the range are put into the values, for the n-th time.
+        If n > 0, the ends of the range are inserted among the values, for the n-th time.
     rule : ValueRule or None
         Further rules of the schema for the values.
     given : GeneratedValues or None
-        The values, where the rule names a function that returns them and it was called.
+        The values, if the rule names a function that returns them and the function was called.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Decide verdicts by the extent of comparisons; only this module gives ``passed``.
+"""Decide verdicts from the number of compared elements; only this module gives ``passed``.
 
 `decide` alone gives that verdict, and refuses it where nothing was compared. The other functions
 define what counts as compared, in the outputs of a case and in the cases of an op. docs/oracle.md
@@ -54,11 +54,11 @@ class Compared:
     count : int
         Number of elements of the output.
     no_verdict : int
-        Elements that the tolerance, or an ``ignore`` policy, excludes from the judgement.
+        Number of elements that the tolerance, or an ``ignore`` policy, excludes from judgement.
     nan : int
-        Elements among the others that are NaN as expected.
+        Number of other elements that are NaN, as expected.
     finite_inputs : bool
-        The case feeds neither NaN nor Inf.
+        True if the inputs contain neither NaN nor Inf.
     """
 
     name: str
@@ -102,7 +102,7 @@ def of_outputs(failed: bool, outputs: Sequence[Compared]) -> tuple[Verdict, tupl
 
 @dataclass(frozen=True)
 class Elements:
-    """Numbers of elements that a case compared, as far as a tally counts them; see `Tally`."""
+    """The facts about a case's compared elements that `Tally` needs."""
 
     count: int = 0
     no_verdict: int = 0
@@ -151,10 +151,10 @@ class Tally:
     Attributes
     ----------
     counts : dict of Verdict to int
-        Cases.
+        Number of cases with each verdict.
     elements, no_verdict, finite : int
-        Numbers of output elements of all cases: all; without a verdict; judged by a finite expected
-        value.
+        Number of output elements in all cases: of all, of those without a verdict, and of those
+        judged by a finite expected value.
     empty : set of str or None
         Outputs that had no element in any case so far; None before the first case.
     constant : dict of str to float or None
@@ -167,8 +167,8 @@ class Tally:
     chosen : bool
         True if the inputs of all cases so far were chosen by somebody instead of drawn.
     sizes : int
-        Cases without a failure of which the sizes of the outputs were compared, and nothing else:
-        a dim of size 0 or the values of the inputs make them empty.
+        Number of cases without a failure in which only the sizes of outputs were compared, because
+        all outputs are empty.
     unjudged_code : str
         Names the code that none of the cases covers; empty if they cover all of it.
     """
@@ -191,7 +191,7 @@ class Tally:
         self.count(result.verdict, Elements.of(result))
 
     def count(self, verdict: Verdict, elements: Elements, *, chosen: bool = False) -> None:
-        """Count one more case, given only its figures.
+        """Count one more case, given its verdict and the facts in `elements`.
 
         Parameters
         ----------
@@ -254,13 +254,14 @@ class Tally:
 
     @property
     def unjudged(self) -> float:
-        """Return the share of the output elements without a verdict."""
+        """Return the fraction of output elements without a verdict."""
         return self.no_verdict / self.elements if self.elements else 0.0
 
     def verdict(self) -> tuple[Verdict, str]:
         """Return the verdict on all cases, and the reason if it is inconclusive.
 
-        Any failure fails them, then any error; cases that were all skipped are skipped.
+        Any failed case gives ``failed``; else any error gives ``error``. If all cases were skipped,
+        the verdict is ``skipped``.
         """
         if self.counts.get(Verdict.FAILED):
             return decide(True, self.finite), ""

@@ -1,4 +1,4 @@
-"""Python clients of the daemon: they need numpy, and nothing of gpuemu-flow's engine."""
+"""Python clients of the daemon. They need numpy, but no part of gpuemu-flow's engine."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return names of the package, whose modules load numpy only when one is asked for."""
+    """Return a name of the package; import its module, and thus numpy, only then."""
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,8 +21,8 @@ def checked_arguments(given: Mapping[str, Json]) -> dict[str, Json]:
     Raises
     ------
     ClientError
-        ``client-bad-tolerance`` as `check_tolerance`, ``client-not-finite`` for another argument
-        that is NaN or infinite.
+        ``client-bad-tolerance``, see `check_tolerance`; ``client-not-finite`` if another argument
+        is NaN or infinite.
     """
     for name, value in given.items():
         if name in TOLERANCES:
@@ -36,8 +36,8 @@ def checked_arguments(given: Mapping[str, Json]) -> dict[str, Json]:
 def check_tolerance(name: str, value: Any) -> None:
     """Raise ClientError ``client-bad-tolerance`` unless a value is None or a finite number.
 
-    A number in text is refused here. The daemon cannot refuse it, since published clients send
-    every argument as text.
+    Text such as ``"1e-3"`` is refused, too. The daemon has to accept it, since published clients
+    send every argument as text.
     """
     if value is None:
         return
@@ -66,8 +66,8 @@ def one_per_case(
     Raises
     ------
     ClientError
-        ``client-outputs-count`` where there is not one output per case, ``client-not-a-case`` for
-        an item that is neither a case nor a seed.
+        ``client-outputs-count`` if the numbers of cases and outputs differ; ``client-not-a-case``
+        for an item that is neither a case nor a seed.
     """
     for name, given in (("cases", cases), ("outputs", outputs)):
         if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
@@ -85,7 +85,7 @@ def _case_or_seed(given: Any, what: str) -> TestCase | int:
     if isinstance(given, TestCase):
         return given
     if isinstance(given, Integral) and not isinstance(given, bool):
-        return int(given)  # numpy's integers are none that a request can hold
+        return int(given)  # JSON cannot encode numpy's integers
     kind = type(given)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     hint = "give cases of get_test_batch, gpuemu_flow.client.TestCase(seed=…, inputs=…), or seeds"

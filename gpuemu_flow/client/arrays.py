@@ -17,13 +17,13 @@ from gpuemu_flow.types import DTYPES
 Names = Callable[["np.dtype[Any]"], "str | None"]
 
 MAX_NESTED = 64
-"""Lists within lists that are looked into: numpy's most dimensions."""
+"""Largest depth of nested lists to examine: the largest number of dimensions in numpy."""
 
 
 def as_array(
     value: Any, name: str, dtype: str | None = None, *, known: Names = dtype_name
 ) -> NDArray[Any]:
-    """Return one tensor on the CPU, of a dtype that the protocol has.
+    """Convert one tensor to a numpy array with a dtype of the protocol.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ def as_array(
     dtype : str, optional
         Dtype to convert to.
     known : callable
-        Tells which dtypes are accepted; arrays that are not sent may have others than the
-        protocol's.
+        Returns the name of an accepted dtype, else None. Arrays that are not sent may have dtypes
+        that the protocol lacks.
 
     Raises
     ------
     ClientError
-        ``client-not-a-tensor``, ``client-several-tensors`` for a tuple or list of tensors, which
-        would be stacked to one of another rank.
+        ``client-not-a-tensor``; ``client-several-tensors`` for a tuple or list of tensors, which
+        numpy would stack.
     """
     if holds_tensors(value):
         text = f"{name!r} is a {type(value).__name__} with tensors in it, which would be stacked"
@@ -79,17 +79,17 @@ def _as_numpy(value: Any) -> NDArray[Any]:
 
 
 def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
-    """Convert a PyTorch tensor: detached, on the CPU, dense, with lazy negation resolved.
+    """Convert a PyTorch tensor to a numpy array: detach it, copy it to the CPU, make it dense.
 
-    numpy has no bfloat16 and no float8, and PyTorch does not know the types that we use for them,
-    so their bits are passed on.
+    numpy has no bfloat16 and float8. The types that we use for them are unknown to PyTorch, so
+    such tensors are converted bit by bit.
     """
     if value.is_quantized or value.is_nested:
         raise TypeError("it is a quantized or nested tensor; send what it stands for")
     tensor = value.detach().cpu()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    # Before anything looks at the bits: the sign of such a view is not in them.
+    # Resolve lazy negation before using the bits, which do not contain the sign.
     tensor = tensor.resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     if name in ML_DTYPES_NAMES:
@@ -114,7 +114,7 @@ def as_arrays(
 def elements_changed(
     before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]
 ) -> dict[str, int]:
-    """Count the elements of each array that an op changed, by name; NaN that stays is no change."""
+    """Count the elements of each array that an op changed; an unchanged NaN does not count."""
     found = {}
     for name, array in before.items():
         now = after[name]
@@ -129,12 +129,12 @@ def elements_changed(
 
 
 def output_fields(output: Any, dtype: str | None = None) -> dict[str, Any]:
-    """Return the fields of a request that hold an output: one tensor, or several by name.
+    """Return the fields of a request that contain the output, or all outputs by name.
 
     Raises
     ------
     ClientError
-        ``client-several-outputs`` for a tuple or list of tensors, which would be stacked to one.
+        ``client-several-outputs`` for a tuple or list of tensors, which numpy would stack.
     """
     if isinstance(output, Mapping):
         for name, one in output.items():
@@ -152,9 +152,9 @@ def _refuse_several(output: Any, what: str) -> None:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Tell whether a value is a tuple or list with a tensor in it, and not of plain numbers.
+    """Tell whether a value is a tuple or list that contains a tensor.
 
-    Only the first of several nested lists is examined, since they usually form a matrix of numbers.
+    Of nested lists, only the first is examined, since they usually form a matrix of numbers.
     """
     for _ in range(MAX_NESTED):
         if not isinstance(value, (tuple, list)) or not value:

@@ -26,7 +26,7 @@ _SUBMITTING: tuple[Callable[..., Any], ...] = (
     Client.submit_outputs,
 )
 THREADS = 64
-"""Calls at a time: each waits in a thread for its answer."""
+"""Largest number of calls at a time. Each call waits in a thread for its answer."""
 
 
 def _awaited(
@@ -35,7 +35,7 @@ def _awaited(
     """Return a method of `Client` as a coroutine, with its signature and documentation."""
 
     def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        # At once: neither the task that awaits it nor the thread that works has these frames.
+        # Look now: the awaiting task and the worker thread have other stack frames.
         caller = code_of_caller() if method in _SUBMITTING else None
         return self._run(functools.partial(method, self._client, *args, **kwargs), caller)
 
@@ -46,8 +46,8 @@ def _awaited(
 class AsyncClient:
     """A connection to the daemon of a workspace, for asyncio; an asynchronous context manager.
 
-    Parameters and methods are `Client`'s. Cancelling a call that takes long ends it in the daemon
-    too. Callables that are handed over (`run_op`, `on_progress`) are called in other threads.
+    Parameters and methods are those of `Client`. If a long call is cancelled, it ends in the
+    daemon, too. Callables (`run_op`, `on_progress`) are called in other threads.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; calls that are waiting fail."""
+        """Close the connection; calls in progress fail."""
         self._client.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

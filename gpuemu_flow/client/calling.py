@@ -18,18 +18,20 @@ OnProgress = Callable[[int, int], None]
 
 TIMEOUT_MS = 30_000
 BYTES_PER_MS = 1000
-"""Large tensors take longer to judge: the reference is run on them a few dozen times."""
+"""Bytes of tensors for which the time limit grows by 1 ms, since judging large tensors takes long.
+"""
 LONG_TIMEOUT_MS = 3_600_000
-"""For calls that run programs many times, unless a timeout is given."""
+"""Default time limit in ms of calls that run programs many times."""
 PROGRESS_SECONDS = 0.5
 
 
 class Calling:
-    """A connection, and the time that calls on it may take.
+    """Makes calls on a connection, with a time limit.
 
     Attributes
     ----------
     timeout_ms : int or None
+        Time limit of a call in milliseconds; None for a limit that depends on the call.
     """
 
     _connection: Connection
@@ -40,7 +42,7 @@ class Calling:
         return self._connection.exchange_messages(call, self.timeout_ms or patience)
 
     def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
-        """Make a call that may take long; cancel it in the daemon if it is interrupted here."""
+        """Make a call that may take long; if it is interrupted here, cancel it in the daemon."""
         request_id = str(call.request["request_id"])
         try:
             with self._watched(request_id, on_progress):
@@ -51,11 +53,11 @@ class Calling:
             raise
 
     def give_up(self, request_id: str) -> None:
-        """Cancel the request of that name in the daemon."""
+        """Cancel the request with this id in the daemon."""
         self._ask_about(calls.cancel(request_id))
 
     def _ask_about(self, call: Call[T]) -> T:
-        """Make a call about another call; start no daemon for it."""
+        """Make a call about a call in progress, without starting a daemon."""
         return self._connection.exchange_messages(call, self.timeout_ms or TIMEOUT_MS, start=False)
 
     @contextmanager

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 PLAIN = "contiguous"
 MAX_ERROR = 2000
-"""Characters of an exception's text that are sent."""
+"""Largest number of characters of an exception's text to send."""
 FUZZ_SHAPES: Mapping[str, Sequence[int]] = {
     "batch_sizes": (1, 2, 4, 8, 16, 32),
     "seq_lengths": (64, 128, 256, 512, 1024),
@@ -72,11 +72,11 @@ class Call(Generic[T]):
     Attributes
     ----------
     request : dict
-        As sent, except that tensors are still arrays.
+        The request, in which tensors are still arrays.
     expects : str
         Type of the reply.
     read : callable
-        Turns the reply into the result.
+        Converts the reply to the result.
     """
 
     request: Mapping[str, Any]
@@ -85,7 +85,7 @@ class Call(Generic[T]):
 
 
 def seed_or_new(seed: int | None) -> int:
-    """Return the seed, or one from the clock if None is given, as the published client does."""
+    """Return the seed; if it is None, take a seed from the clock, like the published client."""
     return time.time_ns() & ((1 << 64) - 1) if seed is None else seed
 
 
@@ -121,7 +121,7 @@ def validate(
     client: Mapping[str, Json] | None = None,
     modified: Mapping[str, int] | None = None,
 ) -> Call[ValidationResult]:
-    """Make the request to judge an output, as that of the case with `seed` if given.
+    """Make the request to judge an output; with `seed`, as the output for that case.
 
     Parameters
     ----------
@@ -129,13 +129,13 @@ def validate(
     client : mapping, optional
         Description of the submitting process and of its code; see `identity`.
     modified : mapping of str to int, optional
-        Elements that the op changed in its inputs, by input; an extension of protocol v1.
+        Number of elements that the op changed in each input; an extension of protocol v1.
 
     Raises
     ------
     ClientError
-        ``client-no-output`` without an output, ``client-several-outputs`` for several without
-        names.
+        ``client-no-output`` if the output is None; ``client-several-outputs`` for several outputs
+        without names.
     """
     if output is None:
         raise ClientError(Problem("client-no-output", f"there is no output of {op_name} to judge"))
@@ -171,8 +171,8 @@ def submit_outputs(
     Raises
     ------
     ClientError
-        ``client-no-output`` where an output is None, ``client-several-outputs`` where it is
-        several without names.
+        ``client-no-output`` if an output is None; ``client-several-outputs`` for several outputs
+        without names.
     """
     submitted = []
     for seed, inputs, output in cases:
@@ -219,7 +219,7 @@ def raised(
 
 
 def nbytes(value: Any) -> int:
-    """Count the bytes of the tensors in a request."""
+    """Return the total size in bytes of the tensors in a request."""
     if isinstance(value, (str, int)):
         return 0
     if isinstance(value, Mapping):
@@ -267,7 +267,7 @@ def fuzz_config(
     layouts: Sequence[str],
     op_schema: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
-    """Combine the settings that decide a sequence of cases."""
+    """Combine the settings that determine a sequence of cases."""
     config: dict[str, Json] = {
         "seed": seed,
         "shape_options": {
@@ -329,7 +329,7 @@ def progress(request_id: str) -> Call[tuple[int, int]]:
 
 
 def cancel(request_id: str) -> Call[None]:
-    """Make the request that cancels another one."""
+    """Make the request that cancels another request."""
     return Call({"type": "Cancel", "request_id": request_id}, "Ok", _nothing)
 
 
@@ -381,7 +381,7 @@ def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
 def _about_cases(
     kind: str, op_name: str, config: Mapping[str, Json], *, own_dtypes: bool, own_cases: bool = True
 ) -> dict[str, Json]:
-    """Return a request for cases, by the op's own schema if it has one and `config` has none."""
+    """Return a request for cases. They follow the op's schema if it has one and `config` none."""
     return {
         "type": kind,
         "op_name": op_name,
@@ -490,7 +490,7 @@ def shutdown() -> Call[None]:
 
 
 def op_name_of(op_name: str | None, kwargs: dict[str, Json]) -> str:
-    """Return the op's name, which may be given as ``op``; take ``op`` out of `kwargs`."""
+    """Return the op's name. If it was passed as ``op``, remove that from `kwargs`."""
     name = kwargs.pop("op", None) if op_name is None else op_name
     if not isinstance(name, str):
         raise ClientError(Problem("client-no-name", "the op's name is missing"))

@@ -1,8 +1,8 @@
-"""A client's connection: finds or starts its workspace's daemon, sends and receives.
+"""Find or start the workspace's daemon, and exchange messages with it.
 
-Threads may share a connection: each call under way has a socket. Each socket begins with a ping,
-whose answer says whether the daemon is of the right workspace, since after a daemon's end another
-may listen at its path. A process that was forked connects anew.
+Threads may use the same connection, since each call in progress has its own socket. The first
+message on each socket is a ping. Its answer shows whether the daemon serves the right workspace,
+since another daemon may have taken over the path. A forked process makes new connections.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ class Connection:
     Parameters
     ----------
     socket_path : str or Path or None
-        None finds the daemon of the workspace that the current folder belongs to.
+        Socket of the daemon; None to find the daemon of the workspace.
     workspace : str or Path or None
-        A folder of that workspace instead of the current one, or its configuration file.
+        A folder of the workspace, or its configuration file; None for the current folder.
     autostart : bool
-        Start a daemon for the workspace when none runs.
+        True to start a daemon for the workspace if none runs.
     environ : mapping
 
     Raises
     ------
     ClientError
-        ``client-no-workspace``: there is none in the folder given, or ``GPUEMU_CONFIG`` names a
-        file that is not there.
+        ``client-no-workspace`` if the given folder is in no workspace, or ``GPUEMU_CONFIG`` names a
+        file that does not exist.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class Connection:
         _connections.add(self)
 
     def start_anew(self) -> None:
-        """Drop the parent's connection, in a process that was just forked.
+        """Drop the parent's connection and locks, in a process that was just forked.
 
-        Another thread of the parent may have held a lock.
+        Another thread of the parent may have held a lock at that time.
         """
         self._lock = threading.Lock()
         self._start_lock = threading.Lock()
@@ -193,15 +193,15 @@ class Connection:
         raise ClientError(Problem("client-bad-reply", f"the daemon answered wrongly: {reason}"))
 
     def exchange_messages(self, call: Call[T], timeout_ms: int, *, start: bool = True) -> T:
-        """Send a call once and wait for its result, connecting first where needed.
+        """Connect if needed, send a call once, and wait for its result.
 
         Parameters
         ----------
         call : Call
         timeout_ms : int
-            Milliseconds for the exchange, after the connection is made.
+            Time limit of the exchange in milliseconds, without the time to connect.
         start : bool
-            False: start no daemon for this call.
+            False to start no daemon for this call.
 
         Raises
         ------
@@ -219,7 +219,7 @@ class Connection:
         return self.read(call, answer, exchange)
 
     def _begin(self, timeout_ms: int, *, start: bool) -> PlainContext:
-        """Return an exchange with a daemon of the right workspace, which may have to be started."""
+        """Begin an exchange with the workspace's daemon; start the daemon if needed."""
         if self._process != os.getpid():  # forked in a way that Python did not see
             self.start_anew()
         found = self._reach(timeout_ms)
@@ -259,7 +259,7 @@ class Connection:
     def _start(self, timeout_ms: int) -> PlainContext | DaemonUnreachableError:
         """Start the workspace's daemon and begin an exchange with it.
 
-        Where another process has just started one, or the last one is still ending, this waits.
+        Wait if another process is starting a daemon, or if the previous daemon is still ending.
         """
         assert self._config is not None  # noqa: S101 - for the type checker
         root = self._config.parent
@@ -285,7 +285,7 @@ class Connection:
         Returns
         -------
         Exchange or None
-            For tensors that are passed as files.
+            Folder for passing tensors as files; None if the daemon cannot use it.
 
         Raises
         ------
@@ -311,10 +311,10 @@ class Connection:
         return None
 
     def _require_workspace(self, pong: Mapping[str, Json], config: Path) -> None:
-        """Raise an error if the daemon judges by another configuration than this client's.
+        """Raise an error if the daemon uses another configuration than this client.
 
-        A daemon at a socket that the caller named passes if its workspace's path does not exist
-        here: it may run in another container.
+        If the caller named the socket, and the daemon's workspace does not exist on this side,
+        no error is raised: the daemon may run in another container.
         """
         root = pong.get("workspace")
         if self._named is not None and (root is None or not Path(root).exists()):
@@ -333,7 +333,7 @@ class Connection:
 
 
 def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
-    """Return the error that callers see for an exchange that failed."""
+    """Convert the error of a failed exchange to the error that callers get."""
     if isinstance(error, TransportTimeout):
         return RequestTimeoutError(
             Problem(
@@ -354,7 +354,7 @@ def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
 
 
 def _fitting(path: Path) -> Path:
-    """Return a socket's path, or raise ClientError where it is too long."""
+    """Return a socket's path; raise ClientError if it is too long."""
     if not fits(path):
         raise ClientError(
             Problem(
@@ -367,12 +367,14 @@ def _fitting(path: Path) -> Path:
 
 
 def _config_of(workspace: str | Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the configuration that a client's daemon must judge by.
+    """Return the path of the configuration that the client's daemon must use.
+
+    The result is None if `workspace` is None and the current folder is in no workspace.
 
     Parameters
     ----------
     workspace : str or Path or None
-        A folder or a configuration; None for the current folder, which may be in no workspace.
+        A folder of the workspace, or its configuration file; None for the current folder.
 
     Raises
     ------

@@ -24,7 +24,7 @@ _KEYS = ("inputs", "kwargs", "output", "result")
 
 
 class KeptInputs:
-    """Copies of tensors, made before an op runs that may change them in place."""
+    """Copies of tensors, made before running an op that may change the tensors in place."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self._kept: dict[str, tuple[Any, NDArray[Any]]] = {}
@@ -37,9 +37,9 @@ class KeptInputs:
                 self._kept[name] = tensor, copy
 
     def compare(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the inputs as the op was given them, and how many elements of each it changed.
+        """Return the original inputs, and the number of elements of each that the op changed.
 
-        Inputs of which there is no copy are returned as they are.
+        Inputs without a copy are returned unchanged.
         """
         given: dict[str, Any] = {}
         before: dict[str, NDArray[Any]] = {}
@@ -60,15 +60,15 @@ class ValidationContext:
     Attributes
     ----------
     inputs : dict of str to tensor
-        The reference is run on copies of these tensors, made when the context was entered, so that
-        it sees what the op saw if the body changes a tensor in place. Inputs that the body puts
-        here are taken as they are when the context is left.
+        Inputs for the reference. Tensors that are present at the start are copied then, so that the
+        reference gets the original values if the body changes a tensor in place. Tensors that the
+        body adds are used as they are at the end.
     kwargs : dict
-        For the reference; ``atol``, ``rtol`` and ``precision`` say how to judge.
+        Arguments for the reference, and the settings ``atol``, ``rtol`` and ``precision``.
     output : tensor, or mapping of name to tensor
         The output; None until the body sets it.
     result : ValidationResult or None
-        Set when the context has been left.
+        The result; None until the context is left.
     """
 
     def __init__(self, inputs: Mapping[str, Any], kwargs: Mapping[str, Json]) -> None:
@@ -107,15 +107,17 @@ def validate_op(
     Parameters
     ----------
     client_or_op : Client or str
-        A client and then the op's name; or the name alone, for the workspace of the current folder.
+        A client, followed by the op's name; or only the op's name, which uses a client for the
+        workspace of the current folder.
     inputs : mapping of name to tensor
-        The body may change them in place if the op's `mutates` names them; any other change is a
-        failure, ``InputModified``. More may be put into the context's `inputs`.
+        Inputs of the op. The body may change an input in place only if the op's `mutates` names it;
+        any other change is a failure ``InputModified``. The body may add inputs to the context's
+        `inputs`.
     raise_on_failure : bool
-        False: look at the context's `result` yourself.
+        False to raise no ValidationError; then check the context's `result`.
     **kwargs
-        As in `Client.validate_op`: for the reference, or ``atol``, ``rtol``, ``precision``,
-        ``seed``, ``dtype``.
+        ``atol``, ``rtol``, ``precision``, ``seed``, ``dtype``, and arguments for the reference; see
+        `Client.validate_op`.
 
     Raises
     ------
@@ -148,7 +150,7 @@ def validate_op(
 
 
 def submission(op_name: str, context: ValidationContext, output: Any) -> Call[ValidationResult]:
-    """Make the call that judges an output of the body of a context."""
+    """Make the call that submits a context's output."""
     inputs, modified = context.kept.compare(context.inputs)
     kwargs = dict(context.kwargs)
     return calls.validate(
@@ -164,7 +166,7 @@ def submission(op_name: str, context: ValidationContext, output: Any) -> Call[Va
 
 
 def failed(result: ValidationResult) -> ValidationError:
-    """Return the exception for a result that did not pass; its text names the first reasons."""
+    """Return the exception for a result that did not pass; its text lists the first reasons."""
     reasons = [failure.message for failure in result.failures[:SHOWN_FAILURES]]
     left = len(result.failures) - len(reasons)
     if left > 0:

@@ -1,4 +1,4 @@
-"""Errors between a client and its daemon, each with a hint on the fix."""
+"""Errors of a client's calls, each with a hint on how to fix it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SLUGS = {
 
 
 class ClientError(FlowError):
-    """A call that gave no result.
+    """A call failed without a result.
 
     Attributes
     ----------
     code : str
-        The daemon's own code, such as ``OpNotFound``; empty when it did not answer.
+        The daemon's error code, such as ``OpNotFound``; empty if the daemon did not answer.
     """
 
     def __init__(self, problem: Problem, code: str = "") -> None:
@@ -34,11 +34,11 @@ class ClientError(FlowError):
 
 
 class NoOutputError(ClientError, ValueError):
-    """Error of a ``validate_op`` context that was left without an output."""
+    """The body of a ``validate_op`` context set no output."""
 
 
 class ValidationError(AssertionError):
-    """Error of an output that did not pass.
+    """An output did not pass.
 
     Attributes
     ----------
@@ -51,50 +51,50 @@ class ValidationError(AssertionError):
 
 
 class DaemonUnreachableError(ClientError):
-    """Error of a daemon that does not answer; ``ConnectionError`` is its documented name."""
+    """The daemon does not answer. The documented name of this class is ``ConnectionError``."""
 
 
 ConnectionError = DaemonUnreachableError  # noqa: A001 - the documented name
 
 
 class OtherWorkspaceError(DaemonUnreachableError):
-    """Error of a daemon that serves another workspace than the client's."""
+    """The daemon serves another workspace than the client's."""
 
 
 class VersionMismatchError(ClientError):
-    """Error of a daemon that speaks another version of the protocol."""
+    """The daemon uses another version of the protocol."""
 
 
 class RequestTimeoutError(ClientError):
-    """Error of a daemon that did not answer in time."""
+    """The daemon did not answer in time."""
 
 
 class TransportError(Exception):
-    """Error of a message that could not be exchanged; callers see a `ClientError` instead."""
+    """A message could not be exchanged. Callers get a `ClientError` instead."""
 
 
 class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchange
-    """Error of an exchange without an answer in time."""
+    """An exchange got no answer in time."""
 
 
 class TransportUnreached(TransportError):  # noqa: N818
-    """Error of a path at which nobody listens; nothing was sent."""
+    """No daemon listens at the path; nothing was sent."""
 
 
 class TransportFull(TransportError):  # noqa: N818
-    """Error of a daemon that lets no more connections in; nothing was sent."""
+    """The daemon accepts no more connections; nothing was sent."""
 
 
 class TransportLost(TransportError):  # noqa: N818
-    """Error of a connection that was closed, or on which the other side broke the protocol."""
+    """The connection was closed, or the other side violated the protocol."""
 
 
 class TransportEnded(TransportLost):
-    """Error of a connection that the other side closed."""
+    """The other side closed the connection."""
 
 
 class TransportClosed(TransportLost):
-    """Error of connections that this side closed before anything was sent."""
+    """This side closed the connections before anything was sent."""
 
 
 def refused(code: str, message: str) -> ClientError:

@@ -1,4 +1,4 @@
-"""Identity of a client: this process, and the state of the code whose outputs it submits."""
+"""Describe a client: its process, and the version of the code whose outputs it submits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ os.register_at_fork(
 
 
 def about_me() -> dict[str, Json]:
-    """Describe this client for a submission: a random id of the process, its name and place."""
+    """Describe this process for a submission: random id, name, process id, host and user."""
     pid = os.getpid()
     if pid not in _process:  # a forked child is another client
         _process[pid] = secrets.token_hex(8)
@@ -79,7 +79,7 @@ def code_of(function: Callable[..., Any]) -> dict[str, Json]:
 
 
 CALLER: ContextVar[dict[str, Json] | None] = ContextVar("gpuemu_caller", default=None)
-"""Code that `code_of_caller` names in a thread that has none of the caller's frames."""
+"""Result of `code_of_caller` in a thread whose stack does not contain the caller."""
 
 
 def code_of_caller() -> dict[str, Json]:
@@ -97,7 +97,7 @@ def code_of_caller() -> dict[str, Json]:
 
 @functools.lru_cache(maxsize=16 * MAX_FILES)
 def is_own(path: str | None) -> bool:
-    """Tell whether a file is the user's: not ours, Python's or an installed package's."""
+    """Tell whether a file is user code: not part of Python, of this or an installed package."""
     if not path or path.startswith(_NOT_OWN):
         return False
     return not any(folder in path for folder in _INSTALLED)
@@ -148,7 +148,7 @@ def _of_namespace(
 
 
 def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
-    """List the modules that names of a namespace stand for, or that their values come from."""
+    """List the modules in a namespace, and the modules in which its other values are defined."""
     modules: dict[int, ModuleType] = {}
     homes = dict[str, None]()
     for value in list(names.values()):
@@ -166,7 +166,7 @@ def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
 def _described(
     origin: str, digests: tuple[tuple[str, str], ...], folder: str, source: str
 ) -> dict[str, Json]:
-    """Return the description of a file and of its imports, shared between calls and read-only.
+    """Return the description of a file and its imports. It is cached and must not be changed.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def _described(
     digests : tuple of (str, str)
         Files and their digests, sorted.
     folder : str
-        The current one, if a name is relative; the cache tells descriptions apart by it.
+        The current folder if a path is relative, else empty. It is only part of the cache key.
     source : str
         Code that is in no file.
     """
@@ -191,9 +191,9 @@ _digests: dict[str, tuple[object, str | None]] = {}
 
 
 def _file_digest(path: str, names: Mapping[str, Any]) -> str | None:
-    """Return the digest that a file had at the first call, when it was imported.
+    """Return the digest of a file at the first call for its module, soon after the import.
 
-    A reloaded module has another ``__spec__``, and the present digest of its file.
+    A reloaded module has a new ``__spec__``, for which the file is read again.
     """
     loaded = names.get("__spec__")
     known = _digests.get(path)

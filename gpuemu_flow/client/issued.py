@@ -1,4 +1,4 @@
-"""The newest cases that a client was given, so that it may submit by op and seed alone."""
+"""Remember the newest cases of a client, so that it can submit outputs by op and seed only."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ REMEMBERED_CASES = 256
 class IssuedCases:
     """The newest cases of a client, by op and seed.
 
-    Threads share it without a lock, which a fork would leave held in the child: each step is one
-    operation of a dict.
+    Thread-safe without a lock, which could remain held after a fork: each step is one operation of
+    a dict.
     """
 
     def __init__(self) -> None:
         self._cases: OrderedDict[tuple[str, int], TestCase] = OrderedDict()
 
     def remember(self, op_name: str, cases: Sequence[TestCase]) -> None:
-        """Remember cases in place of the oldest."""
+        """Store cases, and drop the oldest ones above the limit."""
         for case in cases:
             self._cases[op_name, case.seed] = case
             if len(self._cases) > REMEMBERED_CASES:

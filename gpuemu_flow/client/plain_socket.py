@@ -1,9 +1,8 @@
-"""The transport's request protocol on a socket of Python's own.
+"""The transport's request protocol, implemented with Python's sockets.
 
-A request needs little of that protocol: a greeting of 8 bytes, then frames that hold a length, the
-request's number and the message. The transport library would pass each of them between threads of
-its own, which doubles a client's CPU time, and it aborts children forked by a process that has used
-it.
+A request needs only a small part of the protocol: a greeting of 8 bytes, then frames with a length,
+the request's number and the message. The transport library would pass messages between its threads,
+which doubles a client's CPU time. It also aborts forked children of a process that has used it.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from gpuemu_flow.client.errors import (
 CONNECT_MILLISECONDS = 5000
 REFUSED_SECONDS = 0.1  # as often as the transport itself tries to connect again
 MOST_IDLE = 4
-"""Connections that are kept for later exchanges: each takes one of the daemon's places."""
+"""Largest number of idle connections to keep. Each counts toward the daemon's limit."""
 _GREETING = struct.Struct(">4sHH")
 _FRAME = struct.Struct(">BQI")
-"""Kind of the frame, bytes that follow the length, number of the request."""
+"""Kind of the frame, number of bytes after the length, number of the request."""
 _NUMBER_SIZE = 4  # is counted as a part of the message
 _MAGIC = b"\x00SP\x00"
 _REQUEST, _REPLY = 0x30, 0x31
 _LAST = 0x80000000  # marks the last number of a chain of them
 _SHORT = 1 << 16
-"""Bytes up to which a message, as most are, is sent and read by one call of the system."""
+"""Largest size in bytes of messages that are sent and read by a single system call."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Opening:
     data : bytes
         The message; may be sent any number of times.
     read : callable
-        Turns its answer into the connection's `PlainContext.met`, or raises to refuse it.
+        Converts the answer to the connection's `PlainContext.met`; raises an error to refuse it.
     """
 
     data: bytes
@@ -83,13 +82,13 @@ class PlainSocket:
         Raises
         ------
         TransportUnreached
-            Nobody listens.
+            No process listens at the path.
         TransportFull
-            The daemon lets no more clients in.
+            The daemon accepts no more clients.
         TransportTimeout
-            The opening had no answer.
+            The opening got no answer in time.
         TransportLost
-            The socket was closed, or what listens is no daemon.
+            The socket was closed, or the listening process is not a daemon.
         """
         return PlainContext(self, self._take(timeout_ms), timeout_ms)
 
@@ -124,9 +123,9 @@ class PlainSocket:
                     self._changed.wait(REFUSED_SECONDS)
 
     def _open(self) -> _Connection | None:
-        """Return a new connection on which the daemon has answered; None if it is full.
+        """Return a new connection on which the daemon has answered; None if the daemon is full.
 
-        A daemon that is full hangs up after it has let a connection in, or leaves it in its queue.
+        A full daemon either closes a new connection at once or leaves it in the queue.
         """
         connection = _Connection()
         kept = False
@@ -153,7 +152,7 @@ class PlainSocket:
         return connection
 
     def give_back(self, connection: _Connection) -> None:
-        """Put back a connection whose exchange has succeeded, or was not begun."""
+        """Return a connection to the pool after its exchange succeeded or was not begun."""
         with self._changed:
             self._busy.discard(connection)
             if not self._closed and len(self._idle) < MOST_IDLE:
@@ -176,7 +175,7 @@ class PlainSocket:
             connection.close()
 
     def retire(self) -> None:
-        """Begin no more exchanges; those under way go on."""
+        """Begin no more exchanges; exchanges in progress continue."""
         with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -185,7 +184,7 @@ class PlainSocket:
             connection.close()
 
     def close(self) -> None:
-        """Close the connections; exchanges under way fail."""
+        """Close the connections; exchanges in progress fail."""
         self.retire()
         with self._changed:
             for connection in self._busy:
@@ -204,7 +203,7 @@ class PlainContext:
 
     @property
     def met(self) -> Any:
-        """Return the result of the connection's opening; None once the answer was received."""
+        """Return the result of the connection's opening; None after the answer is received."""
         return None if self._connection is None else self._connection.met
 
     def send(self, data: bytes) -> None:
@@ -305,7 +304,7 @@ class _Connection(socket.socket):
         self._greeted = True
 
     def _message(self, deadline: float) -> tuple[int, bytes | bytearray]:
-        """Read one message: the number of its request, and its text."""
+        """Read one message; return the number of its request, and its content."""
         self._wait(deadline)
         begin = self.recv(_SHORT)
         if len(begin) < _FRAME.size:
@@ -330,7 +329,7 @@ class _Connection(socket.socket):
         return number, answer
 
     def _fill(self, space: memoryview, deadline: float) -> None:
-        """Read as many bytes as there is space for."""
+        """Read bytes until `space` is full."""
         while space:
             self._wait(deadline)
             read = self.recv_into(space)
@@ -339,7 +338,7 @@ class _Connection(socket.socket):
             space = space[read:]
 
     def _wait(self, deadline: float) -> None:
-        """Limit the next operation to the time that is left."""
+        """Set the socket's timeout to the time left until the deadline."""
         if self._process != os.getpid():  # a handler of a signal forked in the middle of it
             raise TransportLost("the answer is the parent process's")
         left = deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""Names of long requests, by which they are followed and cancelled."""
+"""Ids of long requests, with which clients query the progress or cancel."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
 
 
 def new_id() -> str:
-    """Return a name for a request, by which it can be followed and cancelled."""
+    """Return a new id for a request, to query its progress or to cancel it."""
     return REQUEST_ID.get() or secrets.token_hex(16)

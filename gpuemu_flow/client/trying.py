@@ -1,4 +1,4 @@
-"""Run an op of the client's process on one case, and make the request that submits it."""
+"""Run an op in the client's process on one case, and make the request that submits its output."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def try_op(
     Call
         Submits the output and the changes to the inputs, or the exception that the op raised.
     ValidationResult or None
-        The result of an op that raised, for a daemon that wants an output.
+        The result of an op that raised an exception, for daemons that accept no exceptions; None if
+        the op returned an output.
     """
-    # What is submitted must be what the case was, whatever the op does to its arrays.
+    # Submit the original inputs, even if the op changes its arrays.
     given = case.fresh_inputs()
     arrays = dict(given)
     about: dict[str, Any] = {"seed": case.seed, "client": client}

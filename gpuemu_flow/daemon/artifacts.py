@@ -42,12 +42,13 @@ _KINDS = {
     "forbidden-instruction": "ForbiddenPatternFound",
 }
 _HEADER = ".version 8.0 .target sm_80 .address_size 64 "
-"""For the bare entries that the protocol's pages show; on their first line, so that lines hold."""
+"""Put before PTX without a header, as in the protocol's pages. It adds no line, so that line
+numbers stay correct."""
 _SPILLS = ("ld.local", "st.local")
 
 
 def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``LintKernel``: lint every kernel of the text, or only the one that is named."""
+    """Answer ``LintKernel``: lint all kernels of the PTX text, or only the named one."""
     text, name = fields.string("ptx_content"), fields.optional_name("kernel_name")
     config = service.configured().workspace.config
     if ".version" not in text and ".entry" in text:
@@ -70,7 +71,10 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView, str]]:
-    """Return the kernels of a text with their names."""
+    """Return the kernels to lint, each with the name to report it by.
+
+    A text's only kernel is taken for the named one even if it has another name.
+    """
     if name is None:
         return [(view, view.name) for view in views]
     named = [view for view in views if view.name == name]
@@ -92,13 +96,13 @@ def _launches(config: Config) -> dict[str, KnownLaunch]:
 
 
 def _policy(config: Config, name: str) -> KernelPolicy:
-    """Return a configured kernel's limits, else those of ``[policies]``."""
+    """Return the limits for a kernel: its own if it is configured, else those of ``[policies]``."""
     kernel = next((k for k in config.kernels if k.name == name), None)
     return kernel_policy(config.policies, kernel)
 
 
 def _metrics(name: str, metrics: KernelMetrics) -> ArtifactMetrics:
-    """Return the protocol's counts of a kernel, together with our own figures."""
+    """Convert a kernel's metrics to the protocol's, extended by figures that it lacks."""
     spills = sum(count for opcode, count in metrics.opcodes.items() if opcode.startswith(_SPILLS))
     return ArtifactMetrics(
         kernel_name=name,
@@ -133,7 +137,7 @@ def _lint_result(
 
 
 def lint_of_run(service: Service, record: KernelRecord) -> dict[str, Json]:
-    """Store the figures of a kernel of a run's report, and return them as ``LintResult``."""
+    """Store the metrics of a kernel that a CI run linted, and return its ``LintResult``."""
     figures = record.metrics
     metrics = ArtifactMetrics(
         kernel_name=record.name,

@@ -21,15 +21,15 @@ MAX_ISSUED = 50_000
 
 @dataclass(frozen=True)
 class Issued:
-    """One case that a client was given.
+    """A case that was handed out to a client.
 
     Attributes
     ----------
     case : Case
     shape : tuple of int
-        The one shape that stands for the whole case on the wire.
+        The single shape that the protocol gives for the whole case.
     fuzz_config : JSON
-        Configuration that the case was made from.
+        Configuration from which the case was made.
     digest : str
         Digest of the inputs as they were sent; see `digest_of`.
     """
@@ -41,7 +41,7 @@ class Issued:
 
 
 def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
-    """Return the sha256 of tensors: of names, dtypes, shapes and elements in C order."""
+    """Return the sha256 of tensors: their names, dtypes, shapes, and elements in C order."""
     found = hashlib.sha256()
     for name, array in sorted(inputs.items()):
         found.update(repr((name, array.dtype.name, array.shape)).encode())
@@ -67,12 +67,12 @@ class IssuedCaseStore:
         self._lock = threading.Lock()
 
     def add(self, op: str, maker: Mapping[str, Json], issued: Sequence[tuple[int, Issued]]) -> None:
-        """Remember cases and their numbers; forget the oldest beyond the limit.
+        """Store cases and their numbers; drop the oldest from memory beyond the limit.
 
         Parameters
         ----------
         maker : mapping
-            Recipe of the cases, in the form of `making.CaseMaker.to_json`.
+            Recipe of the cases, as `making.CaseMaker.to_json` returns it.
         """
         made_from = digest_json(maker)
         records: list[tuple[str, Json]] = [(f"maker:{made_from}", dict(maker))]

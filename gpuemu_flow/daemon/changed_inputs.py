@@ -14,16 +14,16 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def changed_elements(sent: Arrays, submitted: Arrays) -> dict[str, int]:
-    """Count the elements of each input that differ from those that were handed out.
+    """Count, for each input, the elements that differ from the handed-out ones.
 
-    A client may convert the inputs to another dtype before it runs its op, so an input of another
-    dtype is compared with the handed-out one converted to that dtype.
+    A client may convert the inputs before it runs its op. Therefore, the handed-out input is
+    converted to the dtype of the submitted one before they are compared.
 
     Returns
     -------
     dict of str to int
-        Only inputs with differing elements. Empty, too, where the inputs have other names or shapes
-        than those that were handed out: no op has changed these in place.
+        Only inputs with differing elements. Also empty if names or shapes differ: the client then
+        submitted inputs of its own.
     """
     if {name: array.shape for name, array in sent.items()} != {
         name: array.shape for name, array in submitted.items()
@@ -34,7 +34,7 @@ def changed_elements(sent: Arrays, submitted: Arrays) -> dict[str, int]:
 
 
 def _count(sent: NDArray[Any], submitted: NDArray[Any]) -> int:
-    """Count differing elements; of equal dtypes compare the bits, else the values."""
+    """Count differing elements: compare bits if the dtypes are equal, else values."""
     if sent.dtype == submitted.dtype:
         width = max(1, sent.itemsize)
         differs = bytes_of(sent).reshape(-1, width) != bytes_of(submitted).reshape(-1, width)

@@ -1,4 +1,4 @@
-"""RunCi and GetCiSummary: the whole workspace, checked as ``gpuemu-flow ci`` checks it."""
+"""RunCi and GetCiSummary: check the whole workspace like ``gpuemu-flow ci``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ whose job did not ask for this run."""
 
 
 def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``RunCi``: bring everything up to date, in a process of its own that can be killed."""
+    """Answer ``RunCi``: check the workspace in a separate process, which can be killed."""
     quick = fields.flag("quick", default=False)
     jobs = fields.integer("parallel_jobs", 0, 1024, default=0)
     tag = fields.optional_name("baseline")

@@ -1,4 +1,4 @@
-"""The report that ``gpuemu-flow ci --format json`` prints, as far as the wire protocol needs it."""
+"""Read the parts of ``gpuemu-flow ci --format json`` reports that the wire protocol needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KERNEL = tuple(KernelRecord.__dataclass_fields__)
 
 @dataclass(frozen=True)
 class CiFailure:
-    """A failing case of the report.
+    """A failing case in a report.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class CiReport:
         )
 
     def summary(self) -> dict[str, Json]:
-        """Return the report's part of ``CiRunComplete``."""
+        """Return the fields of ``CiRunComplete`` that come from the report."""
         return {
             **self.counts,
             "failed": self.failed,

@@ -1,7 +1,7 @@
-"""Limit the connections of a daemon: which may stay, and which must be closed.
+"""Limit the connections of a daemon.
 
-A connection counts once a whole message of it came. Until then it is half-open: it does not count
-toward the limit, and is closed after `HALF_OPEN_SECONDS`, or when there are too many of its kind.
+A connection counts toward the limit once it has sent a whole message. Until then it is half-open,
+and is closed after `HALF_OPEN_SECONDS` or when its user has too many half-open connections.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ HALF_OPEN_SECONDS = 10.0
 """Seconds that a connection may stay open without a whole message."""
 MOST_HALF_OPEN = 256
 IDLE_SECONDS = 60.0
-"""Seconds without a request after which a connection is closed if another one waits."""
+"""Seconds without a request after which a connection is closed if another client waits."""
 OTHERS_SHARE = 4
 """Each user but the daemon's own may have at most this part of the connections: a quarter."""
 
 
 @dataclass
 class _Connection:
-    """One connection; `last` is the time of its latest message, or of its start if it sent none."""
+    """One connection. `last` is the time of its latest message, or else of its start."""
 
     user: int
     last: float
@@ -30,12 +30,12 @@ class _Connection:
 
 
 class ConnectionTable:
-    """All connections. Thread-safe.
+    """All connections of a daemon. Thread-safe.
 
     Parameters
     ----------
     most : int
-        Largest number of connections that count.
+        Largest number of connections that are not half-open.
     owner : int
         User id of the daemon.
     """
@@ -48,14 +48,14 @@ class ConnectionTable:
         self._refused = 0.0
 
     def enter(self, pipe: int, user: int, now: float) -> tuple[bool, list[int]]:
-        """Add a connection, unless there are too many.
+        """Add a connection if there is room for it.
 
         Returns
         -------
         allowed : bool
-            False if there are too many; the connection then has to be closed.
+            False if there is no room: the caller has to close the connection.
         evicted : list of int
-            Half-open connections that have to be closed instead.
+            Older half-open connections that the caller has to close.
         """
         with self._lock:
             if self._taken(user) >= self._share(user, self.most) or self._full():
@@ -65,7 +65,7 @@ class ConnectionTable:
             return True, self._too_many(user)
 
     def note_message(self, pipe: int, now: float) -> bool:
-        """Record that a connection sent a whole message; return False if it has to be closed."""
+        """Record a whole message of a connection; return False if the caller has to close it."""
         with self._lock:
             found = self._connections.get(pipe)
             if found is None:
@@ -86,13 +86,13 @@ class ConnectionTable:
             return not self._connections
 
     def user_of(self, pipe: int) -> int | None:
-        """Return the user id of a connection's other side; None when it has left."""
+        """Return the user id of a connection's client; None if the client has left."""
         with self._lock:
             found = self._connections.get(pipe)
             return None if found is None else found.user
 
     def overdue(self, now: float, is_busy: Callable[[int], bool]) -> list[int]:
-        """List connections to be closed: half-open for too long, or idle while others wait."""
+        """List connections to close: half-open for too long, or idle while clients are refused."""
         with self._lock:
             late = [
                 pipe

@@ -25,8 +25,8 @@ STOP_SECONDS = 15.0
 KILL_SECONDS = 5.0
 PING_MILLISECONDS = 3000
 REFUSED_SECONDS = 1.0
-"""Seconds within which a daemon that is full closes a new connection."""
-_GREETING = b"\x00SP\x00\x00\x30\x00\x00"  # of the transport: a requester
+"""Seconds within which a daemon that accepts no more clients closes a new connection."""
+_GREETING = b"\x00SP\x00\x00\x30\x00\x00"  # the transport's greeting from a requester
 _SLICE = 0.05
 _FOLLOW_SLICE = 0.2
 
@@ -87,7 +87,7 @@ def describe(root: Path, environ: Mapping[str, str]) -> DaemonState:
 
 
 def _ping(socket_path: str) -> dict[str, Json] | None:
-    """Return the answer to a ping, None when there is none."""
+    """Ping the daemon and return its answer; None if it does not answer."""
     limit = PING_MILLISECONDS
     with pynng.Req0(resend_time=-1, recv_timeout=limit, send_timeout=limit) as socket:
         try:
@@ -99,7 +99,7 @@ def _ping(socket_path: str) -> dict[str, Json] | None:
 
 
 def _is_full(socket_path: str) -> bool:
-    """Tell whether a daemon accepts a connection and closes it at once, for lack of room."""
+    """Tell whether a daemon refuses new clients: it accepts a connection and closes it at once."""
     with sockets.socket(sockets.AF_UNIX) as sock:
         sock.settimeout(REFUSED_SECONDS)
         try:
@@ -115,7 +115,7 @@ def _is_full(socket_path: str) -> bool:
 
 
 def log_path(root: Path, environ: Mapping[str, str]) -> Path:
-    """Return the log file.
+    """Return the path of the daemon's log file.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def log_tail(root: Path, environ: Mapping[str, str], count: int) -> list[str]:
 
 
 def follow_log(root: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines as they are added, for ever; a rotated log is followed too."""
+    """Yield lines as they are added to the log, without end, also after it is rotated."""
     path = log_path(root, environ)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(path.open(encoding="utf-8", errors="replace"))

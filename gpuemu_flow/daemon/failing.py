@@ -84,14 +84,14 @@ def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 def wire_seed(record: FailureRecord) -> int:
     """Return the seed that names a failure on the wire.
 
-    A shrunk case has the seed of its original. Its id is used instead, so that both can be
-    requested.
+    A shrunk case has the same seed as its original. The shrunk one gets a seed made from its id
+    instead, so that clients can request either.
     """
     return record.seed if record.minimized_from is None else int(record.id[:ID_LENGTH], 16)
 
 
 def _find(service: Service, seed: int) -> FailureRecord:
-    """Return the newest failure of a seed; a shrunk failure has its own seed.
+    """Return the newest failure with a seed, as `wire_seed` defines it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The fields of a request, each read with the type that protocol v1 gives it."""
+"""Read the fields of a request with the types that protocol v1 requires."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuemu_flow.wire.tensors import decode_tensor, decode_tensors, json_type
 
 MAX_NAME = 200  # characters of an op's, kernel's or baseline's name
 MAX_KWARGS = 256
-MAX_CLIENTS = 256  # that are remembered
+MAX_CLIENTS = 256  # descriptions that are kept in memory
 _MISSING: Json = object()
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -34,7 +34,7 @@ class Fields:
     envelope : ParsedMessage
     exchange : Exchange, optional
     kind : str
-        The type of the request that these fields are a part of.
+        Type of the request.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Fields:
         return value
 
     def has(self, name: str) -> bool:
-        """Tell whether a field is given and not null."""
+        """Tell whether a field is present and not null."""
         return self._fields.get(name) is not None
 
     def name(self, name: str) -> str:
@@ -81,7 +81,7 @@ class Fields:
 
     @property
     def reply_exchange(self) -> Exchange | None:
-        """Return the exchange for the reply's large tensors, if the client says that it has one."""
+        """Return the exchange for large tensors of the reply; None if the client cannot use it."""
         return self._exchange if self.flag("exchange", default=False) else None
 
     def optional_name(self, name: str) -> str | None:
@@ -98,7 +98,7 @@ class Fields:
         return value
 
     def u64(self, name: str) -> int:
-        """Return a seed."""
+        """Return an unsigned 64-bit integer, such as a seed."""
         return self.integer(name, 0, (1 << 64) - 1)
 
     def flag(self, name: str, default: bool | None = None) -> bool:
@@ -109,7 +109,7 @@ class Fields:
         return value
 
     def choice(self, name: str, known: tuple[str, ...]) -> str:
-        """Return the word of `known` that a field names, ignoring case."""
+        """Return the word of `known` that equals a field, ignoring case."""
         value = self.string(name)
         for word in known:
             if value.lower() == word.lower():
@@ -146,7 +146,7 @@ class Fields:
         }
 
     def counts(self, name: str, names: Collection[str]) -> dict[str, int]:
-        """Return a field's positive integers by name, each name one of `names`; {} if missing."""
+        """Return a field's positive integers by name. Names must be in `names`; {} if missing."""
         value = self._get(name, None)
         if value is None:
             return {}
@@ -158,7 +158,7 @@ class Fields:
         return dict(value)
 
     def client(self) -> dict[str, Json]:
-        """Return the description that the client gives of itself, an extension of protocol v1."""
+        """Return the client's description of itself, which is an extension of protocol v1."""
         if not self.has("client"):
             return {}
         given = self.object("client")
@@ -178,7 +178,7 @@ class Fields:
         return found
 
     def client_files(self) -> dict[str, str]:
-        """Return the files of the code that a client ran, and the digest of each."""
+        """Return the digests of the source files that the client ran, by path."""
         given = self.object("client").get("files", {}) if self.has("client") else {}
         if not isinstance(given, dict):
             raise invalid(f"client.files must be an object, not {json_type(given)}")
@@ -193,7 +193,7 @@ class Fields:
         return dict(given)
 
     def objects(self, name: str, most: int) -> Iterator[Fields]:
-        """Yield the JSON objects of an array, each with typed access of its own."""
+        """Yield the JSON objects of an array, at most `most`, as `Fields`."""
         value = self._get(name)
         if not isinstance(value, list):
             raise invalid(f"{name} must be an array, not {json_type(value)}")
@@ -222,13 +222,13 @@ class Fields:
 
 
 class Clients:
-    """Descriptions that clients gave of themselves, each read once. Thread-safe."""
+    """Clients' descriptions of themselves; equal ones are parsed only once. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Json, dict[str, Json], str, dict[str, str]]] = {}
 
     def read(self, fields: Fields) -> tuple[dict[str, Json], str, dict[str, str]]:
-        """Return `Fields.client` of a request, its JSON, and `Fields.client_files`."""
+        """Return `Fields.client` as a dict and as JSON text, and `Fields.client_files`."""
         if not fields.has("client"):
             return {}, "{}", {}
         given = fields.object("client")

@@ -37,7 +37,7 @@ class DaemonFiles:
 
     @property
     def socket(self) -> Path:
-        """Return the workspace's own socket, where the configuration names no other."""
+        """Return the path of the workspace's socket, used if the configuration names no other."""
         return self.folder / f"{self.stem}.sock"
 
     @property
@@ -57,7 +57,7 @@ class DaemonFiles:
 
 
 def find_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles | None:
-    """Return the files of a daemon that has been started before, or None."""
+    """Return the files of the workspace's daemon, or None if none was ever started."""
     for place in possible_places(root, environ):
         if is_private(place.folder) and place.lock.exists():
             return place
@@ -65,7 +65,7 @@ def find_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles | None:
 
 
 def possible_places(root: Path, environ: Mapping[str, str]) -> list[DaemonFiles]:
-    """Return the files of a daemon of the workspace, for each folder that may hold them."""
+    """List the paths that the workspace's daemon may use, one entry per possible folder."""
     stem = workspace_stem(root)
     return [DaemonFiles(folder, stem) for folder in user_folders(environ)]
 
@@ -99,14 +99,14 @@ def make_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles:
 
 
 def _unusable(place: DaemonFiles) -> str:
-    """Say why a folder cannot be used; empty when it can."""
+    """Return the reason that a folder cannot be used; empty if it can."""
     if not fits(place.socket):
         return f"its path leaves no room for a socket's name ({MAX_PATH_BYTES} bytes)"
     return make_private(place.folder)
 
 
 def make_private(folder: Path) -> str:
-    """Make or restrict a folder so that only the user can enter; return an error or ''."""
+    """Make a folder that only the user can enter, or restrict it; return the error, or ''."""
     try:
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -168,7 +168,7 @@ def write_info(place: DaemonFiles, info: Mapping[str, Json]) -> None:
 
 
 def remove(*paths: Path) -> None:
-    """Delete files; some may be gone already."""
+    """Delete files; ignore those that do not exist."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()

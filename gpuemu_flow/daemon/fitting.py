@@ -14,14 +14,14 @@ from gpuemu_flow.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.numerics.dtypes import dtype_name
 
 UNSAID = ("input",)
-"""The input names of an op whose configuration gives none."""
+"""The input names of an op that declares none."""
 _ANY_RANK = {BUILTIN_SCHEMAS[name].inputs[0].dims for name in SAME_SHAPE_BUILTINS}
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
-    """Raise UsageError if an input of the op is missing, or the op lacks a given input.
+    """Raise UsageError if a declared input is missing or a submitted one is not declared.
 
     An op without declared inputs takes any inputs.
     """
@@ -51,17 +51,17 @@ def demand_names(op: OpConfig, inputs: Arrays) -> None:
 
 
 def demand_fit(op: OpConfig, inputs: Arrays, dtype: str) -> None:
-    """Raise UsageError if a client's own inputs are not what the op's table declares.
+    """Raise UsageError if inputs that a client made do not match the op's declaration.
 
-    A schema lists the sizes to test with. Other sizes are accepted, too, if each shared dim has the
-    same size in all inputs, each fixed dim its fixed size, and ``multiple_of`` is met. Cases that
-    the daemon handed out are not checked: protocol v1 gives all inputs one shape, and has dtypes of
-    its own.
+    A schema lists the sizes to test with. Other sizes are accepted, too, under three conditions: a
+    named dim has the same size in all inputs, a fixed dim has its fixed size, and ``multiple_of``
+    is met. Do not call this for cases that the daemon handed out: protocol v1 gives all inputs the
+    same shape and restricts the dtypes, so they need not match.
 
     Parameters
     ----------
     dtype : str
-        Dtype of the case as a whole.
+        Dtype of the case; must be one of the op's.
     """
     problems = []
     free = not op.has_schema or any(tensor.dtype is None for tensor in op.schema.inputs)
@@ -96,7 +96,7 @@ def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
     for tensor in tensors:
         shape = inputs[tensor.name].shape
         if tensor.rule is not None and tensor.rule.optional and shape and not any(shape):
-            continue  # None stands in its place
+            continue  # an optional input that is absent travels as an empty one
         if len(shape) != len(tensor.dims):
             yield _unfit(op, tensor, shape, f"it has {len(shape)} dims instead of this")
             continue
@@ -117,7 +117,7 @@ def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
 def _derived(
     op: OpConfig, sizes: Mapping[str, int], seen: Mapping[str, tuple[str, int]], inputs: Arrays
 ) -> Iterator[Problem]:
-    """Yield a problem for each derived size that contradicts the sizes it is computed from."""
+    """Yield a problem for each derived dim whose size differs from that of its expression."""
     tensors = {tensor.name: tensor for tensor in op.schema.inputs}
     for dim in op.schema.derived:
         if dim.name in sizes and names_in(dim.expression) <= sizes.keys():

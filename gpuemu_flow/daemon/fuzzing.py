@@ -34,7 +34,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class _Judged:
-    """One case of the run."""
+    """One judged case of a fuzz request; `reply` is None if it did not fail."""
 
     case: Case
     result: CheckResult
@@ -42,7 +42,7 @@ class _Judged:
 
 
 class _Run:
-    """One fuzz request, whose cases are distributed over a few threads."""
+    """One fuzz request; a few threads share its cases."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class _Run:
         self._errors: list[BaseException] = []
 
     def run(self, threads: int) -> list[_Judged]:
-        """Return the verdicts in case order, up to the first failure if the request says so."""
+        """Judge the cases and return them in order; with fail-fast, up to the first failure."""
         workers = [
             threading.Thread(target=self._work, name=f"fuzz-{n}", daemon=True)
             for n in range(min(threads, max(1, self._end)))
@@ -115,7 +115,7 @@ class _Run:
         checks = checks_for(number)
         result = known = cached_verdict(self._service.cache, _key(subject, checks, case))
         if known is not None and known.verdict in BAD and not is_made(case):
-            result = None  # its inputs are wanted, too
+            result = None  # a cached result lacks the inputs, which the record needs
         shapes: dict[str, Shape] = {}
         inputs: Mapping[str, NDArray[Any]] | None = None
         if result is None:
@@ -125,7 +125,8 @@ class _Run:
                 result, inputs = evaluated.result, evaluated.inputs
                 shapes = {name: array.shape for name, array in evaluated.actual.items()}
             self._job.check()
-            # The key knows by now what the programs used; it is void when that was edited.
+            # Only now does the key cover all files that the programs used. A result is not stored
+            # if one of these files was edited meanwhile.
             if result.verdict is not Verdict.ERROR and subject.seen.hold():
                 self._service.cache.actions.put(_key(subject, checks, planned), result.to_json())
         if result.verdict not in BAD:
@@ -161,7 +162,7 @@ class _Run:
 
 
 def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``FuzzOp``: run the op on cases and judge it; needs an op that the daemon can run.
+    """Answer ``FuzzOp``: run the op on cases and judge it. The daemon must be able to run the op.
 
     ``time_limit_s``, which the protocol does not have, ends the run early; the reply then covers
     the cases judged so far.

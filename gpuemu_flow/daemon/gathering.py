@@ -1,7 +1,7 @@
-"""Answer requests in groups: those that came while earlier ones of their kind were answered.
+"""Answer together the requests that arrived while earlier ones for the same op were answered.
 
 Most work for a small request is then done once for a group: checking the inputs of the reference,
-a message to its worker, a transaction. No request waits for others to come.
+a message to its worker, a transaction. No request waits for later ones to arrive.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ QUICK_SECONDS = 0.002
 """A reference that takes longer per case runs in as many workers as there are requests."""
 _SLOWER = 1.25
 PATIENCE_SECONDS = 0.5
-"""Requests wait so long for the group before theirs: one of its cases may hang."""
+"""Largest time that requests wait for the preceding group, in which a case may hang."""
 
 
 class Gatherer(Generic[T]):
-    """Answers requests in groups, those of the same name one after the other. Thread-safe.
+    """Answers requests in groups. Groups of the same name run one after the other. Thread-safe.
 
     Parameters
     ----------
@@ -37,17 +37,17 @@ class Gatherer(Generic[T]):
     def __init__(self, pool: WorkerPool, answer: Callable[[Sequence[T]], None]) -> None:
         self._pool = pool
         self._answer = answer
-        self._waiting: dict[str, deque[T]] = {}  # of each name that a group is answered of
+        self._waiting: dict[str, deque[T]] = {}  # a key for each name with a running group
         self._begun: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def add(self, name: str, request: T) -> bool:
-        """Queue a request; it is answered together with others of this name if some wait.
+        """Queue a request, to be answered together with waiting ones of the same name.
 
         Returns
         -------
         bool
-            False if the group that is being answered takes long: the request was not taken.
+            False if the request was not queued, because the current group takes too long.
         """
         with self._lock:
             is_first = name not in self._waiting
@@ -59,7 +59,7 @@ class Gatherer(Generic[T]):
         return True
 
     def take_late(self) -> list[T]:
-        """Remove and return the requests that wait for a group that takes long."""
+        """Remove and return the requests that wait behind a group that takes too long."""
         with self._lock:
             late = [waiting for name, waiting in self._waiting.items() if self._is_late(name)]
             found = [request for waiting in late for request in waiting]
@@ -72,7 +72,7 @@ class Gatherer(Generic[T]):
         return begun is not None and time.monotonic() - begun > PATIENCE_SECONDS
 
     def _answer_all(self, name: str) -> None:
-        """Answer groups until no request waits, or until other work waits for this thread."""
+        """Answer groups until no request is left, or until other work needs this thread."""
         while group := self._next(name):
             try:
                 self._answer(group)
@@ -84,7 +84,7 @@ class Gatherer(Generic[T]):
                 return
 
     def _next(self, name: str) -> list[T]:
-        """Take the next group; forget the name if there is none."""
+        """Remove and return the next group; empty if no request of this name waits."""
         with self._lock:
             waiting = self._waiting[name]
             if waiting:
@@ -96,7 +96,7 @@ class Gatherer(Generic[T]):
 
 
 class Pace:
-    """Seconds that references took for a case, by op. Thread-safe."""
+    """Duration of a reference per case in seconds, by op. Thread-safe."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -106,5 +106,5 @@ class Pace:
         self._seconds[op] = min(seconds, _SLOWER * self._seconds.get(op, seconds))
 
     def is_quick(self, op: str) -> bool:
-        """Tell whether cases of an op are so quick that its requests may wait for each other."""
+        """Tell whether an op's cases are quick enough for its requests to be grouped."""
         return self._seconds.get(op, QUICK_SECONDS) < QUICK_SECONDS

@@ -72,12 +72,12 @@ def _cases(
 
 
 def _made(service: Service, name: str, case: Case, job: Job) -> Case:
-    """Return a case with the inputs that the user's functions return.
+    """Return the case with the inputs that the user's generator functions make.
 
     Raises
     ------
     GenerateError
-        Such a function failed.
+        A generator function failed.
     """
     if is_made(case):
         return case
@@ -121,6 +121,6 @@ def _remade(
         case = _made(service, name, maker.case(recipe[1]), job)
     except (FlowError, KeyError, TypeError, ValueError):
         return None
-    if case.seed != seed:  # the op's schema is another one now
+    if case.seed != seed:  # the op's schema has changed
         return None
     return maker, case, maker.tensors(case, MAX_BATCH_BYTES)

@@ -1,4 +1,4 @@
-"""Requests in progress, their waiting clients and cancellation, and the threads that work."""
+"""Track requests in progress and the clients that wait for them, and provide worker threads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 Context = Any  # pynng.Context, which has no types
 
 MAX_WAITERS = 64
-"""Copies of one request that are kept: after 60 s the transport sends a new one every second."""
+"""Largest number of waiting copies of a request. After 60 s, the transport sends a new copy every
+second."""
 REMEMBERED_LEAVERS = 4096
-"""Connections that ended, for requests of theirs that are read only afterwards."""
+"""Number of ended connections to remember, since a request may be read after its connection
+ended."""
 
 
 class CancelledJobError(Exception):
@@ -24,18 +26,18 @@ class CancelledJobError(Exception):
 
 
 class Job:
-    """One request, and the copies of it that came in while it was running.
+    """A request in progress. Copies of it that arrive meanwhile wait for the same answer.
 
     Attributes
     ----------
     data : bytes
         The message.
     cancelled : threading.Event
-        Set when its client is gone or gives it up, or the daemon ends.
+        Set when the client disconnects or cancels the request, or when the daemon ends.
     request_id : str
         Identifier that its client chose; empty if there is none.
     progress : (int, int)
-        Steps done, and all steps.
+        Number of finished steps, and number of all steps.
     """
 
     def __init__(self, data: bytes, pipe: int, context: Context, request_id: str = "") -> None:
@@ -60,7 +62,7 @@ class Job:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """Set `event` when this job is cancelled inside the context."""
+        """While inside the context, set `event` if this job is cancelled."""
         with self._lock:
             self._linked.append(event)
             if self.cancelled.is_set():
@@ -78,7 +80,7 @@ class Job:
 
 
 class JobGroup:
-    """Several jobs that are worked on together; it has the methods of `Job` that the work calls.
+    """Several jobs that are processed together, with those methods of `Job` that handlers call.
 
     Parameters
     ----------
@@ -98,7 +100,7 @@ class JobGroup:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """Keep the work running when one of the jobs is cancelled, since the others wait for it."""
+        """Do not link `event`: other jobs wait for the work when one of them is cancelled."""
         yield
 
 
@@ -114,17 +116,18 @@ class JobTable:
         return len(self._jobs)
 
     def add(self, job: Job) -> tuple[bool, Context | None]:
-        """Register a job, or let its sender wait for an equal one that is running.
+        """Register a job, or let its client wait for an equal job in progress.
 
-        The published client's transport sends an unanswered request again; the client itself asks
-        again after its time-out. Both wait for the one result.
+        The published client's transport repeats an unanswered request, and the client itself
+        repeats it after a time-out. All copies wait for the same result.
 
         Returns
         -------
         fresh : bool
             True if the job is new.
         dropped : Context or None
-            The oldest waiter, when there are too many of them.
+            The context that has waited longest, which the caller frees unanswered; None unless
+            too many wait.
         """
         with self._lock:
             known = self._jobs.get(job.key)
@@ -144,22 +147,22 @@ class JobTable:
             return job.waiters
 
     def named(self, request_id: str) -> Job | None:
-        """Return the job with this request id of its client."""
+        """Return the job with a request id that its client chose; None if there is none."""
         with self._lock:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
     def has_of(self, pipe: int) -> bool:
-        """Tell whether a request of a client is being processed."""
+        """Tell whether a request from a connection is in progress."""
         with self._lock:
             return any(job.pipe == pipe for job in self._jobs.values())
 
     def connected(self, pipe: int) -> None:
-        """Register a connected client; its number may have belonged to one that left."""
+        """Register a new connection; its number may have belonged to an earlier one."""
         with self._lock:
             self._gone.pop(pipe, None)
 
     def disconnected(self, pipe: int) -> None:
-        """Cancel the requests of a client that has left."""
+        """Cancel the requests of a connection that has ended."""
         with self._lock:
             self._gone[pipe] = None
             if len(self._gone) > REMEMBERED_LEAVERS:
@@ -169,7 +172,7 @@ class JobTable:
             job.cancel()
 
     def expire(self, seconds: float) -> None:
-        """Cancel jobs older than a number of seconds, for which no client waits any more."""
+        """Cancel jobs older than `seconds`: no client waits that long."""
         limit = time.monotonic() - seconds
         with self._lock:
             late = [job for job in self._jobs.values() if job.begun < limit]
@@ -229,7 +232,7 @@ class WorkerPool:
                     self._busy -= 1
 
     def close(self, seconds: float) -> None:
-        """End the threads that are done within `seconds`."""
+        """Stop the threads, waiting up to `seconds` for their present work."""
         self._closed = True
         for _ in self._threads:
             self._work.put(None)

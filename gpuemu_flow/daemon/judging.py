@@ -21,7 +21,7 @@ from gpuemu_flow.store.results import CountedResult, NewResult
 from gpuemu_flow.types import BAD, CheckResult, FailureKind, Json, Shape
 
 AT_ONCE, BYTES_AT_ONCE = 128, 8 << 20
-"""Cases, and bytes of their tensors, in one message to a worker."""
+"""Largest number of cases, and of bytes of their tensors, in one message to a worker."""
 
 _AS_TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -38,7 +38,7 @@ def judged(
     Parameters
     ----------
     job : Job or JobGroup
-        For a group of jobs, the result is None if the case could not be judged with the others.
+        With a JobGroup, the result is None for a case that could not be judged with the others.
     """
     left: Iterable[Numbered] = enumerate(submissions)
     while True:
@@ -62,7 +62,7 @@ def _judged_of_subject(
     others: list[Numbered],
     job: Job | JobGroup,
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
-    """Yield the first submission and others of its subject, judged; add the rest to `others`."""
+    """Judge the submissions of the first one's subject; append the rest to `others`."""
     subject = first[1].subject
     sent: list[list[Numbered]] = []
 
@@ -93,7 +93,7 @@ def _judged_of_subject(
 
 
 def _groups(submissions: Iterable[Numbered]) -> Iterator[list[Numbered]]:
-    """Yield cases that go to a worker together: a few large ones, or many small ones."""
+    """Split submissions into groups, each of which fits one message to a worker."""
     some: list[Numbered] = []
     size = 0
     for number, one in submissions:
@@ -109,7 +109,7 @@ def _groups(submissions: Iterable[Numbered]) -> Iterator[list[Numbered]]:
 
 
 def broken_reference(result: CheckResult) -> RequestError | None:
-    """Return the error ``ReferenceScriptFailed`` if there is nothing to compare with."""
+    """Return ``ReferenceScriptFailed`` if the reference or a generator failed; else None."""
     first = result.failures[0] if result.failures else None
     if first is not None and first.kind in (FailureKind.REFERENCE, FailureKind.GENERATOR):
         text = "\n".join([first.message, *result.all_notes])
@@ -118,7 +118,7 @@ def broken_reference(result: CheckResult) -> RequestError | None:
 
 
 class JudgedReplies:
-    """The replies to judged submissions; failures are recorded when the replies are stored.
+    """Collects the replies to judged submissions. `store` then records results and failures.
 
     Parameters
     ----------
@@ -131,12 +131,12 @@ class JudgedReplies:
         self._judged: list[tuple[int, Submission, CheckResult, NewResult]] = []
 
     def put(self, number: int, one: Submission, found: CheckResult) -> None:
-        """Add the verdict on a submission, and make its reply.
+        """Add a submission's verdict, and make its reply.
 
         Parameters
         ----------
         number : int
-            Number of the submission, by which `store` returns the reply.
+            Number of the submission: its key in the result of `store`.
         """
         notes = one.notes if one.issued is not None else (*one.notes, *note_of_zeros(found))
         result = replace(found, notes=(*notes, *found.notes)) if notes else found
@@ -167,16 +167,16 @@ class JudgedReplies:
         self._judged.append((number, one, result, new))
 
     def numbers(self) -> list[int]:
-        """List the numbers of the submissions that were put here."""
+        """List the numbers of the submissions that were added."""
         return [number for number, _, _, _ in self._judged]
 
     def store(self) -> dict[int, str]:
-        """Store all results at once, and return the replies as JSON, by the submissions' numbers.
+        """Store all results in one transaction, and return JSON replies by submission number.
 
         Raises
         ------
         StoreError
-            No result is stored.
+            The results cannot be stored. None of them is.
         """
         judged_by: dict[int, str] = {}
         for _, one, result, new in self._judged:
@@ -206,7 +206,7 @@ class JudgedReplies:
 
 
 def _encode(new: NewResult) -> None:
-    """Encode a reply and its record, while later cases of the request are judged."""
+    """Encode a reply and its record now, so that encoding overlaps with judging later cases."""
     new.text = _AS_TEXT(new.result)
     new.encoded()
 

@@ -55,14 +55,15 @@ log = logging.getLogger("gpuemu_flow.daemon")
 LOG_BYTES, LOG_FILES = 2 << 20, 3
 IDLE_CHECK_SECONDS = 5.0
 MOST_DESCRIPTORS = 65_536
-SWITCH_SECONDS = 0.001  # of the interpreter's lock: a ping must not wait long for busy threads
+SWITCH_SECONDS = 0.001  # switch interval of the GIL: pings must not wait long for busy threads
 GARBAGE_THRESHOLD = 20_000
-"""Objects between two looks for garbage, which stop all threads: hardly any is left in cycles."""
+"""Allocations between two garbage collections. Collections stop all threads and find little,
+since hardly any objects form cycles."""
 _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"}
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
-    """A log file that is not a link, and that only its user can read, whatever the umask."""
+    """A log file that only the user can read, whatever the umask; links are refused."""
 
     def _open(self) -> TextIOWrapper:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -94,7 +95,7 @@ def serve(
     background : bool
         True to log only to the file, False to log to standard error as well.
     idle_seconds : float
-        Seconds without a request after which the daemon ends; 0: never.
+        Seconds without a request after which the daemon ends; 0 for no limit.
     on_ready : callable
         Called with the information for clients, once they can connect.
 
@@ -153,7 +154,7 @@ def _serve(
             handle_group=lambda requests: handle_group(service, requests),
             max_connections=workspace.config.daemon.max_connections,
         )
-        gc.freeze()  # what is loaded stays: no collection has to look through it
+        gc.freeze()  # loaded modules stay: collections need not visit them
         gc.set_threshold(GARBAGE_THRESHOLD)
         sockets, held = _listen(server, place, workspace.config, environ)
         try:
@@ -178,7 +179,7 @@ def _serve(
 
 
 def _allow_descriptors() -> None:
-    """Raise the limit of descriptors as far as possible, since each connection takes one."""
+    """Raise the limit of open file descriptors, since each connection takes one."""
     with contextlib.suppress(OSError, ValueError):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
@@ -197,7 +198,7 @@ def _make_exchange(place: DaemonFiles) -> Exchange | None:
 
 
 def _wait(service: Service, server: Server, root: Path, idle_seconds: float) -> None:
-    """Wait until the daemon is told to stop, is idle for long, or the workspace disappears."""
+    """Wait until the daemon is told to stop, has been idle too long, or loses its workspace."""
     while not service.stop.wait(IDLE_CHECK_SECONDS):
         if not root.is_dir():
             log.warning("the workspace is gone")
@@ -227,12 +228,12 @@ def _info(root: Path, place: DaemonFiles, sockets: list[Path]) -> dict[str, Json
 def _listen(
     server: Server, place: DaemonFiles, config: Config, environ: Mapping[str, str]
 ) -> tuple[list[Path], list[FileLock]]:
-    """Open the workspace's own socket, and the default one if no other daemon has it.
+    """Open the workspace's socket, and the user's default socket if no other daemon has it.
 
     Raises
     ------
     UsageError
-        ``daemon-socket`` when the own socket cannot be made.
+        ``daemon-socket`` when the workspace's socket cannot be made.
     """
     named = environment(environ).socket
     own = Path(named).absolute() if named else config.daemon.socket_path or place.socket
@@ -247,7 +248,7 @@ def _listen(
         log.warning("the default socket %s cannot be used: %s", default, reason)
         return [own], []
     with contextlib.suppress(OSError):
-        # nng takes a socket over that seems stale: two that start at once would both think so.
+        # nng replaces a socket that seems stale. Two daemons that start at once would both do so.
         lock = acquire(default.with_suffix(".lock"))
         if lock is None:
             log.info("another daemon has the default socket %s", default)

@@ -1,7 +1,7 @@
-"""Make the cases of a request: those of protocol v1, or the op's own as ``run`` plans them.
+"""Make the cases of a request: the cases of protocol v1, or those that ``run`` would plan.
 
-Protocol v1 gives every input one shape, which an op with a schema of its own cannot take. Our own
-clients request the op's cases if it has a schema; others get the protocol's cases.
+Protocol v1 gives all inputs of a case the same shape, which does not suit an op with a schema. Our
+clients therefore request planned cases for such ops; other clients get the protocol's cases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from gpuemu_flow.types import Case, Json, Shape
 from gpuemu_flow.wire.tensors import c_strides
 
 PLAIN = ("uniform",)
-"""Values of cases that the documented table of tolerances judges: it is made for no others."""
+"""Value strategies of cases that are judged by the documented table of tolerances, which is valid
+only for these."""
 
 
 class CaseMaker:
@@ -37,9 +38,9 @@ class CaseMaker:
     op : OpConfig
     config : SequenceConfig
     own_cases : bool
-        True to make cases by the op's own schema.
+        True to plan cases by the op's schema, if it has one.
     own_dtypes : bool
-        True to make cases in the op's own dtypes.
+        True to make cases in the dtypes of the op, not in those of `config`.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class CaseMaker:
 
     @classmethod
     def of(cls, service: Service, op: OpConfig, fields: Fields) -> CaseMaker:
-        """Read from a request the settings by which its cases are made."""
+        """Make a CaseMaker from the fields of a request."""
         return cls(
             service,
             op,
@@ -91,7 +92,7 @@ class CaseMaker:
         }
 
     def case(self, number: int) -> Case:
-        """Return the case with a number; different numbers give different seeds."""
+        """Return the case with a number; each number has a seed of its own."""
         dtypes = self.op.dtypes if self.own_dtypes else self.config.dtypes
         if not self._plans:
             return case_at(replace(self.config, dtypes=dtypes), self.op.input_names, number)
@@ -101,7 +102,7 @@ class CaseMaker:
         return self._planned.case(self.op, sequence, number)
 
     def shape(self, case: Case) -> Shape:
-        """Return the single shape that stands on the wire for a whole case."""
+        """Return the single shape that the protocol gives for a whole case."""
         if self._plans:
             return case.inputs[0].shape if case.inputs else ()
         return representative_shape(self.config, case)

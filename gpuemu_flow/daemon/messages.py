@@ -1,7 +1,6 @@
-"""Receive and send messages of the transport, each by a single call of the library.
+"""Receive or send a message by a single call of the transport's C library.
 
-The binding's own functions call the library six times for each message, and every call releases
-the interpreter's lock.
+pynng's own functions make six calls per message, and each call releases the GIL.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from pynng.exceptions import check_err
 from gpuemu_flow.daemon.jobs import Context
 
 _THREADS = {1: 2, 2: 1, 3: 1, 4: 1}
-"""Threads by the number that `nng_init_set_parameter` gives their kind: those that run callbacks
-(the least possible number), watch time limits, poll sockets, and resolve names."""
+"""Number of threads by parameter of `nng_init_set_parameter`: threads that run callbacks (2 is the
+minimum), watch time limits, poll sockets, and resolve names."""
 
 
 def limit_threads() -> None:
     """Let the transport start few threads; call this before the process opens its first socket.
 
-    By default it starts several for each core. Each message is passed from one to the next, and
-    more of them have to be woken the more there are.
+    By default, it starts several threads per core. Messages pass from thread to thread, and waking
+    many threads takes time.
     """
     set_parameter = getattr(lib, "nng_init_set_parameter", None)  # pynng 0.8 has none
     if set_parameter is not None:
@@ -38,7 +37,7 @@ class Received:
     pipe : int
         Number of the connection; 0 if the connection has ended.
     size : int
-        Bytes.
+        Size of the message in bytes.
     """
 
     def __init__(self, message: Any) -> None:
@@ -47,7 +46,7 @@ class Received:
         self.size = int(lib.nng_msg_len(message))
 
     def take(self) -> bytes:
-        """Return the message's bytes, and free it."""
+        """Return the bytes of the message, and free the message."""
         data = bytes(ffi.buffer(ffi.cast("char *", lib.nng_msg_body(self._message)), self.size))
         ffi.release(self._message)
         return data
@@ -78,5 +77,5 @@ def send(context: Context, data: bytes) -> None:
     error = lib.nng_msg_append(message[0], data, len(data))
     error = error or lib.nng_ctx_sendmsg(context.context, message[0], 0)
     if error:
-        lib.nng_msg_free(message[0])  # else it is the transport's now
+        lib.nng_msg_free(message[0])  # only on an error: a sent message belongs to the transport
     check_err(error)

@@ -1,4 +1,4 @@
-"""Record the failures that the daemon saw, in the form that every command understands."""
+"""Record failures that the daemon found, so that all commands can use them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def record_failure(
     Parameters
     ----------
     fuzz_config : JSON
-        Recipe of the case; None if its inputs are the client's own.
+        Configuration from which the case was made; None if the client made the inputs.
     """
     programs = subject.subject
     workspace = service.configured().workspace

@@ -40,7 +40,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``CompareBaseline``: compare each present result with the baseline's, if any."""
+    """Answer ``CompareBaseline``: compare present results with those of a baseline."""
     tag = fields.name("tag")
     known = _submitted(service, tag)
     threshold = service.configured().workspace.config.policies.regression_threshold
@@ -79,7 +79,7 @@ def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedRes
     Raises
     ------
     UsageError
-        ``unknown-baseline`` where no baseline has the tag, or it has only figures of kernels.
+        ``unknown-baseline`` if no baseline has the tag, or if it contains only kernel metrics.
     """
     known = BaselineStore(service.cache)
     found = known.get(tag).submitted

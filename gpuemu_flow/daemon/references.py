@@ -1,4 +1,4 @@
-"""Programs kept warm between requests, with a limit on how many run at once."""
+"""Keep programs loaded between requests, and limit how many run at once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SLICE = 0.1
 
 
 GROUP_SECONDS, LOADING_SECONDS = 2.0, 10.0
-"""So long the requests of a group, and those that wait for the next one, wait for its cases: where
-its programs have run before, and where they have to be loaded. Clients wait for 30 s."""
+"""Time limits for a group of requests: if its programs are loaded, and if they are not yet. Clients
+wait for 30 s."""
 
 
 class _Stop(threading.Event):
-    """An event that also counts as set from the monotonic time `until` on."""
+    """An event that becomes set by itself at the monotonic time `until`."""
 
     until = math.inf
 
@@ -38,7 +38,7 @@ class _Stop(threading.Event):
 
 @dataclass
 class _Warm:
-    """Warm sessions of one subject, which are discarded after trouble."""
+    """Loaded programs of one subject, to be discarded after a failure or a cancellation."""
 
     key: str
     evaluator: CaseEvaluator
@@ -57,9 +57,9 @@ class References:
     Parameters
     ----------
     pool : Pool
-        Has room for `sessions_for(limit)` sessions.
+        Must have room for `sessions_for(limit)` sessions.
     limit : int
-        Number of sessions that may be in use at once; as many more are kept idle.
+        Largest number of sessions in use at once, and also of idle sessions.
     """
 
     def __init__(self, pool: Pool, limit: int) -> None:
@@ -80,7 +80,7 @@ class References:
 
     @contextmanager
     def checkout(self, subject: WireSubject, job: Job | JobGroup) -> Iterator[CaseEvaluator]:
-        """Yield a session of a subject for one request, or for several that share it.
+        """Yield a session of a subject, for one request or for a group of requests.
 
         Raises
         ------
@@ -154,8 +154,8 @@ class References:
             elif healthy:
                 spare.append(warm)
             if not self._is_loaded:
-                # Modules that the first request loads are looked through by no collection, which
-                # would stop all threads for some 30 ms.
+                # Collections need not visit the modules that the first request loaded; this would
+                # stop all threads for some 30 ms.
                 self._is_loaded = True
                 gc.freeze()
             while self._idle:

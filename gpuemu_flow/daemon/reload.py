@@ -1,4 +1,4 @@
-"""The configuration as of now, or, after a bad edit, the last valid one."""
+"""Provide the current configuration, or the last valid one if the files have errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("gpuemu_flow.daemon")
 
 @dataclass(frozen=True)
 class Configured:
-    """One state of the configuration.
+    """A valid configuration.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Reloading:
     Raises
     ------
     FlowError
-        At the start only: there is no last good configuration then.
+        Raised only by the constructor, when there is no earlier valid configuration.
     """
 
     def __init__(self, start: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -78,7 +78,7 @@ class Reloading:
 
     @property
     def error(self) -> FlowError | None:
-        """Return the error that keeps the present files from being used; None if they are used."""
+        """Return the error in the present files; None if they are in use."""
         return self._error
 
     def current(self) -> Configured:

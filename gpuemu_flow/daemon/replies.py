@@ -1,4 +1,4 @@
-"""Replies of the daemon: errors with the protocol's codes, verdicts in the protocol's form."""
+"""Convert errors and verdicts to replies of the wire protocol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuemu_flow.types import (
 from gpuemu_flow.verdicts import Elements
 
 LARGEST = 1.7976931348623157e308
-"""Stands for infinity: it parses everywhere, and users' format strings accept it."""
+"""Sent in place of infinity: all JSON parsers read it, and users' format strings accept it."""
 _MAX_U64 = (1 << 64) - 1
 
 _CODES = {
@@ -41,7 +41,7 @@ _CODES = {
 
 
 class RequestError(Exception):
-    """A request that cannot be answered as asked.
+    """A request that the daemon refuses.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ def error_reply(code: str, message: str) -> dict[str, Json]:
 
 
 def flow_error_reply(error: FlowError) -> dict[str, Json]:
-    """Return the reply for one of our own errors."""
+    """Return the reply for a `FlowError`."""
     code = _CODES.get(error.slug)
     if code is None and isinstance(error, ConfigError):
         code = "ConfigError"
@@ -93,7 +93,7 @@ def validation_result(
     Parameters
     ----------
     output_shapes : mapping of str to shape, optional
-        Turns the failures' multi-indices into the protocol's flat ones.
+        Shape of each output, to convert the failures' indices to the protocol's flat indices.
     """
     stats = result.stats
     nonfinite: dict[str, str] = {}
@@ -130,7 +130,7 @@ _read_statistics = attrgetter(*_STATISTICS)
 
 def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json]:
     count, exceeding, *errors = _read_statistics(stats)
-    if math.isfinite(sum(errors)):  # as it nearly always is
+    if math.isfinite(sum(errors)):  # the usual case
         found = dict(
             zip(_STATISTICS, (int(count), int(exceeding), *map(float, errors)), strict=True)
         )
@@ -140,7 +140,7 @@ def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
-    """List the failures; if a case did not pass and has none, make one from its notes."""
+    """List the failures. If a case did not pass but has none, make one from its notes."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
     text = "; ".join(result.all_notes) or "no element has a verdict"
@@ -196,7 +196,7 @@ def _or_null(value: float | None) -> float | None:
 def reproduction_info(
     case: Case, shape: Shape, strides: Sequence[int], fuzz_config: Json
 ) -> dict[str, Json]:
-    """Return ``ReproductionInfo``, with a capitalised layout and strides of `wire_strides`."""
+    """Return a case's ``ReproductionInfo``; `strides` is the result of `wire_strides`."""
     return {
         "seed": case.seed,
         "fuzz_config": fuzz_config,

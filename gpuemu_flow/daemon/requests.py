@@ -1,4 +1,4 @@
-"""The requests of protocol v1, each with its handler and the pool that its work belongs to."""
+"""Map each request type of protocol v1 to its handler and its thread pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
 
 def pool_sizes(references: int) -> dict[str, int]:
-    """Return each pool's number of threads, if `references` references may run at once."""
+    """Return the number of threads of each pool; `references` is how many references may run."""
     return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 
@@ -73,7 +73,7 @@ REQUESTS: dict[str, RequestKind] = {  # a ping is answered by the server itself
 
 
 def pool_of(kind: str) -> str:
-    """Return the pool of a type; an unknown type goes to the quick one, which refuses it."""
+    """Return the pool of a request type. Unknown types go to ``quick``, which refuses them."""
     known = REQUESTS.get(kind)
     return QUICK if known is None else known.pool
 
@@ -89,12 +89,12 @@ def handle(service: Service, envelope: ParsedMessage, job: Job) -> Reply:
 
 
 def group_of(service: Service, envelope: ParsedMessage, size: int) -> str:
-    """Return the name of the group that a request may be answered with; empty for none.
+    """Return the name of the group that a request belongs to; empty if it is answered alone.
 
     Parameters
     ----------
     size : int
-        Bytes of the message.
+        Size of the message in bytes.
     """
     op = validating.op_of_group(envelope, size)
     return op if op and service.pace.is_quick(op) else ""

@@ -1,7 +1,7 @@
-"""The listener: takes requests, has them processed by thread pools, sends each answer back.
+"""Receive requests, have thread pools process them, and send the answers.
 
-One thread receives and does nothing else but answer pings, so that a ping never waits for work.
-Contexts are nng's: each holds one request until it answers, or drops it by receiving again.
+One thread only receives and answers pings, so that a ping never waits for work. A context, in the
+sense of nng, holds one request until it is answered. Receiving on it again drops the request.
 """
 
 from __future__ import annotations
@@ -30,56 +30,56 @@ log = logging.getLogger("gpuemu_flow.daemon")
 
 SEND_MILLISECONDS = 2000  # a client that does not read must not keep a thread
 PING_BYTES = 4096
-"""Messages up to this size are looked at by the receiving thread itself."""
+"""Largest size of messages that the receiving thread parses itself."""
 MAX_BYTES_IN_PROGRESS = 2 << 30
 MAX_IN_PROGRESS = 4096
 LONGEST_SECONDS = 3600.0
-"""A request that takes longer is ended: a client of protocol v1 that timed out cannot say so."""
+"""Longest duration of a request. A client of protocol v1 cannot cancel one after a time-out."""
 MAX_CONNECTIONS = 65_536
 PARSING_THREADS = 4
-REFUSED_SECONDS = 10.0  # between two lines in the log: who waits asks several times a second
+REFUSED_SECONDS = 10.0  # between two log lines: waiting clients retry several times per second
 STUCK_SECONDS = 1.0
-"""So long nothing is sent to a client that did not read."""
+"""Time for which nothing is sent to a client that did not read an answer."""
 TIDY_SECONDS = 1.0
-"""Between two looks for connections that have to go, and for requests that wait for long."""
+"""Interval between checks for connections to close and for requests behind a slow group."""
 LINGER_SECONDS = 1.0
-"""So long after the last answer the socket stays open, unless all clients have left by then."""
+"""Time for which the socket stays open after the last answer while clients are connected."""
 
 Reply = dict[str, Json] | Encoded
 Handler = Callable[[ParsedMessage, Job], Reply]
 """Answers a request; raises RequestError, FlowError or WireError."""
 Request = tuple[Job, ParsedMessage]
 Answer = Reply | Exception | None
-"""The reply to one of several requests, or why there is none; None: it must be answered alone."""
+"""Reply to one request of a group, or the error that refuses it; None to answer it alone."""
 
 
 class Server:
-    """Serves one set of addresses.
+    """Serves requests on one or more addresses.
 
     Parameters
     ----------
     route : callable
-        ParsedMessage to the name of the pool that its work belongs to; must be quick.
+        Returns the name of a message's pool; must be quick.
     pools : mapping of str to int
-        Threads per pool.
+        Number of threads of each pool.
     ping : callable
-        Answers a ping at once; gets the number of requests in progress.
+        Answers a ping at once; its argument is the number of requests in progress.
     handle : callable
-        Answers everything else, in a pool's thread.
+        Answers any other request, in a thread of its pool.
     group_of : callable
-        Envelope and size of the message to the name of the group that it may be answered with;
-        empty for none.
+        Returns the name of a message's group; empty if it is answered alone. Its arguments are the
+        parsed message and its size in bytes.
     handle_group : callable
-        Answers requests of one group.
+        Answers the requests of one group.
     max_connections : int
-        More clients wait until one has left: the transport tries again by itself.
+        Further clients have to wait until a client leaves; their transport retries by itself.
 
     Attributes
     ----------
     last_request : float
-        Monotonic time in s.
+        Monotonic time of the last request, in seconds.
     requests : int
-        Number received so far, without pings and copies of requests in progress.
+        Number of requests so far, without pings and copies of requests in progress.
     """
 
     def __init__(
@@ -143,22 +143,22 @@ class Server:
         self._tidier.start()
 
     def close(self, seconds: float) -> None:
-        """Stop receiving, cancel what is running, and wait up to `seconds` for its end."""
+        """Stop receiving, cancel all requests, and wait up to `seconds` for them to end."""
         self._closing = True
         self._tidy.set()
         self._jobs.cancel_all()
         for pool in (*self._pools.values(), self._parse_pool):
             pool.close(seconds)
-        # What was sent last is still on its way, and closing the socket would drop it.
+        # Closing the socket would drop answers that are still being transmitted.
         self._alone.wait(self._delivered + LINGER_SECONDS - time.monotonic())
         self._socket.close()
         for context in self._contexts:
-            # Its own end, which comes late, would complain that the socket went first.
+            # Otherwise its finaliser, which runs later, would report that the socket is closed.
             with suppress(pynng.NNGException):
                 context.close()
 
     def _let_in(self, pipe: Any) -> None:
-        """Admit a new connection or close it, since it cannot be refused later."""
+        """Admit a new connection, or close it if there are too many."""
         allowed, evicted = self._connections.enter(pipe.id, _peer(pipe), time.monotonic())
         if allowed:
             self._alone.clear()
@@ -193,7 +193,7 @@ class Server:
     def _tidy_up(self) -> None:
         """Close connections that are half-open for too long, or idle while others wait.
 
-        Requests that wait behind a group that takes long are then answered one by one.
+        Also answer the requests that wait behind a slow group one by one.
         """
         while not self._closing:
             self._close_pipes(self._connections.overdue(time.monotonic(), self._jobs.has_of))
@@ -235,7 +235,7 @@ class Server:
             return context
 
     def _free_up(self, context: Context) -> None:
-        """Mark a context as free, since receiving on one with a request would drop the request."""
+        """Mark a context as free: it holds no request, which receiving on it would drop."""
         with self._lock:
             self._free.append(context)
 
@@ -248,8 +248,8 @@ class Server:
             self._free_up(context)
             return
         if message.size > PING_BYTES or pipe in self._stuck:
-            # Copying a large message, or sending to one who does not read, would keep the next
-            # ping waiting.
+            # Copying a large message, or sending to a client that does not read, would delay the
+            # next ping.
             self._parse_pool.submit(lambda: self._admit(context, message.take(), pipe))
         else:
             self._admit(context, message.take(), pipe)
@@ -299,20 +299,20 @@ class Server:
         return self._route(kind if isinstance(kind, str) else "")
 
     def _queue(self, job: Job, envelope: ParsedMessage) -> None:
-        """Queue a request in its pool, to be answered outside of any group."""
+        """Queue a request in its pool, to be answered alone."""
         self._pools[self._pool_name(envelope)].submit(lambda: self._work(job, envelope))
 
     def _is_anothers(self, request_id: str, pipe: int) -> bool:
-        """Tell whether a request with that id from another connection is in progress."""
+        """Tell whether another connection has a request with this id in progress."""
         job = self._jobs.named(request_id)
         return job is not None and job.pipe != pipe and not job.cancelled.is_set()
 
     def _about(self, kind: str, request_id: str, pipe: int) -> Reply:
-        """Answer a request about another request: two types that protocol v1 does not have.
+        """Answer ``Cancel`` or ``Progress``, two types that protocol v1 lacks.
 
-        A client in a forked process has a connection for each exchange, so that a user may ask on
-        any of their connections. A guess at another user's id gets the same answer as an id that
-        does not exist.
+        They may come from any connection of the user who sent the request, since a client in a
+        forked process makes a new connection for each exchange. The id of another user's request
+        gets the same answer as an id that does not exist.
         """
         job = self._jobs.named(request_id) if request_id else None
         if job is None or self._connections.user_of(job.pipe) != self._connections.user_of(pipe):
@@ -332,7 +332,7 @@ class Server:
         self._finish(job, reply)
 
     def _work_together(self, requests: Sequence[Request]) -> None:
-        """Answer requests of one group; those that cannot be answered together, each alone."""
+        """Answer the requests of a group; queue those that have to be answered alone."""
         answers: Sequence[Answer] = [None] * len(requests)
         try:
             answers = self._handle_group(requests)
@@ -347,7 +347,7 @@ class Server:
                 self._finish(job, answer)
 
     def _refusal(self, error: Exception, envelope: ParsedMessage) -> Reply:
-        """Return the reply to a request whose answer ended in an error."""
+        """Return the reply to a request whose processing raised an error."""
         kind = envelope.fields.get("type")
         if isinstance(error, (CancelledJobError, CancelledRunError)):
             log.info("a %s request was given up", kind)
@@ -399,7 +399,7 @@ class Server:
 
 
 def _peer(pipe: Any) -> int:
-    """Return the user id of a connection's peer as the kernel reports it, or -1."""
+    """Return the user id of a connection's client, or -1 if the kernel does not report it."""
     found = pynng.ffi.new("uint64_t *")
     if pynng.lib.nng_pipe_get_uint64(pipe.pipe, b"ipc:peer-uid", found):
         return -1

@@ -1,4 +1,4 @@
-"""State that all handlers share: the workspace, warm programs, results, cases handed out."""
+"""State that all handlers use: workspace, loaded programs, results, and handed-out cases."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger("gpuemu_flow.daemon")
 
 CLOSE_SECONDS = 2.0
 RECIPES_BYTES = 64 << 20
-"""For what cases that were handed out were made from; those not asked for for longest go first."""
+"""Largest size of the stored recipes of handed-out cases. The least recently used are dropped."""
 
 
 class Service:
@@ -44,7 +44,7 @@ class Service:
     configured : Reloading
     pool : Pool
     exchange : Exchange, optional
-        Folder in which our own clients may leave large tensors.
+        Folder through which our own clients may pass large tensors.
     """
 
     def __init__(self, configured: Reloading, pool: Pool, exchange: Exchange | None = None) -> None:
@@ -90,7 +90,7 @@ class Service:
         Raises
         ------
         RequestError
-            ``ConfigError`` when the op is unknown and the files as they are now cannot be read.
+            ``ConfigError`` if the op is unknown and the present configuration files are invalid.
         UsageError
             ``unknown-op``.
         """
@@ -104,14 +104,14 @@ class Service:
             raise
 
     def prune_results(self) -> None:
-        """Have results above the limit deleted; return at once, since no client waits for it."""
+        """Start to delete results above the limit, in the background."""
         if self.results.is_due:
             self._pruner.submit(self._prune)
 
     def _prune(self) -> None:
         try:
             self.results.prune()
-        except FlowError as error:  # those that are left are deleted when a daemon starts
+        except FlowError as error:  # the next start of a daemon deletes the rest
             log.warning("old results cannot be deleted: %s", error)
 
     def pong(self, in_progress: int) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""The state of a workspace's daemon as its status commands show it, and its JSON."""
+"""The state of a workspace's daemon, as ``daemon status`` and ``status`` show it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NOT_SHOWN = ("type", "workspace", "config")
 
 @dataclass(frozen=True)
 class DaemonState:
-    """The state of a daemon as another process finds it.
+    """The state of a daemon, as seen from another process.
 
     Attributes
     ----------
     pid : int or None
-        None when none runs.
+        Process id; None if no daemon runs.
     socket, log : str
     started : float
         Unix time in s.
@@ -58,10 +58,10 @@ class DaemonState:
         Parameters
         ----------
         version : str
-            Version to name when none runs; empty for none.
+            Version to show if no daemon runs; empty to show none.
         """
         if not self.running:
-            # The extension looks for the word that is avoided here.
+            # The extension searches this line for "running", so do not use that word here.
             start = "start one with `gpuemu-flow daemon start --background`"
             return f"v{version} daemon stopped; {start}" if version else f"daemon stopped; {start}"
         if self.full:

@@ -44,19 +44,19 @@ OTHER_INPUTS = (
 )
 
 MAX_ERROR = 4096
-"""Characters of the text of an exception that are taken."""
+"""Largest number of characters that are kept of an exception's text."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class CommonFields:
-    """The part of a request that holds for all of its cases.
+    """The fields of a request that apply to all of its cases.
 
     Attributes
     ----------
     asked : tuple
-        Equal for requests that change the op in the same way.
+        Key of the keyword arguments, tolerance and precision; equal if all of these are equal.
     client_text : str
         `client` as JSON.
     """
@@ -76,7 +76,7 @@ class CommonFields:
     def of(
         cls, service: Service, fields: Fields, name: str, found: tuple[Configured, OpConfig]
     ) -> CommonFields:
-        """Read the fields of a request that all of its cases share.
+        """Read the fields of a request that apply to all of its cases.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class CommonFields:
         name : str
             The op's name.
         found : Configured and OpConfig
-            Result of `Service.op` for that name, obtained after the request had come.
+            Result of `Service.op` for that name, obtained after the request arrived.
         """
         configured, op = found
         client, text, files = service.clients.read(fields)
@@ -106,11 +106,11 @@ class Submission:
     Attributes
     ----------
     raised : CheckResult or None
-        The verdict on an op that raised an exception in the client.
+        Verdict if the op raised an exception in the client; None if it returned outputs.
     issued : Issued or None
-        The case that was handed out; None where the inputs are the client's own.
+        The handed-out case; None if the client made the inputs.
     violations : tuple of Failure
-        Failures for inputs that the op must not change, but did according to its client.
+        A failure for each input that the op changed although it must not.
     """
 
     common: CommonFields
@@ -126,7 +126,7 @@ class Submission:
 
 @dataclass
 class Reader:
-    """Reads submissions to one op that came before the reader was made.
+    """Reads submissions for one op that arrived before this reader was made.
 
     Attributes
     ----------
@@ -141,12 +141,12 @@ class Reader:
     _specs: dict[tuple[object, ...], tuple[InputSpec, ...]] = field(default_factory=dict)
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
-        """Read a client's own inputs and output."""
+        """Read a submission whose inputs the client made."""
         seed = self.service.results.time_ns()
         return self._read(common, fields, seed, fields.tensors("inputs"), None, "validate")
 
     def submitted(self, common: CommonFields, fields: Fields, job: Job) -> Submission:
-        """Read the output for a case that was handed out."""
+        """Read a submission for a handed-out case."""
         seed = fields.u64("seed")
         inputs = fields.tensors("inputs")
         issued = None
@@ -183,8 +183,7 @@ class Reader:
         raised = _raised(fields)
         outputs = _outputs(fields) if raised is None else {}
         if issued is not None and issued.case.dtype == "bfloat16" and dtype != "bfloat16":
-            # Such cases travel as float32, or as the float16 that the published client makes of
-            # them.
+            # bfloat16 cases are sent as float32, which the published client converts to float16.
             dtype = "bfloat16"
             inputs, outputs = _narrowed(inputs), _narrowed(outputs)
         elif not inputs:
@@ -211,7 +210,10 @@ class Reader:
     def _subject(
         self, common: CommonFields, case: Case, dtype: str, inputs: Iterable[str]
     ) -> WireSubject:
-        """Return the subject of a case; check only once that its files are unchanged."""
+        """Return the subject of a case, the same object for similar cases.
+
+        Its files are then checked for changes only once.
+        """
         own = tuple(inputs)
         names = own if set(own) != set(common.op.input_names) else ()
         specs = tuple((spec.name, spec.shape, spec.dtype) for spec in case.inputs)
@@ -226,7 +228,7 @@ class Reader:
 
 
 def seeds_of(submitted: Iterable[Fields]) -> set[int]:
-    """Return the seeds of cases; an invalid seed is refused when its case is read."""
+    """Return the seeds of cases; skip invalid ones, which are refused when the case is read."""
     seeds = set()
     for fields in submitted:
         with suppress(RequestError):
@@ -235,9 +237,10 @@ def seeds_of(submitted: Iterable[Fields]) -> set[int]:
 
 
 def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
-    """Return those files of a client's code that exist here, relative to the workspace if inside.
+    """Return the client's source files that exist on this machine, and their digests.
 
-    Files that are not here, such as those of a client in a container, cannot be checked later.
+    Paths are relative to the workspace if inside. Missing files, such as those of a client in a
+    container, cannot be checked later.
     """
     found = {}
     for path, digest in files.items():
@@ -264,7 +267,7 @@ def _raised(fields: Fields) -> CheckResult | None:
 
 
 def _violations(modified: Mapping[str, int], op: OpConfig, inputs: Arrays) -> tuple[Failure, ...]:
-    """Return the failures for inputs that the op changed and `mutates` does not name."""
+    """Return a failure for each input that the op changed but that is not in `mutates`."""
     return tuple(
         Failure(
             FailureKind.INPUT_MODIFIED,
@@ -288,7 +291,7 @@ def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
 
 
 def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Sort names in the op's own order, with unknown names last."""
+    """Sort inputs in the order of the op's declaration, with undeclared inputs last."""
     known = {name: inputs[name] for name in names if name in inputs}
     return {**known, **inputs}
 
@@ -301,7 +304,7 @@ def _leading_dtype(arrays: Any) -> str:
 
 
 def _narrowed(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Return float tensors as bfloat16."""
+    """Convert the float tensors to bfloat16."""
     bfloat16 = numpy_dtype("bfloat16")
     with np.errstate(over="ignore", invalid="ignore"):
         return {

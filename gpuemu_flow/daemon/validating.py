@@ -16,9 +16,9 @@ from gpuemu_flow.types import Json
 from gpuemu_flow.wire.envelope import Encoded, ParsedMessage
 
 MAX_CASES = 10_000
-"""Cases in one `SubmitOutputs`."""
+"""Largest number of cases in one `SubmitOutputs`."""
 TOGETHER_BYTES = 1 << 16
-"""Larger messages are answered alone."""
+"""Largest size of a message that may be answered in a group."""
 
 VALIDATE, SUBMIT = "ValidateOp", "SubmitOutput"
 _REPLY = {VALIDATE: "ValidationResult", SUBMIT: "SubmitResult"}
@@ -27,7 +27,7 @@ _REPLY = {VALIDATE: "ValidationResult", SUBMIT: "SubmitResult"}
 def validate_op(service: Service, fields: Fields, job: Job) -> Encoded:
     """Answer ``ValidateOp`` and ``SubmitOutput``: judge one output.
 
-    Its inputs are the client's own, or those of a case that was handed out.
+    The inputs are made by the client, or are those of a handed-out case.
     """
     replies = JudgedReplies(service)
     name = fields.name("op_name")
@@ -40,7 +40,7 @@ def validate_op(service: Service, fields: Fields, job: Job) -> Encoded:
 def submit_outputs(service: Service, fields: Fields, job: Job) -> Encoded:
     """Answer ``SubmitOutputs``: judge the outputs for several cases, and store all results at once.
 
-    Where one of the cases cannot be read, or has no reference to compare with, none is stored.
+    If a case cannot be read or its reference fails, no result is stored.
     """
     replies = JudgedReplies(service)
     name = fields.name("op_name")
@@ -72,7 +72,7 @@ def _read_all(
 def _judge_all(
     service: Service, replies: JudgedReplies, submissions: Iterable[Submission], job: Job
 ) -> None:
-    """Judge the submissions of one request, and refuse it if one of them has no reference."""
+    """Judge the submissions of one request, and refuse it if a reference fails."""
     refusals: dict[int, RequestError] = {}
     for number, one, result in judged(service, submissions, job):
         if result is None:
@@ -88,14 +88,14 @@ def _judge_all(
 
 
 def op_of_group(envelope: ParsedMessage, size: int) -> str:
-    """Return the op of a request that can be answered with others of that op; empty for none.
+    """Return a request's op if it can be answered together with others of this op; else ''.
 
-    Such a request has one case of small tensors.
+    The request must have a single case of small tensors.
 
     Parameters
     ----------
     size : int
-        Bytes of the message.
+        Size of the message in bytes.
     """
     fields = envelope.fields
     kind, name = fields.get("type"), fields.get("op_name")
@@ -113,13 +113,13 @@ def _values(value: Json) -> list[Json]:
 def judge_group(
     service: Service, name: str, requests: Sequence[tuple[Fields, Job]]
 ) -> list[Encoded | Exception | None]:
-    """Answer several requests about one op by one message to its reference and one transaction.
+    """Answer several requests for one op together, to save messages and transactions.
 
     Returns
     -------
     list
-        Per request its reply, or the error that refuses it. None if the request must be answered
-        alone: it had no verdict in time, or an error may be due to another request.
+        For each request, its reply or the error that refuses it. None if the request has to be
+        answered alone, because it has no verdict yet or another request may have caused an error.
     """
     replies = JudgedReplies(service)
     answers: list[Encoded | Exception | None] = [None] * len(requests)
@@ -162,14 +162,14 @@ def judge_group(
 
 
 def _reader(service: Service, name: str, requests: Sequence[Fields]) -> Reader:
-    """Return a reader for requests of one op that have come."""
+    """Return a reader for requests of one op that have already arrived."""
     submitted = [fields for fields in requests if fields.type == SUBMIT]
     seeds = seeds_of(submitted)
     return Reader(service, service.issued.handed_out(name, seeds) if seeds else ())
 
 
 def _read(reader: Reader, common: CommonFields, fields: Fields, job: Job) -> Submission:
-    """Read the case of a request that has only one."""
+    """Read a request that has only one case."""
     if fields.type == VALIDATE:
         return reader.validated(common, fields)
     return reader.submitted(common, fields, job)

@@ -1,1 +1,1 @@
-"""The build engine: current and stale tasks, and their execution."""
+"""The build engine: it finds stale tasks and executes them."""

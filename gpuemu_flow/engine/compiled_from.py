@@ -1,4 +1,4 @@
-"""Records in a snapshot of the configuration and files that its graph was compiled from."""
+"""Record in a snapshot the configuration and files from which its graph was compiled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def settings_of(config: Config, sampled: Mapping[str, Json], drawn_seed: int | N
 
 
 def same_imports(root: Path, known: Snapshot, sights: Sights) -> bool:
-    """Tell whether every import still leads to the file that it led to at compile time."""
+    """Tell whether every import still resolves to the same file as at compile time."""
     if any((root / path).exists() for path in known.basis.absent):
         return False
     found, files = known.basis.imports, known.files
@@ -65,7 +65,7 @@ def same_imports(root: Path, known: Snapshot, sights: Sights) -> bool:
 
 
 def link_target(path: str) -> str:
-    """Return the path to which a link leads; empty if it is no link."""
+    """Return the target of a symbolic link; empty if `path` is not a link."""
     try:
         return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
     except OSError:

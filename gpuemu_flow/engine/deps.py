@@ -1,4 +1,4 @@
-"""doit's Dependency on top of our keys, digests and store."""
+"""Replace doit's Dependency by one that uses our keys, digests and store."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpuemu_flow.types import Json
 class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
     """doit's interface to `TaskStates`.
 
-    doit's own class keeps its state in memory until the end (a killed run loses everything), trusts
-    equal mtimes, and only asks whether a target exists.
+    doit's own class keeps its state in memory until the end, so that a killed run loses everything.
+    It also trusts equal mtimes, and checks only that a target exists, not its content.
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         self._specs = specs
         self._forced = forced
         self.parts: dict[str, KeyParts] = {}
-        self.left: set[str] = set()  # nothing was run for them, and nothing is known of them
+        self.left: set[str] = set()  # tasks that did not run, so that their records stay valid
 
     def get_status(self, task: Task, tasks_dict: Any, get_log: bool = False) -> DependencyStatus:
-        """Return ``run`` or ``up-to-date``, and remember the key to save the action under."""
+        """Return ``run`` or ``up-to-date``, and keep the task's key for `save`."""
         spec = self._specs[task.name]
         parts = self.parts[task.name] = self._states.parts(spec)
         task.dep_changed = []
@@ -45,7 +45,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         self.save(self._specs[task.name], StageResult(**task.values))
 
     def save(self, spec: TaskSpec, result: StageResult) -> None:
-        """Store the success of one task under the key that is remembered for it."""
+        """Store the success of one task under the key that `get_status` kept."""
         before = self._states.record(spec.name)
         values = with_real_duration(
             result.values, {} if before is None else before.values, executed=result.executed
@@ -60,7 +60,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         )
 
     def remove_success(self, task: Task) -> None:
-        """Forget a task that failed."""
+        """Delete the record of a task that failed."""
         if task.name not in self.left:
             self._states.forget(task.name)
 

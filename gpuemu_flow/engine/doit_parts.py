@@ -1,6 +1,6 @@
-"""The parts of doit that are used, imported without its command line.
+"""Import the parts of doit that we use, without its command line.
 
-The package's own code imports the command line and all plugins, which takes as long as the parts.
+doit's ``__init__`` imports the command line and all plugins, which would double the import time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def _as_a_mere_folder(package: str) -> Iterator[None]:
-    """Import modules of a package without its ``__init__``; forget them when the context ends.
+    """Import modules of a package without its ``__init__``; unregister them when the context ends.
 
-    A later import of the package loads all of it: pytest runs other people's code, too.
+    Then a later import by other code in this process, such as under pytest, gets the whole package.
     """
     spec = None if package in sys.modules else importlib.util.find_spec(package)
     if spec is None:

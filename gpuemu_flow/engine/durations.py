@@ -10,7 +10,7 @@ from gpuemu_flow.types import Json
 
 
 def known_durations(states: TaskStates, names: Collection[str]) -> dict[str, float]:
-    """Return the seconds that the work of tasks took when it was last done, where known."""
+    """Return the tasks' last durations in seconds; tasks without a known duration are left out."""
     found = {name: states.duration(name) for name in names}
     return {name: seconds for name, seconds in found.items() if seconds is not None}
 
@@ -18,7 +18,7 @@ def known_durations(states: TaskStates, names: Collection[str]) -> dict[str, flo
 def with_real_duration(
     values: Mapping[str, Json], before: Mapping[str, Json], *, executed: bool
 ) -> Mapping[str, Json]:
-    """Return a task's values with the duration of all of its work, restored parts included.
+    """Return a task's values with the duration of all its work, including work of earlier runs.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def with_real_duration(
     before : mapping
         Values of the task's last success; empty if it has none.
     executed : bool
-        Some of the work was done.
+        True if some of the work was done now, and not restored.
     """
     cases, known_cases = values.get("cases", 1), before.get("cases", 1)
     ran = values.get("executed", int(executed))
@@ -40,11 +40,11 @@ def with_real_duration(
 
 
 def longest_first(graph: Graph, names: Collection[str], seconds: Mapping[str, float]) -> list[str]:
-    """Order tasks by the longest path that begins with each, the longest first.
+    """Order tasks by the longest path that begins at each task, longest first.
 
-    On a path each task reads the output of the task before it; its length is the sum of the tasks'
-    durations. Starting the longest paths first keeps a run from waiting for one at its end. Tasks
-    whose paths are equally long keep the order of the graph.
+    On a path, each task reads the output of the previous one. The length of a path is the sum of
+    its tasks' durations. Starting long paths early shortens the run. Tasks with equally long paths
+    keep the order of the graph.
     """
     order = [name for name in graph.tasks if name in names]
     if not seconds:

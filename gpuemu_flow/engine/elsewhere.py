@@ -22,7 +22,7 @@ FAR_STAGES = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
 
 @dataclass(frozen=True)
 class Unit:
-    """An op in one dtype: its tasks up to the comparison, which one worker runs."""
+    """The tasks of an op in one dtype, up to the comparison; one worker runs all of them."""
 
     op: str
     dtype: str
@@ -33,7 +33,7 @@ class Unit:
         return f"{stages.COMPARE}:{self.op}:{self.dtype}"
 
     def halves(self) -> None:
-        """Return None: there is nothing to divide."""
+        """Return None: a unit cannot be divided."""
 
 
 class Elsewhere(Protocol):
@@ -42,17 +42,17 @@ class Elsewhere(Protocol):
     def run_units(
         self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
     ) -> list[Unit]:
-        """Run tasks, whose results are stored in the shared cache `remote`.
+        """Run units on other machines, which store the results in the shared cache `remote`.
 
         Returns
         -------
         list of Unit
-            Units whose workers died at each attempt.
+            Units that failed because their workers died at each attempt.
         """
 
 
 def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
-    """Return the ops that other machines can run: those that need nothing built first."""
+    """Return the units in `todo` that other machines can run: those that need no build."""
     found = []
     for name, outline in graph.outlines.items():
         if outline.stage != stages.COMPARE or name not in todo:
@@ -68,9 +68,9 @@ def far_results(
 ) -> Iterator[dict[str, Problem]]:
     """Have other machines run tasks, and let the context find their results.
 
-    The results come through a shared cache that may be written to, else through a folder of the
-    workspace's cache. Yields the tasks whose workers died, with the reason: they must not run here
-    either.
+    The results are passed through the shared cache if it is writable, else through a folder of the
+    workspace's cache. Yield a problem for each task whose workers died. Such tasks must not run on
+    this machine either.
     """
     units = [] if elsewhere is None else units_of(workspace.graph, todo)
     if elsewhere is None or not units:

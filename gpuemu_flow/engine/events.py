@@ -24,13 +24,13 @@ class TaskEvent:
 
 
 class Listener:
-    """Receiver of the events of a run, which come from several threads; this class ignores them."""
+    """Receives the events of a run, from several threads. This base class ignores them."""
 
     def on_plan(self, total: int, todo: int) -> None:
-        """Handle the selection of `total` tasks, of which `todo` may have to run."""
+        """Handle the start: `total` tasks are selected, and `todo` of them may have to run."""
 
     def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Handle the tasks' last durations, which come before tasks run, `jobs` at a time."""
+        """Handle the expected durations in seconds, before tasks start to run `jobs` at a time."""
 
     def on_task(self, event: TaskEvent) -> None:
         """Handle a change of a task's status."""
@@ -39,4 +39,4 @@ class Listener:
         """Handle the end of some of a task's cases."""
 
     def on_wait(self, holder: str) -> None:
-        """Handle a wait for another run, described by `holder`, that holds the workspace."""
+        """Handle the start of waiting for another run of the workspace, described by `holder`."""

@@ -1,6 +1,6 @@
-"""Digests of the inputs of verdicts, taken before a run and checked again at its end.
+"""Check that nothing on which verdicts depend changed during a run.
 
-The reference, the configuration and our own code decide what passes. An op that changed one of
+The reference, the configuration and our own code decide which ops pass. An op that changed one of
 them while it ran would be judged by the changed version.
 """
 
@@ -28,11 +28,11 @@ class StartDigests:
     Attributes
     ----------
     judge : str
-        Digest of our own code, as keys hold it.
+        Digest of our own code, as in the tasks' keys.
     config : mapping of str to str
         Digests of the configuration's files.
     references : mapping of task to mapping
-        Digests of the files that each comparison's reference consists of.
+        For each comparison, the digests of its reference's files.
     began : int
         Time before the digests were taken, in ns.
     """
@@ -46,7 +46,7 @@ class StartDigests:
     def take(
         cls, graph: Graph, todo: Iterable[str], files: FileTable, judge: str, config: Iterable[str]
     ) -> StartDigests:
-        """Take the digests of everything on which the verdicts of the tasks in `todo` will depend.
+        """Take the digests of everything on which the verdicts of `todo` will depend.
 
         Parameters
         ----------
@@ -61,17 +61,17 @@ class StartDigests:
             for name in sorted(todo)
             if graph.tasks[name].stage == stages.COMPARE
         }
-        table = FileTable(files.root)  # apart: these files are no sources of tasks
+        table = FileTable(files.root)  # a separate table: these files are no sources of tasks
         return cls(judge, {path: table.digest(path) for path in config}, references, began)
 
     def changed(self, files: FileTable, made: Collection[str]) -> dict[str, Problem]:
-        """Map each comparison whose verdict does not count to the problem that explains why.
+        """Find comparisons with an invalid verdict, and map each of them to a problem.
 
         Parameters
         ----------
         files : FileTable
         made : collection of str
-            Files that rules made during the run and that nothing has changed since.
+            Files that rules made during the run, and that are unchanged since then.
         """
         common = ""
         if own_code.digest(files) != self.judge:
@@ -93,10 +93,10 @@ class StartDigests:
         return found
 
     def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
-        """Map a comparison to a problem if its reference's files were written to during the run.
+        """Find comparisons whose op may have written to a file of the reference during the run.
 
         Change times are compared, since a file that was changed and changed back has its old
-        content.
+        content. Return a problem for each such comparison.
         """
         found = {}
         for task in self.references:

@@ -1,4 +1,4 @@
-"""Store the plan by which the next plain ``run`` answers at once if nothing changed."""
+"""Store the plan, with which the next plain ``run`` finds quickly that nothing changed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _OPS_LOOKED_AT = 3
 
 
 def save_plan(workspace: Workspace, summary: str) -> None:
-    """Store the plan by which the next plain ``run`` answers at once if nothing changed.
+    """Store the plan, with which the next plain ``run`` finds quickly that nothing changed.
 
-    Call it only for a workspace whose tasks are all current and whose results all passed. No
-    plan is stored if the sandbox lacks a part: results without it must not be reused on a
-    system that has it. Nor is one stored if an input of the results changed during the run.
+    Call this only if all tasks are current and all results passed. No plan is stored in two cases:
+    if the sandbox is incomplete, since a system with a complete sandbox must not reuse the results;
+    and if an input of the results changed during the run.
     """
     level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
     if not is_whole(level, strict=mode == STRICT):
@@ -86,7 +86,7 @@ def save_plan(workspace: Workspace, summary: str) -> None:
         own=own,
         workers=_shares_workers(workspace),
     )
-    # Behind the stamps: what changed before they were taken would count as judged.
+    # After taking the stamps: a change before that would otherwise count as already judged.
     if content is not None and workspace.is_as_judged:
         PrivateFolder(workspace.plan_path.parent).write(workspace.plan_path, content)
 
@@ -98,13 +98,13 @@ class _InputsOfKernels:
     Attributes
     ----------
     tools : mapping of str to Stamp or None
-        Each path at which a tool is looked for; None where there is none.
+        Stamp of each path where a tool is searched; None where no file exists.
     absent : list of str
-        Paths at which a header would be found.
+        Paths where a header was searched and no file exists.
     folders : list of Path
-        Folders in which a new header would count.
+        Folders where a new header would affect the compilation.
     variables : mapping of str to str
-        Digests of variables by which tools are found.
+        Digests of the environment variables that determine which tools are found.
     """
 
     tools: Mapping[str, Stamp | None] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class _InputsOfKernels:
 
     @classmethod
     def of(cls, workspace: Workspace) -> _InputsOfKernels:
-        """Read them from the basis of a workspace's graph."""
+        """Collect the inputs from the basis of a workspace's graph."""
         kernels = workspace.snapshot.basis.kernels
         if kernels is None:
             return cls()
@@ -128,9 +128,14 @@ class _InputsOfKernels:
 
 
 def _listed(workspace: Workspace) -> tuple[dict[str, Stamp], dict[str, list[str]]]:
-    """Return the stamps of all files in the table but manifests, and these by their folders.
+    """Split the table of files into manifests and other files.
 
-    Paths are absolute but those of manifests, which are as the table lists them.
+    Returns
+    -------
+    files : dict of str to Stamp
+        Stamps of all files except manifests, by absolute path.
+    manifests : dict of str to list of str
+        For each folder with manifests (absolute), its manifests as the table lists them.
     """
     root, table, join = str(workspace.root), workspace.snapshot.files, os.path.join
     within = f"{workspace.cache.manifests}{os.sep}"
@@ -151,11 +156,11 @@ def _listed(workspace: Workspace) -> tuple[dict[str, Stamp], dict[str, list[str]
 def _folders_of_manifests(
     workspace: Workspace, manifests: Mapping[str, list[str]]
 ) -> dict[str, Stamp] | None:
-    """Return the stamps of the folders that hold manifests, in place of the manifests' own.
+    """Return the stamps of the folders that contain manifests; None if a manifest was replaced.
 
-    They are half of all files that a plan would name. A manifest is only ever replaced as a
-    whole, which changes its folder's stamp. The folder of these folders counts, too: a link in
-    its place is refused by the full program. Return None if a manifest was replaced meanwhile.
+    A plan checks these folders in place of the manifests, which would be half of its files. This
+    suffices because a manifest is always replaced as a whole, which changes its folder's stamp.
+    The parent of these folders is included, to detect that it was replaced by a link.
 
     Parameters
     ----------
@@ -166,13 +171,13 @@ def _folders_of_manifests(
     if places:
         places.add(str(workspace.cache.manifests))
     own = {f: stamp for f in places if (stamp := stamp_of(f)) is not None}
-    # Behind the folders' stamps: else a manifest could be replaced between the two looks.
+    # Check manifests after taking the folders' stamps, or one could be replaced in between.
     every = itertools.chain.from_iterable(manifests.values())
     return None if workspace.snapshot.files.moved(every) else own
 
 
 def _shares_workers(workspace: Workspace) -> bool:
-    """Tell whether one of the first ops runs in a worker without settings of its own."""
+    """Tell whether one of the first ops can run in a worker that other ops use, too."""
     graph = workspace.graph
     names = (name for name, outline in graph.outlines.items() if outline.stage == stages.OP)
     ops = (graph.tasks[name].settings for name in names)
@@ -201,7 +206,7 @@ def _settle(workspace: Workspace, stamps: Iterable[plan.Stamp]) -> None:
 
 
 def _package_files() -> list[str]:
-    """Return the files that change when a package behind all results is reinstalled."""
+    """Return the files that change when a package that affects all results is reinstalled."""
     import importlib.util  # noqa: PLC0415
 
     found = []

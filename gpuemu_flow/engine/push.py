@@ -26,7 +26,7 @@ def push(
     -------
     RunOutcome
     TransferCounts or None
-        Figures of what was stored; None for a run that was interrupted.
+        Counts of the stored results; None if the run was interrupted.
 
     Raises
     ------

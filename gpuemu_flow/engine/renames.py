@@ -16,12 +16,12 @@ from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 
 _NAMELESS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stages.DIFF)
-"""Stages whose manifests do not hold what their subject is called."""
+"""Stages whose manifests do not contain the name of the op."""
 
 
 @dataclass(frozen=True)
 class MovedNames:
-    """Names of client-run ops that were added or removed since the last run.
+    """Ops that only clients run, and that were added or removed since the last run.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class MovedNames:
 
 
 def moved_names(old: Graph, new: Graph) -> MovedNames:
-    """Find the ops that only clients run and that only one of two graphs has."""
+    """Find the ops that only clients run, and that are in only one of two graphs."""
     before, after = _names(old), _names(new)
     untasked = [{skip.op for skip in graph.skips if skip.dtype} for graph in (old, new)]
     return MovedNames(frozenset(untasked[0] - after), frozenset(untasked[1] - before))
@@ -44,13 +44,13 @@ def _names(graph: Graph) -> set[str]:
 
 
 def renamed_tasks(old: Graph, new: Graph) -> dict[str, TaskSpec]:
-    """Match each new op that differs from a removed one in nothing but its name.
+    """Match new ops with removed ops that differ only in the name.
 
     Returns
     -------
     dict of str to TaskSpec
-        The former task of each renamed task, by its name in `new`, in topological order. Each
-        removed op is taken over at most once. A copy of an op that still exists is a new op.
+        The old task for each new task name, in topological order. Each removed op is matched at
+        most once. A copy of an op that still exists has no match.
     """
     before, after = _by_subject(old.tasks.values()), _by_subject(new.tasks.values())
     gone = {name: _nameless(before[name]) for name in before.keys() - after.keys()}
@@ -72,9 +72,9 @@ def take_over(
     states: TaskStates,
     observed: ObservedSets,
 ) -> None:
-    """Copy manifests and records from the tasks' former names, and rename the op's failures.
+    """Copy manifests and records to the tasks' new names, and rename the ops' failures.
 
-    Whether a copied record is still valid is decided by its key, as for every task.
+    As for every task, the key of a copied record decides whether the record is still valid.
 
     Parameters
     ----------
@@ -114,10 +114,9 @@ def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:
 
 
 def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
-    """Return one op's tasks without its name; none if their manifests may contain the name.
+    """Render the tasks of an op without its name; empty if their manifests may contain the name.
 
-    They are compared as bytes: a task that was read from a snapshot has lists where a new one has
-    tuples.
+    The result is bytes because a task from a snapshot has lists where a new task has tuples.
     """
     specs = list(specs)
     if any(spec.stage not in _NAMELESS for spec in specs):
@@ -133,7 +132,7 @@ def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
 
 
 def _copy(cache: WorkspaceCache, source: TaskSpec, target: TaskSpec, digest: str) -> bool:
-    """Copy a manifest if it is still the recorded one."""
+    """Copy a manifest if its digest is still `digest`; return whether it was copied."""
     try:
         data = cache.files.read(cache.folder / source.target)
     except OSError:

@@ -1,8 +1,8 @@
-"""Keep an op from files that its reference was seen to use when it ran.
+"""Hide from an op the files that its reference was seen to use.
 
-The files that a reference opens, or imports by computed names, are known only once it has run.
-Where its source looks as if there were such files, the op waits for the reference. An op that ran
-while it could read such a file is run again before it is judged.
+The files that a reference opens, or imports by computed names, are known only after it ran. If its
+source suggests that there are such files, the op waits for the reference. An op that could read
+such a file is run again, without access to it, before it is judged.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LOADS = re.compile(
     rb"open|load|read|import_module|importlib|__import__|exec|eval|compile|runpy|[Pp]ath|glob|from"
     rb"file|genfromtxt|memmap|ctypes|process|system|connect"
 )
-"""Words of a source that may load a file; the reference is trusted, and hides nothing."""
+"""Words that occur in sources that load files. References are trusted not to disguise this."""
 
 
 def may_load(reference: TaskSpec, root: Path) -> bool:
-    """Tell whether a reference looks as if it loaded files while it runs."""
+    """Tell whether the source of a reference suggests that it loads files at run time."""
     sources = [root / name for name in reference.sources if name.endswith(".py")]
     try:
         return not sources or any(_LOADS.search(path.read_bytes()) for path in sources)
@@ -42,7 +42,7 @@ def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
     ----------
     used : Discovered
     known : sequence of str
-        Files for which it is settled before any task runs whether the op may read them.
+        Files for which the op's access was decided before any task ran.
     root : Path
         The workspace.
     """
@@ -51,17 +51,17 @@ def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
 
 
 def as_inputs(hidden: Sequence[str]) -> dict[str, str]:
-    """Return the part of a key's inputs that names hidden files."""
+    """Convert hidden files to entries for the inputs of a key."""
     return {_ROLE + name: _HIDDEN for name in hidden}
 
 
 def hidden_by(inputs: Mapping[str, str]) -> list[str]:
-    """Return the files that are hidden from an op according to the inputs of its key."""
+    """Return the hidden files among the inputs of an op's key; the inverse of `as_inputs`."""
     return [role.removeprefix(_ROLE) for role in inputs if role.startswith(_ROLE)]
 
 
 def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
-    """Return a program's settings that also forbid it to read the files in `hidden`."""
+    """Return a program's settings, changed to forbid it to read the files in `hidden`."""
     if not hidden:
         return settings
     paths = [str(root / name) for name in hidden]
@@ -73,7 +73,7 @@ def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
 
 
 def kept_from(stage: str, settings: Json, parts: KeyParts, root: Path) -> Json:
-    """Return a task's settings that forbid the op to read the files that the key hides."""
+    """Return a task's settings, changed to forbid the op to read the key's hidden files."""
     hidden = hidden_by(parts.input)
     if stage == stages.OP:
         return without(settings, hidden, root)

@@ -1,4 +1,4 @@
-"""Run tasks by doit's control and thread runner, with our own states and workers."""
+"""Run tasks with doit's scheduler and thread runner, and with our own states and workers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _consists_of(parts: KeyParts) -> dict[str, str]:
     return {**parts.code, **made, **as_inputs(hidden_by(parts.input))}
 
 
-# A stage is imported when one of its tasks runs: most edits need few, kernels bring all lint rules.
+# A stage is imported only when one of its tasks runs, since most runs need few of them.
 def _generate(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     from gpuemu_flow.tasks import generate  # noqa: PLC0415
 
@@ -130,23 +130,23 @@ ACTIONS: Mapping[str, Action] = {
 
 @dataclass
 class Execution:
-    """The outcome of each task that was looked at.
+    """The outcome of each task that was considered.
 
     Attributes
     ----------
     status : dict of name to str
-        ``current``, ``ran``, ``restored`` (the action only read the action cache), ``failed``.
+        ``current``, ``ran``, ``restored`` (results came from the action cache), ``failed``.
     problems : list of Problem
         Reasons why tasks failed.
     values : dict of name to JSON
-        Values that their actions reported.
+        Values that the tasks' actions reported.
     interrupted : bool
         The run was ended by a signal.
     broken : dict of name to tuple of Problem
-        Tasks that failed by themselves, and why.
+        Problems of the tasks that failed themselves, not because of a task that they depend on.
     not_kept : set of str
-        Tasks that were only to be restored but whose results are in no cache, and the tasks that
-        depend on them.
+        If only restoring is allowed: tasks whose results are in no cache, and tasks that depend on
+        them.
     """
 
     status: dict[str, str] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class _Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
 
 
 class _WakingQueue(queue.Queue[Any]):
-    """A queue whose `get` wakes periodically, so that signals are handled in time."""
+    """A queue whose `get` wakes up periodically, so that signal handlers can run."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Get an item, as `queue.Queue.get` does."""
@@ -220,7 +220,7 @@ class _WakingQueue(queue.Queue[Any]):
 
 
 class _Runner(MThreadRunner):  # type: ignore[misc]  # doit has no types
-    """doit's thread runner; threads only wait for worker processes."""
+    """doit's thread runner. The threads only wait for worker processes."""
 
     Queue = _WakingQueue
 
@@ -234,7 +234,7 @@ class _Runner(MThreadRunner):  # type: ignore[misc]  # doit has no types
 
 
 class _Failed(TaskFailed):  # type: ignore[misc]  # doit has no types
-    """A task that could not do its work, with the problems as data."""
+    """The failure of a task, with its problems as data."""
 
     def __init__(self, name: str, problems: tuple[Problem, ...]) -> None:
         super().__init__(f"{name} failed")
@@ -242,7 +242,7 @@ class _Failed(TaskFailed):  # type: ignore[misc]  # doit has no types
 
 
 class _Action(BaseAction):  # type: ignore[misc]  # doit has no types
-    """A task's action. Of a function, doit would derive the arguments at each run."""
+    """A task's action. For a plain function, doit would inspect the signature at each run."""
 
     def __init__(
         self, act: Callable[[TaskSpec], dict[str, Json] | _Failed], spec: TaskSpec
@@ -282,9 +282,9 @@ class Executor:
     jobs : int
         Tasks at a time.
     forced : collection of str
-        Tasks that run whatever is cached.
+        Tasks that run even if their results are cached.
     fail_fast : bool
-        Start nothing more after the first comparison that did not pass.
+        True to start no more tasks after the first failed verdict.
     """
 
     def __init__(
@@ -312,8 +312,8 @@ class Executor:
     def run(self, names: set[str]) -> Execution:
         """Run the members of `names` that are not current, in dependency order.
 
-        Tasks whose own key turns out unchanged, because the stage before them gave the same
-        output again, are not run.
+        A task is not run if its key is unchanged after all, because the stage before it gave the
+        same output as before.
         """
         execution = Execution()
         if not names:
@@ -343,7 +343,7 @@ class Executor:
         return execution
 
     def store_again(self, names: Iterable[str]) -> None:
-        """Restore the results of current tasks once more, which stores them in a shared cache."""
+        """Restore the results of current tasks, in order to store them in the shared cache."""
         with on_signals(self.interrupt):
             for spec in map(self._graph.tasks.__getitem__, names):
                 if self._context.cancel.is_set():
@@ -364,7 +364,10 @@ class Executor:
         )
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
-        """Return the reference that an op waits for; its run reveals files to hide from the op."""
+        """Return the reference that an op has to wait for because it may load files; else [].
+
+        Those files are then hidden from the op.
+        """
         if spec.stage != stages.OP or spec.judge not in names:
             return []
         reference = self._graph.tasks[spec.judge]
@@ -397,7 +400,7 @@ class Executor:
         return dict(vars(result))
 
     def _run_again_if_revealed(self, judging: TaskSpec) -> None:
-        """Run an op again if it could read files that its reference was seen to use meanwhile."""
+        """Run an op again if it could read files that its reference was later seen to use."""
         names = [source.task for source in judging.inputs if source.role == stages.OP]
         for spec in map(self._graph.tasks.__getitem__, names):
             record = self._states.record(spec.name)
@@ -407,12 +410,14 @@ class Executor:
                 self._repeated.add(spec.name)
 
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
-        """Repeat the action until no source changes during it: the sources are in the key.
+        """Run a task's action, and repeat it if a source changed meanwhile.
+
+        Otherwise, the result would be stored under a key that has other sources.
 
         Raises
         ------
         RunnerError
-            ``sources-changing`` when they changed during each of several attempts.
+            ``sources-changing`` if sources changed during each of several attempts.
         """
         for left in reversed(range(_ATTEMPTS)):
             begun = self._context.inputs.now()
@@ -435,7 +440,7 @@ class Executor:
             if moved and left:
                 self._wait_until_after(begun)
                 continue
-            if moved:  # its own doing, most likely: the sources themselves are as they were
+            if moved:  # the program itself probably wrote them, since the sources are unchanged
                 result = replace(result, discovered=_written_meanwhile(result.discovered, moved))
             self._dependency.parts[spec.name] = replace(
                 parts, observed=self._context.inputs.parts(result.discovered)
@@ -450,10 +455,10 @@ class Executor:
         )
 
     def _wait_until_after(self, begun: int) -> None:
-        """Wait until the file system's clock, whose ticks take some ms, has advanced.
+        """Wait until the file system's clock, which has ticks of some ms, has advanced.
 
-        Restoring results takes so little time that all attempts could fall into the tick in which
-        somebody has just installed a package or replaced a link.
+        Restoring results is so quick that all attempts could otherwise fall into the same tick as
+        the installation of a package or the replacement of a link.
         """
         for _ in range(_TICKS):
             if self._context.inputs.now() > begun:

@@ -38,36 +38,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a run, as a command gives them.
+    """The options that a command passes to a run.
 
     Attributes
     ----------
     words : tuple of str
-        Ops, tasks, groups, targets; none means all.
+        Names of ops, tasks, groups and targets to select; empty for all tasks.
     dtypes : tuple of str
     since : str
-        A commit: run only those selected tasks that changed since; empty for all.
+        A commit; run only selected tasks that changed since then. Empty for no restriction.
     shard : Shard or None
-        Run only those selected tasks that belong to this shard.
+        Run only selected tasks that belong to this shard.
     until : tuple of str
-        Words, in the form of `words`: of the selected tasks, run only these and their
+        Names like `words`; run only those selected tasks that are named here, and their
         dependencies.
     forced : tuple of str
-        Words, in the form of `words`: run these tasks, and all that depend on them, whatever is
+        Names like `words`; run these tasks, and all that depend on them, even if their results are
         cached.
     jobs : int or None
-        Tasks at a time; None takes the configuration's, 0 means one per processor.
+        Number of tasks to run at a time; None for the configured number, 0 for one per processor.
     fail_fast : bool or None
-        None: go on, unless a target says otherwise.
+        True to stop at the first failed verdict; None for the target's setting, else False.
     force, dry_run : bool
     triggers : tuple of str
         Parts of the key that may make a task run.
     time_limit : float or None
-        Seconds after which running tasks are ended and no more are started.
+        Seconds after which running tasks are stopped and no more are started; None for no limit.
     only_restore : bool
-        Results are taken from caches, and nothing is run.
+        True to take results only from caches and run no task.
     elsewhere : Elsewhere or None
-        Machines that run tasks in place of this machine.
+        Other machines that run tasks for this machine.
     """
 
     words: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class RunOptions:
     elsewhere: Elsewhere | None = None
 
     def under(self, target: TargetOptions) -> RunOptions:
-        """Return these options, completed by the options of a target."""
+        """Return these options, with unset ones replaced by the options of a target."""
         stops = None if target.keep_going is None else not target.keep_going
         return replace(
             self,
@@ -111,7 +111,7 @@ class RunOptions:
 
     @property
     def may_be_nothing(self) -> bool:
-        """Tell whether the selection may be empty: sets, a commit or a shard may select nothing."""
+        """Tell whether an empty selection is allowed, as with sets, a commit or a shard."""
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None
 
@@ -125,16 +125,16 @@ class RunOutcome:
     graph : Graph
     options : RunOptions
     selected : set of str
-        Tasks that the words name, and all that they depend on.
+        Tasks that the options select, and their dependencies.
     status : dict of name to str
-        ``current``, ``ran``, ``restored``, ``failed``; ``pending`` in a dry run or when the run
-        ended before it.
+        ``current``, ``ran``, ``restored``, ``failed``; ``pending`` if the run was dry or ended
+        before the task.
     reasons : dict of name to list
         In a dry run: why each pending task would run.
     problems : list of Problem
     interrupted : bool
     timed_out : bool
-        The time limit ended the run, not the user.
+        True if the time limit ended the run; `interrupted` is then False.
     duration_s : float
         Wall time in seconds.
     """
@@ -151,7 +151,7 @@ class RunOutcome:
 
     @property
     def executed(self) -> list[str]:
-        """Return the tasks whose action really ran, in graph order."""
+        """Return the tasks with status ``ran``, in graph order."""
         return [name for name in self.graph.tasks if self.status.get(name) == "ran"]
 
     def ordered_status(self) -> dict[str, str]:
@@ -160,7 +160,7 @@ class RunOutcome:
 
     @property
     def everything(self) -> bool:
-        """Tell whether the selection contains all tasks."""
+        """Tell whether no option restricts the run to some of the tasks."""
         asked = self.options
         limited = asked.words or asked.dtypes or asked.until or asked.since or asked.shard
         return not limited
@@ -184,11 +184,11 @@ def run(
     Parameters
     ----------
     pool : Pool, optional
-        Workers that stay open for the next run; without one they are started and ended here.
+        Workers, which stay open after the run. By default, workers are started and ended here.
     conclude : callable, optional
-        Called at the end, before another process may change what the tasks wrote.
+        Called at the end, before other processes may change the files that the tasks wrote.
     prepare : callable, optional
-        Called before tasks run, while the former names of renamed ops are still known.
+        Called before tasks run, while the old names of renamed ops are still known.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def run(
     shown = listener or Listener()
     _check_fence(workspace)
     cache = workspace.cache
-    selected = selected_tasks(workspace, options)  # wrong words are told before any waiting
+    selected = selected_tasks(workspace, options)  # report wrong words before waiting for the lock
     cache.create()
     cache.check_manifests()
     with RunLock(cache.lock_path, shown.on_wait) as lock:
@@ -258,7 +258,7 @@ def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
     Raises
     ------
     UsageError
-        For words that name nothing, and a commit that is not there.
+        A word names nothing, or the commit does not exist.
     """
     graph = workspace.graph
     chosen = select(workspace, options.words, options.dtypes)
@@ -290,7 +290,7 @@ def count_jobs(workspace: Workspace, options: RunOptions) -> int:
 
 
 def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
-    """Return a warning if restricted triggers skip tasks that would otherwise run."""
+    """Return a warning for tasks that do not run because the triggers are restricted."""
     if set(options.triggers) == set(TRIGGERS) or options.force:
         return []
     states, tasks = workspace.states(), workspace.graph.tasks
@@ -358,8 +358,8 @@ def _execute(
     workspace.drop_plan()
     workspace.cache.clear_staging()
     _set_damaged_aside(workspace, todo)
-    # What follows a task that runs reads what that task made: its inputs count always, or a new
-    # output would keep the verdict on the old one.
+    # Changed inputs always count, whatever the triggers: else a new output would keep the verdict
+    # on the old output.
     triggers = {*options.triggers, "input"}
     basis, files = workspace.snapshot.basis, workspace.snapshot.files
     config = [path for path, _ in basis.config]
@@ -409,7 +409,7 @@ def _execute(
 
 @contextmanager
 def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading.Event]:
-    """End the execution after `seconds`; the event says that this happened."""
+    """Interrupt the execution after `seconds`, and then set the yielded event; None for never."""
     passed = threading.Event()
     if seconds is None:
         yield passed
@@ -429,7 +429,7 @@ def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading
 
 
 def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
-    """Set aside manifests that were changed since their tasks wrote them."""
+    """Move manifests aside that were changed since their tasks wrote them."""
     states = workspace.states()
     for name in todo:
         spec, record = workspace.graph.tasks[name], states.record(name)
@@ -443,7 +443,7 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, kept: Pool | None
 ) -> Iterator[StageContext]:
-    """Yield the context that actions get; end the workers after the block, unless they are kept."""
+    """Yield the context for actions. Use the workers in `kept`, or start some for this block."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if kept is None else nullcontext(kept)
@@ -462,7 +462,7 @@ def open_context(
 
 
 def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
-    """Store the snapshot, in which tasks that succeeded are current."""
+    """Store the snapshot, and mark in it the tasks that succeeded as current."""
     states = workspace.states()
     ended = {name for name, status in outcome.status.items() if status in ("ran", "restored")}
     current = workspace.snapshot.current - workspace.graph.downstream(ended)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shared(workspace: Workspace, context: StageContext) -> Iterator[None]:
-    """Give the context the shared cache, if the configuration or the environment names one."""
+    """Let the context use the shared cache that the configuration or the environment names."""
     settings = workspace.settings
     if not settings.remote and not os.environ.get("GPUEMU_CACHE_REMOTE"):
         yield
@@ -41,7 +41,8 @@ def place_for(workspace: Workspace, *, writing: bool = False) -> CacheAccess:
     Raises
     ------
     UsageError
-        ``cache-remote-none`` where there is none, or none to write to; ``cache-remote-value``.
+        ``cache-remote-none`` if no shared cache is configured, or if `writing` and it is read-only;
+        ``cache-remote-value`` if its URL is invalid.
     """
     from gpuemu_flow.store.remote.place import WRITE, place_of  # noqa: PLC0415 - few have one
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an event, so that a run can end in an orderly way."""
+"""Handle SIGINT and SIGTERM so that a run can end in an orderly way."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ after the last of them and before the system's wait does not end that wait."""
 
 @contextmanager
 def on_signals(react: Callable[[], None]) -> Iterator[None]:
-    """Call `react` on SIGINT and SIGTERM while inside; a second one ends the process as usual.
+    """Call `react` on the first SIGINT or SIGTERM inside; a second one ends the process.
 
-    Does nothing outside of the main thread, where Python handles no signals.
+    Do nothing in a thread other than the main thread, where Python handles no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -41,7 +41,7 @@ def on_signals(react: Callable[[], None]) -> Iterator[None]:
 def handled(
     handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals
 ) -> Iterator[None]:
-    """Set the handler of some signals while inside, and restore the former ones afterwards."""
+    """Set the handler of some signals inside the context, and then restore the old handlers."""
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -52,7 +52,7 @@ def handled(
 
 @contextmanager
 def cancel_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that a signal sets."""
+    """Yield an event that SIGINT or SIGTERM sets."""
     cancel = threading.Event()
     with on_signals(cancel.set):
         yield cancel

@@ -1,4 +1,4 @@
-"""States of tasks: a task is current if its key is that of its last success."""
+"""States of tasks. A task is current if its present key equals the key of its last success."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from gpuemu_flow.types import Json
 
 RECORD_VERSION = 2
 _MOST_HELD = 64
-"""Records in memory: tasks of one op run one after another, and ask for each other's records."""
+"""Number of records to keep in memory. Tasks of one op run in a row and read each other's records.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,15 @@ class TaskRecord:
     Attributes
     ----------
     parts : JSON
-        Parts of the task's key, by `KeyParts.to_json`.
+        Parts of the task's key, as `KeyParts.to_json` returns them.
     key, digest : str
         The task's key, and the sha256 of its manifest.
     complete : bool
-        False when some case ended in an error that is tried again.
+        False if a case ended in an error, so that the task has to run again.
     values : mapping
         Durations and counts for reports.
     inputs : JSON
-        Inputs of the task's program, by `Discovered.to_json`.
+        Observed inputs of the task's program, as `Discovered.to_json` returns them.
     """
 
     parts: Mapping[str, Json]
@@ -59,7 +60,7 @@ class TaskRecord:
 
     @classmethod
     def from_json(cls, data: Json) -> TaskRecord | None:
-        """Rebuild from the result of `to_json`; None for other data, or another version."""
+        """Rebuild from the result of `to_json`; return None for invalid data or another version."""
         if not isinstance(data, dict) or data.get("version") != RECORD_VERSION:
             return None
         try:
@@ -86,15 +87,15 @@ class TaskRecord:
 
 
 class TaskStates:
-    """The last success of each task, and its key as of now.
+    """The last success and the present key of each task.
 
     Parameters
     ----------
     cache : WorkspaceCache
     files : FileTable
-        Digests of sources and manifests, in which paths of manifests start at the workspace.
+        Digests of sources and manifests, by path relative to the workspace.
     environment : mapping
-        The machine's fingerprint.
+        Fingerprint of the machine.
     triggers : iterable of str
         Parts of a key that may make a task run: ``code``, ``params``, ``input``, ``env``.
     inputs : Lookup, optional
@@ -127,7 +128,7 @@ class TaskStates:
         return self._manifests + target
 
     def parts(self, spec: TaskSpec) -> KeyParts:
-        """Collect everything that presently decides whether `spec` must run."""
+        """Collect the present values of everything that decides whether `spec` must run."""
         record = self.record(spec.name) if spec.stage in stages.RECORDING else None
         static = self.static_parts(spec)
         if record is None:
@@ -183,7 +184,7 @@ class TaskStates:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Keep records in memory inside the context, in which no other process may write them."""
+        """Keep records in memory inside the context; no other process may write them there."""
         self._held = {}
         try:
             yield
@@ -191,7 +192,7 @@ class TaskStates:
             self._held = None
 
     def _drop(self, name: str) -> None:
-        """Drop a record from memory, since the stored one has just changed."""
+        """Drop a record from memory after the stored record changed."""
         with self._lock:
             if self._held is not None:
                 self._held.pop(name, None)
@@ -214,7 +215,7 @@ class TaskStates:
         return found + self._outputs_touched(spec, record)
 
     def _outputs_touched(self, spec: TaskSpec, record: TaskRecord) -> list[BuildReason]:
-        """Return a reason for each output in the workspace that is not what the task made."""
+        """Return a reason for each output in the workspace that was changed or deleted."""
         if not spec.outputs:
             return []
         made = record.values.get("outputs", {})
@@ -226,7 +227,7 @@ class TaskStates:
         return found
 
     def as_made(self, spec: TaskSpec) -> set[str]:
-        """Return the outputs in the workspace that nobody has changed since the task made them."""
+        """Return the outputs in the workspace that are unchanged since the task made them."""
         if not spec.outputs:
             return set()
         record = self.record(spec.name)
@@ -234,7 +235,7 @@ class TaskStates:
         return {path for path in spec.outputs if path in made and made[path] == self.output(path)}
 
     def output(self, path: str) -> str | None:
-        """Return the state of a file that a task made: its digest, and whether it can be run."""
+        """Return the digest of an output with its executable bit; None if the file is missing."""
         digest = self._files.digest(path)
         if not digest:
             return None
@@ -280,7 +281,7 @@ class TaskStates:
         self._cache.state.put(f"broken:{spec.name}", found)
 
     def broken(self, spec: TaskSpec) -> list[Problem] | None:
-        """Return the problems of a task that failed, if they still hold; None if unknown."""
+        """Return a failed task's problems; None if it has not failed or its key has changed."""
         if self.record(spec.name) is not None:
             return None
         found = self._cache.state.get(f"broken:{spec.name}")
@@ -294,7 +295,7 @@ class TaskStates:
             return []
 
     def duration(self, name: str) -> float | None:
-        """Return the duration of a task's work when it was last done, in s; None if unknown."""
+        """Return the last duration of a task's work in seconds; None if unknown."""
         record = self.record(name)
         seconds = None if record is None else record.values.get("duration_s")
         return float(seconds) if isinstance(seconds, (int, float)) else None
@@ -304,9 +305,9 @@ class TaskStates:
         return isinstance(self._cache.state.get(f"broken:{name}"), dict)
 
     def moved(self, spec: TaskSpec) -> bool:
-        """Tell whether the key of a task changed since its record, or it has none.
+        """Tell whether a task has no record, or its key or outputs changed since then.
 
-        Cases that ended in an error are tried again, though their record is not out of date.
+        A record with cases that ended in an error does not count as changed by itself.
         """
         record = self.record(spec.name)
         if record is None:
@@ -322,7 +323,7 @@ class TaskStates:
 
 
 def _once(changes: Iterable[BuildReason]) -> list[BuildReason]:
-    """Drop observed changes of declared sources, which would otherwise be reported twice."""
+    """Drop changes of observed files that are also reported as changes of declared sources."""
     found = list(changes)
     twice = {f"file {change.name}" for change in found if change.part == "code"}
     return [c for c in found if c.part != OBSERVED or c.name not in twice]

@@ -1,9 +1,8 @@
-"""Decide whose code is run: the user's own always, that of others only in trusted workspaces.
+"""Refuse to run other users' code, except in workspaces that the user trusts.
 
-`gpuemu.toml` is looked for from the current folder upward, so that a file that somebody else left
-in a shared folder would be run by everyone who works below it. Files that belong to the user or to
-root are run, as ``make`` and ``pytest`` run them: whoever can write them could change the user's
-shell as well.
+`gpuemu.toml` is searched from the current folder upward. A file that somebody else left in a shared
+folder would therefore be run by everyone who works below it. Files that belong to the user or to
+root are always run, as by ``make`` and ``pytest``: their owners could also change the user's shell.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 TRUST_VARIABLE = "GPUEMU_TRUST"
 REMEMBER = "remember"
-"""A value of `TRUST_VARIABLE`: as ``1``, and the workspace is remembered."""
+"""Value of `TRUST_VARIABLE` that trusts the workspace like ``1`` and also stores it as trusted."""
 FILE_NAME = "trusted.json"
 MOST_REMEMBERED = 1000
 _NAMED = 3
@@ -38,7 +37,7 @@ Ask = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class ForeignWorkspace:
-    """A workspace that contains files of other users.
+    """A workspace with files of other users.
 
     Attributes
     ----------
@@ -47,7 +46,7 @@ class ForeignWorkspace:
     owners : tuple of int
         User ids of the other users, ascending.
     device : int
-        Device of the folder, so that another device mounted there later is another workspace.
+        Device number of the folder, to distinguish another file system mounted there later.
     """
 
     path: str
@@ -60,12 +59,12 @@ def require_trust(
     environ: Mapping[str, str] = os.environ,
     ask: Ask | None = None,
 ) -> None:
-    """Refuse to run the code of a workspace that belongs to somebody else and is not trusted.
+    """Raise an error for a workspace with other users' files that the user does not trust.
 
     Parameters
     ----------
     ask : callable, optional
-        Puts a question to the user; None: on the terminal, where there is one.
+        Asks the user a question; by default on the terminal, if there is one.
 
     Raises
     ------
@@ -107,20 +106,20 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 
 
 def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
-    """Return the owners, by path, of the workspace's folder and files that other users own.
+    """Return the paths that other users own, among the workspace's folder and files, with owners.
 
     Both the owner of a link and the owner of its target count.
     """
     found: dict[str, int] = {}
     for path in (root, *files):
-        try:  # without a call for each of thousands of plain files of one's own
+        try:  # no function call here: there may be thousands of the user's own files
             seen = os.lstat(path)
         except OSError:
             continue
         if seen.st_uid in own and not stat.S_ISLNK(seen.st_mode):
             continue
         for status in _statuses(path):
-            # In a shared folder such as /tmp only what lies in it says whose it is.
+            # A sticky folder such as /tmp does not count, only the files inside it.
             sticky = path == root and status.st_mode & stat.S_ISVTX
             if status.st_uid not in own and not sticky:
                 found[path] = status.st_uid
@@ -128,7 +127,7 @@ def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict
 
 
 def _statuses(path: str) -> list[os.stat_result]:
-    """Return the status of a file, and of the target of a link; none if it is gone."""
+    """Return the status of a file, and of its target if it is a link; empty if it is missing."""
     found = []
     with contextlib.suppress(OSError):
         found.append(os.lstat(path))

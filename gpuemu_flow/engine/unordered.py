@@ -1,7 +1,7 @@
-"""Refuse verdicts on programs that use the outputs of rules which they do not wait for.
+"""Refuse verdicts on programs that use a rule's output without waiting for the rule.
 
-Such a program may have seen the file as it was before the rule made it anew. Tasks are ordered by
-`needs`, not by what programs are seen to use: that is known only once they ran.
+Such a program may have read the file before the rule updated it. Tasks are ordered only by `needs`,
+because the files that a program uses are known only after it ran.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ class RuleOutputs:
     root : Path
         The workspace.
     producers : mapping of str to (str, str)
-        From an absolute path, without links in its folder, to a rule and the output's name.
+        For each output's absolute path (with links in its folder resolved), the rule's name and the
+        output's name.
     op : str
-        The op that waits for none of these rules; empty for the rules of a whole graph.
+        The op that waits for none of these rules; empty if this contains all rules of a graph.
     needs : tuple of str
-        The rules that `op` does wait for.
+        Rules for which `op` waits.
     """
 
     root: Path
@@ -75,7 +76,7 @@ class RuleOutputs:
         return cls(root, others, op, tuple(_named_needs(own)))
 
     def used(self, names: Discovered) -> dict[str, str]:
-        """Map each rule to an output of it that a program used, or looked for.
+        """Map rules to an output that a program used or searched; other rules are left out.
 
         Listed folders do not count: an interpreter lists those in which it looks for modules.
         """
@@ -95,13 +96,13 @@ class RuleOutputs:
         return found
 
     def refuse(self, names: Discovered) -> None:
-        """Raise RunnerError ``needs-missing`` if a program of the op used one of these outputs."""
+        """Raise RunnerError ``needs-missing`` if `names` contains one of these outputs."""
         used = self.used(names)
         if used:
             raise RunnerError(_without_needs(f"{self.op} or its reference", self.needs, used))
 
     def refuse_seen(self, observed: Mapping[str, Observation], lookup: Lookup) -> None:
-        """Call `refuse` with the inputs that running programs of the op have used so far."""
+        """Call `refuse` with the inputs that the op's running programs have used so far."""
         for seen in observed.values() if self.producers else ():
             self.refuse(lookup.discover(seen, ConfiguredEnv()))
 
@@ -113,7 +114,7 @@ class RuleOutputs:
         names: Collection[str],
         finished: Collection[str] = (),
     ) -> dict[str, Problem]:
-        """Map the tasks that used one of these outputs, and do not wait for it, to a problem.
+        """Find tasks that used one of these outputs without waiting for its rule; see `unordered`.
 
         Parameters
         ----------
@@ -130,7 +131,7 @@ class RuleOutputs:
         for name, outline in graph.outlines.items():
             if name not in names or outline.stage not in _PROGRAMS:
                 continue
-            # Thousands of tasks share a set, which is looked at once.
+            # Thousands of tasks may use the same set; check each set only once.
             key: str | Discovered = "" if name in finished else kept.task_sets.get(name, "")
             if not key:
                 record = states.record(name)
@@ -141,7 +142,7 @@ class RuleOutputs:
                 looked[key] = self.used(kept.names([name]) if isinstance(key, str) else key)
             if looked[key]:
                 before = _rules_before(graph, [name])
-                # What a comparison uses includes what its reference does.
+                # A comparison's files include those of its reference, already reported there.
                 before |= told.setdefault((outline.subject, outline.dtype), set())
                 used = {rule: file for rule, file in looked[key].items() if rule not in before}
                 if used:
@@ -154,15 +155,20 @@ class RuleOutputs:
 def unordered(
     workspace: Workspace, names: Collection[str], finished: Collection[str] = ()
 ) -> dict[str, Problem]:
-    """Map each task whose program used the output of a rule that it does not wait for to a problem.
+    """Find tasks whose program used a rule's output without waiting for the rule.
 
     Parameters
     ----------
     workspace : Workspace
     names : collection of str
-        The tasks that are looked at.
+        The tasks to check.
     finished : collection of str
-        The members of `names` that this run finished: the snapshot does not know their inputs yet.
+        Members of `names` that this run finished. Their inputs are not in the snapshot yet.
+
+    Returns
+    -------
+    dict of str to Problem
+        A problem for each such task.
     """
     outputs = RuleOutputs.of(workspace.graph, workspace.root)
     if not outputs.producers:
@@ -172,9 +178,9 @@ def unordered(
 
 
 def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
-    """Return the problems that `unordered` will find after a run, as far as they can be foreseen.
+    """Predict the problems that `unordered` will find after a run.
 
-    The files that a program will use cannot be foreseen if its code changed.
+    Programs whose code changed are left out, since the files that they will use are unknown.
 
     Parameters
     ----------
@@ -204,18 +210,18 @@ def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
 
 
 def refuse_unordered(workspace: Workspace, status: dict[str, str]) -> list[Problem]:
-    """Fail the tasks that `unordered` finds, and all tasks that depend on them.
+    """Mark as failed the tasks that `unordered` finds and all tasks that depend on them.
 
     Parameters
     ----------
     workspace : Workspace
     status : dict of str to str
-        The outcome of each task of a run; changed in place.
+        The outcome of each task of a run; modified in place.
 
     Returns
     -------
     list of Problem
-        The reasons.
+        The problems that `unordered` found.
     """
     graph = workspace.graph
     finished = {name for name, how in status.items() if how in ("ran", "restored")}
@@ -232,13 +238,13 @@ def refuse_unordered(workspace: Workspace, status: dict[str, str]) -> list[Probl
 
 
 def _rules_before(graph: Graph, tasks: Iterable[str]) -> set[str]:
-    """Return the names of the rules that tasks wait for."""
+    """Return the rules that tasks wait for, directly or through other tasks."""
     before = map(graph.outlines.__getitem__, graph.upstream(tasks))
     return {outline.subject for outline in before if outline.stage == stages.RULE}
 
 
 def _named_needs(specs: Iterable[TaskSpec]) -> list[str]:
-    """Return the rules that tasks wait for without another rule between."""
+    """Return the rules that tasks wait for directly."""
     found: dict[str, None] = {}
     for source in (source for spec in specs for source in spec.inputs):
         for beginning in (stages.BUILT, stages.AFTER):

@@ -1,4 +1,4 @@
-"""The present state of a workspace: its graph, compiled if needed, and tasks that may be stale."""
+"""The present state of a workspace: its graph, compiled if needed, and its stale tasks."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ class Workspace:
     overrides : Overrides or None
     environ : mapping
     copied : bool
-        True for a copy of another workspace, which may lack some of the files.
+        True if this is a copy of another workspace and may lack some of its files.
     sights : Sights, optional
-        Stamps that the command has read since it began. They are those that the first call of
-        `stale` relies on; without them it reads all anew.
+        Stamps that the command has read since it began. The first call of `stale` uses them;
+        without them, it reads all stamps again.
 
     Attributes
     ----------
     sights : Sights
-        Stamps that need not be read again before `stale` has been called.
+        Stamps that are still valid for the next call of `stale`.
 
     Raises
     ------
     UsageError
         ``config-not-found``.
     ConfigError
-        All that is wrong in the configuration.
+        Lists all errors of the configuration.
     """
 
     def __init__(
@@ -114,18 +114,18 @@ class Workspace:
                 self.cache.problems += problems
             if known is None or not self._still_holds(known, self.sights):
                 known = self._kept_compiled(known) or self._compile(self._sound(known))
-        except (KeyError, TypeError, ValueError):  # sealed well, but not by this version
+        except (KeyError, TypeError, ValueError):  # an intact snapshot of another version
             known = self._compile(None)
         self.snapshot = known
         if sights is None:
             self.look_again()
 
     def look_again(self) -> None:
-        """Have all stamps read anew, since time has passed or another process was at work."""
+        """Discard known stamps, so that all are read again; files may have changed meanwhile."""
         self.sights, self._used_sights = Sights(), False
 
     def look_again_if_replaced(self) -> None:
-        """Have all stamps read anew if another run stored a snapshot since this one was read."""
+        """Discard known stamps if another run has stored a snapshot since ours was read."""
         if stamp_of(self._snapshot_path) != self._snapshot_stamp:
             self.look_again()
 
@@ -133,12 +133,12 @@ class Workspace:
         return snapshot.load(path, self.root, self.cache.set_aside, self._mend)
 
     def _mend(self, path: Path, reason: str) -> Mapping[str, TaskSpec]:
-        """Return the tasks of the snapshot's graph, whose file is damaged, by compiling it again.
+        """Compile the snapshot's graph again because its file is damaged, and return its tasks.
 
         Raises
         ------
         StoreError
-            ``cache-damaged``: the configuration changed since, and gives another graph.
+            ``cache-damaged`` if the configuration has changed and gives another graph.
         """
         self.cache.set_aside(path, f"damaged graph: {reason}")
         now = self._compiled_anew(None).graph
@@ -147,7 +147,7 @@ class Workspace:
         return now.tasks
 
     def _sound(self, old: Snapshot | None) -> Snapshot | None:
-        """Return a snapshot that is out of date if its whole graph can be read; else None."""
+        """Return an outdated snapshot unchanged if its whole graph can be read; else None."""
         try:
             if old is not None:
                 task_file.check(old.graph)
@@ -158,9 +158,9 @@ class Workspace:
         return old
 
     def _names_own_cache(self, known: Snapshot) -> bool:
-        """Tell whether a snapshot's cache folder lies in the workspace or is the configured one.
+        """Tell whether a snapshot's cache folder is in the workspace or is the configured one.
 
-        A snapshot that somebody else wrote could name any folder, and cleaning would empty it.
+        A snapshot that somebody else wrote could name any folder, which cleaning would then empty.
         """
         folder = Path(known.settings.cache_dir)
         if not known.settings.cache_dir or Path(os.path.normpath(folder)).is_relative_to(self.root):
@@ -182,10 +182,10 @@ class Workspace:
         return found if own and self._still_holds(found, self.sights) else None
 
     def keep_compiled(self) -> None:
-        """Store the graph that this command had to compile, for other commands before the next run.
+        """Store the graph that this command compiled, for other commands before the next run.
 
-        It is stored apart from the snapshot, which holds the graph of the last run: the next run
-        compares with that one to find renamed ops. If some were renamed, nothing is kept.
+        It does not replace the snapshot's graph, because the next run compares with that graph to
+        find renamed ops. Nothing is stored if ops were renamed.
         """
         found = self.snapshot
         moved = self._renamed or self.moved_names != MovedNames()
@@ -200,7 +200,7 @@ class Workspace:
 
     @property
     def plan_path(self) -> Path:
-        """Return the file by which the next plain ``run`` answers at once."""
+        """Return the path of the plan; see `plan_file`."""
         return self.root / plan.CACHE_NAME / plan.PLAN_NAME
 
     @property
@@ -210,26 +210,26 @@ class Workspace:
 
     @property
     def effective(self) -> Overrides:
-        """Return the overrides, with the seed and number of cases that the chosen target sets."""
+        """Return the overrides, completed by the chosen target's seed and number of cases."""
         own, target = self._overrides, self.target
         seed = target.seed if own.seed is None else own.seed
         return replace(own, seed=seed, cases=own.cases or target.cases)
 
     @property
     def settled_overrides(self) -> Overrides:
-        """Return the overrides with the seed fixed, for another workspace that must share it."""
+        """Return the overrides with a drawn seed fixed, so that another workspace uses it, too."""
         drawn = self.settings.drawn_seed
         if drawn is None:
             return self.overrides
         return replace(self.overrides, draw_seed=False, seed=drawn)
 
     def in_copy(self, folder: Path) -> Workspace:
-        """Return the workspace as its copy in another folder has it, with the same options.
+        """Open a copy of the workspace in another folder, with the same options.
 
         Raises
         ------
         ConfigError
-            All that is wrong in the copy's configuration.
+            Lists all errors of the copy's configuration.
         """
         environ = {**self._environ, "GPUEMU_CONFIG": str(folder / self.config_path.name)}
         return Workspace(folder, overrides=self.settled_overrides, environ=environ, copied=True)
@@ -264,11 +264,14 @@ class Workspace:
 
     @cached_property
     def inputs(self) -> Discovery:
-        """Return the lookup by which the present state of observed inputs is found."""
+        """Return the lookup of the present states of observed inputs."""
         return self._discovery(self.snapshot.files)
 
     def keep_out_of_inputs(self, folder: Path) -> None:
-        """Ignore a folder of our own outside of the cache; call it before `inputs` is used."""
+        """Exclude a folder of ours outside of the cache from observed inputs.
+
+        Call this before `inputs` is used.
+        """
         self._own_folders = (folder,)
 
     def _discovery(self, files: FileTable) -> Discovery:
@@ -288,7 +291,7 @@ class Workspace:
     def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
         """Return the members of `names` that may have to run: changed, or downstream of a change.
 
-        Only tasks that read or write a changed file, or were not current before, are looked at.
+        Only tasks that read or write a changed file, or that were not current before, are checked.
         """
         if self._used_sights:
             self.look_again()
@@ -317,10 +320,9 @@ class Workspace:
         return self.graph.downstream(moved) & names
 
     def _observe(self, names: Iterable[str], states: TaskStates) -> None:
-        """Take over the inputs of current tasks from their records.
+        """Copy the observed inputs of current tasks from their records.
 
-        A snapshot that was lost has none of them, and one that is older than the records, as after
-        a killed run, has those of an earlier version.
+        A new snapshot lacks them, and an old one may have outdated ones, as after a killed run.
         """
         for name in names:
             record = states.record(name)
@@ -328,13 +330,13 @@ class Workspace:
                 self.snapshot.observed.record(name, record.discovered, record.observed)
 
     def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
-        """Add files that the report depends on and no task reads, with their earlier stamps."""
+        """Add files on which the report depends but which no task reads, with earlier stamps."""
         self.watched.update(stamps)
 
     def save(self, current: set[str]) -> None:
         """Store the snapshot, with the tasks now known to be current."""
         self.snapshot.current = current
-        # With [cache] dir there are two folders, and both ignore themselves.
+        # With [cache] dir there are two folders, and each needs a .gitignore for itself.
         if self.cache.folder != self._snapshot_path.parent:
             WorkspaceCache(self._snapshot_path.parent).create()
         self.snapshot.base = ""
@@ -343,17 +345,17 @@ class Workspace:
 
     @property
     def has_plain_cases(self) -> bool:
-        """Tell whether no option and no setting of ``[ci]`` changes the cases of a plain run."""
+        """Tell whether the cases are those of a plain run, unchanged by options and ``[ci]``."""
         own = replace(self._overrides, ci="", given=frozenset())
         sampled = self._overrides.ci in self.settings.samplings
         return own == Overrides() and self.settings.drawn_seed is None and not sampled
 
     @property
     def is_as_judged(self) -> bool:
-        """Tell whether configuration, globs and observed inputs still are those of the results.
+        """Tell whether configuration, globs and observed inputs are unchanged since judging.
 
-        Files whose digests were taken are not checked: the plan has their stamps of that time.
-        Globs may match new files that rules made, as long as this makes no task stale.
+        Files with known digests are not checked here, since the plan contains their stamps from
+        that time. Globs may match new files made by rules, as long as this makes no task stale.
         """
         if self.environment != fingerprint():
             return False
@@ -371,15 +373,15 @@ class Workspace:
         return not self.snapshot.observed.changed(self.inputs, but=("file",))
 
     def renew(self) -> None:
-        """Compile anew if the configuration, or what it names, changed since it was read.
+        """Compile again if the configuration, or a file that it names, changed since it was read.
 
-        A configuration that names another cache folder is left to the next command, as this command
-        holds the lock of the former folder.
+        If the new configuration names another cache folder, it is ignored until the next command,
+        since this command holds the lock of the old folder.
 
         Raises
         ------
         ConfigError
-            All that is wrong in the configuration.
+            Lists all errors of the configuration.
         """
         self.look_again()
         if self._still_holds(self.snapshot, self.sights):
@@ -387,10 +389,10 @@ class Workspace:
         compiled = self._compiled_anew(self._sound(self.snapshot))
         if compiled.settings.cache_dir == self.settings.cache_dir:
             self.snapshot = compiled
-            self.__dict__.pop("inputs", None)  # which looks into the snapshot's table of files
+            self.__dict__.pop("inputs", None)  # it uses the old snapshot's table of files
 
     def _compiled_anew(self, old: Snapshot | None) -> Snapshot:
-        """Return the snapshot that the present configuration gives; keep the cache."""
+        """Compile the present configuration into a snapshot, without changing `cache`."""
         cache, self._config = self.cache, None
         try:
             return self._compile(old)
@@ -402,7 +404,7 @@ class Workspace:
         PrivateFolder(self.plan_path.parent).remove(self.plan_path)
 
     def _still_holds(self, known: Snapshot, sights: Sights) -> bool:
-        """Tell whether a compiled graph is the one that compiling now would give."""
+        """Tell whether compiling now would give the same graph."""
         basis = known.basis
         return bool(
             known.settings.drawn_seed is None
@@ -420,7 +422,7 @@ class Workspace:
         )
 
     def _changes_under(self, settings: Settings) -> dict[str, Json]:
-        """Return `_changes` with the options of the targets that the command names."""
+        """Choose the target options that the command names, and return `_changes` with them."""
         own = self._overrides
         self.target = as_options(chosen_options(settings.targets, own.words, own.all_given))
         return self._changes(settings.samplings)

@@ -1,4 +1,4 @@
-"""Compile a configuration into the task graph, the only place that sets the inputs of tasks."""
+"""Compile a configuration into the task graph. Only this module sets the inputs of tasks."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 class Compiler:
-    """Builds the graph of one configuration.
+    """Builds the task graph of a configuration.
 
     Parameters
     ----------
     config : Config
     cache : WorkspaceCache
-        The cache, of which only the layout of paths is used.
+        The workspace's cache; only its paths are used.
     overrides : Overrides
     version : str
         Digest of our own code, for the tasks' keys.
@@ -123,7 +123,7 @@ class Compiler:
         return outputs_apart(config)
 
     def _add_rules(self) -> RuleTasks | None:
-        """Add the tasks of the rules, before those of the ops that need them."""
+        """Add the rules' tasks; call this before adding the ops that need them."""
         if not self._config.rules:
             return None
         from gpuemu_flow.graph.compile_rules import rule_tasks  # noqa: PLC0415
@@ -136,7 +136,7 @@ class Compiler:
         return found
 
     def _needs(self, op: OpConfig, stage: str, *programs: ProgramRef) -> tuple[TaskInput, ...]:
-        """List the manifests of rules that a stage of an op reads, or waits for."""
+        """List the rules' manifests that a stage of an op reads or waits for."""
         if self._rules is None or not programs:
             return ()
         files = {self.sources.relative(path) for ref in programs for path in ref.files}
@@ -160,14 +160,14 @@ class Compiler:
             self._groups.setdefault(name, []).extend(members)
 
     def _master_seed(self, overrides: Overrides) -> int:
-        """Return the command line's seed, else the file's, in which 0 means a new one per run."""
+        """Return the seed of the command line or else the configuration; draw one for 0."""
         if overrides.seed is not None:
             return overrides.seed
         wanted = (
             self._config.validation.seed if self._sampling.seed is None else self._sampling.seed
         )
         if wanted == 0 or overrides.draw_seed:
-            # Below 2**53: readers of JSON in JavaScript keep it whole.
+            # Below 2**53, so that JSON parsers in JavaScript do not round it.
             wanted = self.drawn_seed = secrets.randbits(53)
         return wanted
 
@@ -241,7 +241,8 @@ class Compiler:
                 stages.COMPARE,
                 op.name,
                 dtype,
-                # `auto` follows from the reference itself: it is evaluated anew, as is its shadow.
+                # With `auto`, the tolerance is computed from the reference itself, which is run
+                # again in the comparison.
                 files=self._program_files(op, op.reference, *op.compares),
                 inputs=(
                     cases,
@@ -270,7 +271,7 @@ class Compiler:
         )
 
     def _code(self, ref: ProgramRef, kernels: KernelTasks | None) -> TaskSpec | None:
-        """Return the task that makes a program's compiled code; None for other programs."""
+        """Return the task that compiles a program's kernel; None for programs without a kernel."""
         spec = kernels.code_of(ref.kernel, ref.arch) if kernels and ref.kernel else None
         if spec is not None:
             self._tasks.update((made.name, made) for made in self._makers(spec, kernels))
@@ -278,7 +279,7 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """Return a task and those it depends on, which must precede their readers in the graph."""
+        """Return a task and its dependencies, in the order in which the graph needs them."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 
@@ -289,7 +290,7 @@ class Compiler:
         return {name: value for name, value in program.items() if name not in limits}
 
     def _interpreter(self) -> dict[str, Json]:
-        """Return the configured interpreter, if it is another than ours."""
+        """Return the configured interpreter as part of a key; empty if it is ours."""
         python = self._config.execution.python_path
         return {"python": self.sources.relative(Path(python))} if python else {}
 
@@ -325,11 +326,11 @@ class Compiler:
 
     @staticmethod
     def _is_one(op: OpConfig, program: ProgramRef) -> bool:
-        """Tell whether op and reference share a file, or our emulator runs the op."""
+        """Tell whether the program is emulated, or shares a file with the op's reference."""
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """Return `ForbiddenFiles.known`, with the declared files that rules will make."""
+        """Return `ForbiddenFiles.known`, and the declared files that rules will make."""
         patterns = (*op.depends, *op.shared)
         made = {name for pattern in patterns for name in self._rules_made(pattern)}
         return tuple(sorted(made.union(self._forbidden.known(op, program))))
@@ -338,11 +339,11 @@ class Compiler:
         return [] if self._rules is None else self._rules.made(pattern)
 
     def _program_files(self, op: OpConfig, *programs: ProgramRef) -> Closure:
-        """Return files that decide a program's results: its imports and matches of ``depends``."""
+        """Return the files that determine a program's results: imports, and ``depends`` files."""
         files: set[str] = set()
         packages: set[str] = set()
         for program in programs:
-            # Of compiled code the build knows the files; its comments are no part of the program.
+            # Sources of compiled code are inputs of its build. Comments in them do not matter here.
             starts = [] if program.kernel else list(program.files)
             if program.module:
                 found = self.sources.module_file(program.module)
@@ -373,7 +374,7 @@ class Compiler:
         *,
         fenced: bool,
     ) -> dict[str, Json]:
-        """Return the program for the runners; no key holds its limits and absolute paths."""
+        """Return the program as JSON for runners. Keys leave out its limits and absolute paths."""
         executable, *arguments = ref.argv or ("",)
         has_file = (
             ref.path is not None and not ref.module and not (ref.kind == "command" and executable)
@@ -387,7 +388,7 @@ class Compiler:
             own = self._forbidden.own(op, ref)
             sandbox = self.fence.around(off_limits, path, emulated=emulated, own=own)
         if emulated:
-            off_limits = NOTHING  # nothing of the user's runs in that process
+            off_limits = NOTHING  # the emulator's process runs no code of the user
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         return Program(
             ref.kind,
@@ -421,7 +422,7 @@ class Compiler:
             gradients=Gradients.from_json({**gradients_of(op), "plain": fenced})
             if op.gradients
             else None,
-            # Of the op alone: a reference may well be the library.
+            # Only for the op: a reference may be the library that is forbidden to the op.
             require_kernel=fenced and op.require_kernel,
             forbid=op.forbid if fenced else (),
             framework=self._framework(ref),
@@ -430,7 +431,10 @@ class Compiler:
         ).to_json()
 
     def _framework(self, ref: ProgramRef) -> str:
-        """Return a framework that a program imports, or one of its modules; see `preloadable`."""
+        """Return a framework that the program or its modules import; empty if none.
+
+        See `preloadable`.
+        """
         starts = [] if ref.kernel else [*ref.files]
         found = self.sources.module_file(ref.module) if ref.module else None
         starts += [found] if found is not None else []
@@ -438,7 +442,7 @@ class Compiler:
         return next((name for name in FRAMEWORKS if name in packages), "")
 
     def _generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
-        """Return the functions that generate inputs, with the op's own restrictions."""
+        """Return the functions that generate inputs; the op's restrictions apply to them, too."""
         if not op.generators:
             return {}
         off_limits = self._forbidden.off_limits(op, program, *op.generators.values())
@@ -451,7 +455,7 @@ class Compiler:
         return {"generators": made}
 
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:
-        """Add the user's targets to the groups; the loader refused unknown members and cycles."""
+        """Add the user's targets to the groups. The loader has refused invalid targets."""
 
         def members(name: str) -> list[str]:
             found: dict[str, None] = {}
@@ -486,7 +490,7 @@ def links_on_the_way(config: Config) -> list[list[str]]:
 
 
 def _results(config: Config) -> list[Path]:
-    """Return the folder of submissions' results where it lies outside of the cache."""
+    """Return the folder for results of submissions if it is outside of the cache; else []."""
     folder = config.storage.db_path
     return [] if folder is None or config.root.is_relative_to(folder) else [folder]
 

@@ -1,4 +1,4 @@
-"""The kernels' share of the task graph: build, lint and diff for each kernel and architecture."""
+"""Compile kernels to tasks: build, lint and diff for each kernel and architecture."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from gpuemu_flow.tasks.params import (
 from gpuemu_flow.types import Json
 
 DEFAULT_ARCH = "sm_80"
-"""For sources that must be compiled and name no architecture."""
+"""Architecture for sources that have to be compiled and that name none."""
 
 CUDA, GIVEN, COMMAND, TRITON = "cuda", "given", "command", "triton"
 _ALIASES = {
@@ -66,11 +66,11 @@ class KernelTasks:
         In topological order.
     groups : dict of name to task names
     skips : list of Skip
-        Kernels without anything to build or lint; their dtype is empty.
+        Kernels with nothing to build or lint; the dtype is empty.
     basis : KernelBasis or None
-        Facts outside of the configuration that were used, for `still_holds`.
+        Facts outside of the configuration that were used; `still_holds` checks them.
     unbuildable : dict of kernel to str
-        Kernels that cannot be built here, each with the reason.
+        Reason for each kernel that cannot be built on this machine.
     """
 
     tasks: list[TaskSpec] = field(default_factory=list)
@@ -80,9 +80,9 @@ class KernelTasks:
     unbuildable: dict[str, str] = field(default_factory=dict)
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
-        """Return the task that makes a kernel's code for one architecture; None if there is none.
+        """Return the task that builds a kernel for an architecture; None if there is none.
 
-        An empty `arch` accepts any build; a build without an architecture serves every `arch`.
+        An empty `arch` accepts any build. A build without an architecture matches every `arch`.
         """
         for spec in self.tasks:
             if spec.stage == stages.CODE and spec.subject == kernel:
@@ -212,7 +212,7 @@ class _KernelCompiler:
         return self._out
 
     def _kind(self, kernel: KernelConfig) -> str:
-        """Name the way in which a kernel's artifacts are made; empty if there is none."""
+        """Name the method that makes a kernel's artifacts; empty if there is none."""
         if kernel.build.command:
             return COMMAND
         if kernel.triton is not None:
@@ -337,7 +337,7 @@ class _KernelCompiler:
         )
 
     def _with_outputs(self, wall: Sandbox, kernel: KernelConfig) -> Sandbox:
-        """Allow a command to write its promised files and their folders, except programs there."""
+        """Allow a command to write its outputs and their folders, except programs there."""
         outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
         return with_outputs(wall, outputs, programs_of(self._config), self._root)
 

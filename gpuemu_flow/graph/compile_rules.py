@@ -1,4 +1,4 @@
-"""The rules' share of the task graph: one task for each command that makes files."""
+"""Compile rules to tasks: one task for each command that makes files."""
 
 from __future__ import annotations
 
@@ -35,16 +35,20 @@ class RuleTasks:
     tasks: dict[str, TaskSpec] = field(default_factory=dict)
 
     def made(self, pattern: str) -> list[str]:
-        """Return the outputs of rules that a glob matches, whether they exist yet or not."""
+        """Return the rules' outputs that a glob matches, including ones that do not exist yet."""
         outputs = (name for spec in self.tasks.values() for name in spec.outputs)
         return [name for name in outputs if matches(pattern, name)]
 
     def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
-        """List the outputs of rules that a stage of an op reads; its programs consist of `files`.
+        """List the rules that a stage of an op needs, as inputs of its task.
 
-        For an op, these outputs are part of its key. A reference, which hardly ever depends on
-        them, only waits for them, and runs again if a file that it consists of or was seen to use
-        has changed.
+        The rules' outputs are part of an op's key. A reference, which rarely depends on them, only
+        waits for them. It runs again if one of its files, or a file that it used, has changed.
+
+        Parameters
+        ----------
+        files : collection of str
+            Files of the stage's programs.
         """
         used = {*files, *(name for pattern in op.depends for name in self.made(pattern))}
         makers = [n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs)]
@@ -65,9 +69,9 @@ class RuleTasks:
 
 
 def outputs_apart(config: Config) -> tuple[str, ...]:
-    """Return the absolute paths of outputs that ``apart`` matches, or whose folder it matches.
+    """Return the absolute paths of rules' outputs that ``apart`` matches, directly or by folder.
 
-    A glob does not find the outputs before the first build.
+    Searching the disk would not find the outputs before the first build.
     """
     return tuple(
         str(config.root / output)
@@ -142,9 +146,9 @@ def rule_tasks(
 def with_outputs(
     wall: Sandbox, outputs: Collection[Path], others: Iterable[Path], root: Path
 ) -> Sandbox:
-    """Let a command write its promised files and their folders, except programs there.
+    """Let a command write its declared outputs and their folders, except programs there.
 
-    In a hidden folder, the command can read and write only its promised files.
+    In a hidden folder, the command can read and write only its declared outputs.
 
     Parameters
     ----------
@@ -161,7 +165,7 @@ def with_outputs(
     for path in outputs:
         if path.parent != root:
             writable.add(path.parent)
-        # Nothing new can be made beside what is kept: the file is there before.
+        # A protected folder allows no new files, so the output is created beforehand.
         if path.parent == root or any(each.is_relative_to(path.parent) for each in closed):
             writable.add(path)
     below = [path for path in outputs if any(path.is_relative_to(p) for p in wall.hidden)]
@@ -187,7 +191,7 @@ def _closed(wall: Sandbox, files: Iterable[str], outputs: Iterable[str]) -> Sand
 
 
 def programs_of(config: Config) -> set[Path]:
-    """Return the files that no command of the user's may write: programs, the configuration."""
+    """Return the files that no command may write: programs and the configuration."""
     kept = {file.path for file in config.files}
     for op in config.ops:
         for program in (op.op, op.reference):

@@ -26,19 +26,19 @@ class Skip:
 
 
 class TaskOutline(NamedTuple):
-    """The part of a task that suffices to tell whether a change may concern it.
+    """The part of a task that is needed to tell whether a change may affect it.
 
     Attributes
     ----------
     stage, subject, dtype, target : str
-        The attributes of these names of the task's `TaskSpec`.
+        As in the task's `TaskSpec`.
     sources : sequence of str
     reads : sequence of str
         Names of the tasks whose manifests it reads, in the order of its inputs.
     wavers : bool
-        Something besides files and observed inputs may make it stale, so that it is always looked
-        at: outputs in the workspace, which somebody may have edited or deleted; packages of a
-        program that is not observed, which may be upgraded.
+        True if the task must always be checked, because changes other than those of files and
+        observed inputs can make it stale. Its outputs in the workspace may be edited, or packages
+        of an unobserved program may be upgraded.
     """
 
     stage: str
@@ -107,7 +107,7 @@ class Graph:
         return [spec for name, spec in mine.items() if spec != theirs[name]]
 
     def names(self) -> list[str]:
-        """Return the groups for people: ops, stages and targets, but not each stage of each op."""
+        """Return the groups to show to users: ops, stages and targets."""
         return [
             name
             for name, members in self.groups.items()
@@ -147,8 +147,8 @@ class Graph:
         Raises
         ------
         UsageError
-            ``unknown-task`` for a word that names nothing, and for a pattern that fits nothing;
-            ``no-such-dtype`` for a dtype that no op has, or of which a word names no task.
+            ``unknown-task`` for a word or pattern that matches nothing; ``no-such-dtype`` for a
+            dtype that no op has, and for a word that matches no task of the chosen dtypes.
         """
         chosen: set[str] = set()
         words, wanted = list(words), list(dtypes)
@@ -199,7 +199,7 @@ class Graph:
         return tasks.union(*groups) if tasks or groups else None
 
     def _left_out(self, word: str, named: Iterable[str], dtypes: Collection[str]) -> list[Problem]:
-        """Report a word that names only tasks of dtypes that were not chosen."""
+        """Return a problem if a word names only tasks of dtypes that were not chosen; else []."""
         there = {self.tasks[name].dtype for name in named} - {""}
         if not dtypes or not there or not there.isdisjoint(dtypes) or _WILDCARDS & set(word):
             return []
@@ -207,7 +207,7 @@ class Graph:
         return [Problem("no-such-dtype", text, f"only in {', '.join(sorted(there))}")]
 
     def _unknown(self, word: str) -> Problem:
-        """Report a word that names nothing: it may be a task of an op that was skipped."""
+        """Return the problem for a word that names nothing, perhaps because its op was skipped."""
         stage, _, rest = word.partition(":")
         for skip in self.skips:
             if stage in STAGES and rest in (skip.op, f"{skip.op}:{skip.dtype}"):

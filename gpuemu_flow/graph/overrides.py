@@ -19,20 +19,20 @@ class Overrides:
     seed : int or None
         Master seed of all ops.
     draw_seed : bool
-        True to draw the seed anew, even if the configuration has one.
+        True to draw a new seed even if the configuration has one.
     ci : str
-        ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, if it asks for any.
+        ``quick`` or ``thorough``: use the cases that ``[ci]`` sets for this mode, if any.
     cases : int or None
-        Cases of each op and dtype.
+        Number of cases of each op and dtype.
     profile : str
-        A table of ``[profiles]`` that is put over the configuration; empty for none.
+        A table of ``[profiles]`` whose settings replace those of the configuration; empty for none.
     settings : tuple of str
         Single keys, each ``table.key=value``.
     words : tuple of str
-        Words of the command line. Options of the targets among them count as well, with the lowest
-        priority of all these changes.
+        Words of the command line. If they name targets, the targets' options apply, too, with the
+        lowest priority of all these changes.
     given : frozenset of str
-        Other options that the command line gives, and which targets therefore cannot set.
+        Names of other options on the command line, which targets therefore cannot set.
     """
 
     seed: int | None = None

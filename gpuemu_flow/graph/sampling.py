@@ -1,4 +1,4 @@
-"""The cases that a mode of ``[ci]`` makes in place of those that the ops ask for."""
+"""Changes that a mode of ``[ci]`` makes to the ops' cases."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Sampling:
-    """The cases made by a mode of ``[ci]`` in place of those that the ops ask for.
+    """Changes that a mode of ``[ci]`` makes to the ops' cases.
 
     Attributes
     ----------
     cases : int or None
-        Number of cases per op and dtype; None leaves each op its own number.
+        Number of cases per op and dtype; None for each op's own number.
     shapes : tuple of shape
-        Shapes for ops without a schema; if empty, they keep their own.
+        Shapes for ops without a schema; empty for each op's own shapes.
     seed : int or None
-        Master seed; 0 draws one, None uses that of ``[validation]``.
+        Master seed; 0 to draw one, None for the seed of ``[validation]``.
     """
 
     cases: int | None = None
@@ -36,7 +36,7 @@ class Sampling:
 
 
 def samplings(config: Config) -> dict[str, Sampling]:
-    """Map each value of `Overrides.ci` that changes the cases to its sampling."""
+    """Return the sampling for each mode of ``[ci]`` that changes the cases."""
     ci = config.ci
     found = {
         "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes, ci.seed),

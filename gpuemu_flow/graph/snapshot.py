@@ -35,9 +35,9 @@ class Settings:
     Attributes
     ----------
     jobs : int
-        Tasks at a time; 0 for one per processor.
+        Number of tasks to run at a time; 0 for one per processor.
     cache_dir : str
-        Empty for the usual place.
+        Configured cache folder; empty for the default.
     size_limit : int
         Largest size of the blobs, in bytes; 0 for no limit.
     fail_on_regression : bool
@@ -48,7 +48,7 @@ class Settings:
         Cases and shapes of each mode of ``[ci]``.
     warn_threshold : float
     drawn_seed : int or None
-        The master seed, where every run draws one of its own.
+        The drawn master seed, if every run draws a new one; else None.
     sandbox : str
         Mode of the sandbox.
     warnings : tuple of Problem
@@ -56,7 +56,7 @@ class Settings:
     remote, remote_mode : str
         URL of the cache that several machines share, and ``read`` or ``write``.
     targets : mapping of str to Target
-        All targets, if one of them has options; else none.
+        All targets if at least one has options; else empty.
     """
 
     jobs: int
@@ -102,9 +102,9 @@ class KernelBasis:
         Files that the configuration names as artifacts, and whether each existed.
     tools : list of str
     configured : mapping of str to str
-        Places of tools that the configuration gives.
+        Configured paths of tools.
     tool_files : list of (path, stamp)
-        Every place where a tool is looked for.
+        Every path where a tool is searched.
     triton : str or None
         Version of Triton; None if no kernel is written in Triton.
     python : str
@@ -121,7 +121,7 @@ class KernelBasis:
 
 @dataclass(frozen=True)
 class Basis:
-    """Facts that a graph was compiled from.
+    """Facts from which a graph was compiled.
 
     Attributes
     ----------
@@ -133,20 +133,20 @@ class Basis:
         Links that lead to programs.
     environment : mapping of str to str
     variables : str
-        The process's variables and the workspace's place, as in a plan.
+        Environment variables and the workspace's path, combined as in a plan.
     sandbox : str
-        The level that ops run at.
+        Level of isolation of ops.
     config : list of (path, digest)
         Files of the configuration.
     globs : list of (pattern, matches)
         The globs of ``depends``.
     looks : list of (path, look)
-        Paths that the configuration expects to be there, or misses; see `plan.look_of`.
+        Paths whose existence matters to the configuration; see `plan.look_of`.
     kernels : KernelBasis or None
     imports : dict of path to (content, imports)
         Digests of each script.
     absent : list of str
-        Modules that were looked for in vain.
+        Paths of modules that were searched and do not exist.
     """
 
     overrides: Mapping[str, Json]
@@ -164,7 +164,7 @@ class Basis:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        texts: dict[str, int] = {}  # most scripts import the same
+        texts: dict[str, int] = {}  # most scripts have the same imports
         imports = [
             [path, content, texts.setdefault(imports, len(texts))]
             for path, (content, imports) in self.imports.items()
@@ -202,8 +202,7 @@ class Snapshot:
     mark : str
         Checksum of the file from which the snapshot was read; empty if it was compiled.
     base : str
-        The mark of the snapshot that was out of date when this one was compiled; empty for the
-        snapshot of a run.
+        The `mark` of the outdated snapshot that this one replaces; empty for the snapshot of a run.
     """
 
     graph: Graph
@@ -220,10 +219,10 @@ class Snapshot:
 def save(path: Path, snapshot: Snapshot) -> None:
     """Write a snapshot, whole or not at all.
 
-    The graph lies in a file of its own, which is written only if the graph changed. It is written
-    before the snapshot, and older graphs are removed last, so that a snapshot always names a graph
-    that exists, even if this process dies. A reader that finds no graph, or a graph with another
-    digest, compiles anew.
+    The graph has a separate file, which is written only if the graph changed. The graph is written
+    before the snapshot, and old graphs are removed last. So a snapshot always refers to an existing
+    graph, even if this process dies. A reader that finds no graph, or one with another digest,
+    compiles again.
     """
     with _without_collecting():
         _save(path, snapshot)
@@ -265,7 +264,7 @@ def remove(path: Path) -> None:
 
 
 def tasks_path(path: Path, digest: str) -> Path:
-    """Return the file of the tasks that a snapshot names."""
+    """Return the path of the file with a snapshot's tasks."""
     return path.with_name(f"{path.stem}-{digest[:_DIGITS]}{TASKS_SUFFIX}")
 
 
@@ -283,8 +282,8 @@ def load(
     set_aside : callable
         Called with a damaged file and the reason.
     mend : callable, optional
-        Called when a task is asked for and that part of the file of tasks is damaged, with the
-        file and the reason; returns all tasks. Without it all tasks are checked at once.
+        Called with the file of tasks and the reason when a requested task is damaged; returns all
+        tasks. By default, all tasks are checked at once.
     """
     with _without_collecting():
         return _load(path, root, set_aside, mend)
@@ -292,7 +291,7 @@ def load(
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Switch garbage collection off inside, where many objects are made and none is garbage."""
+    """Disable garbage collection inside, while many objects are made and none becomes garbage."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
-"""The file that holds a compiled graph: an outline of every task, and the tasks in blocks.
+"""The file of a compiled graph: an outline of every task, and the tasks in blocks.
 
-Most commands look at few of thousands of tasks. So the outlines are read at once, and a block of
-tasks is read, checked and parsed when one of them is asked for. The head lists the digests of the
-blocks, and the file is never changed and named by the digest of its head: see `snapshot`.
+Most commands use few of thousands of tasks. Therefore, only the outlines are read at once. A block
+is read, checked and parsed when one of its tasks is requested. The head lists the digests of the
+blocks. The file is named by the digest of its head, and is never changed; see `snapshot`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BEGIN = _SIZE_DIGITS + 1
 """Bytes before the head: its size in decimal digits, and a line end."""
 
 Mend = Callable[[str], Mapping[str, TaskSpec]]
-"""Returns all tasks of a graph of whose file a part is damaged, given the reason."""
+"""Called with a reason if a part of the graph's file is damaged; returns all tasks of the graph."""
 
 
 class _File:
@@ -55,7 +55,7 @@ class _Blocks:
     begin : int
         Offset of the first block.
     sizes : list of int
-        Bytes of each block.
+        Size of each block in bytes.
     digests : list of str
     """
 
@@ -74,7 +74,7 @@ class _Blocks:
         Raises
         ------
         ValueError
-            It is damaged, or cannot be read.
+            The block is damaged or cannot be read.
         """
         known, block = self._last
         if known == number:
@@ -91,16 +91,16 @@ class _Blocks:
 
 
 class StoredTasks(Mapping[str, TaskSpec]):
-    """The tasks of a stored graph, in its order, each parsed when it is asked for.
+    """The tasks of a stored graph, in graph order; each task is parsed when it is requested.
 
     Parameters
     ----------
     outlines : dict of str to TaskOutline
     sizes : list of int
-        Bytes of each task; the tasks of a block follow each other as JSON.
+        Size of each task's JSON in bytes. A block contains the JSON of consecutive tasks.
     blocks : _Blocks
     of_block : int
-        Number of tasks of each block but the last.
+        Number of tasks per block; the last block may have fewer.
     mend : callable
         Called once if a block is damaged.
     """
@@ -159,7 +159,7 @@ class StoredTasks(Mapping[str, TaskSpec]):
 
 
 class _StoredGroups(Mapping[str, tuple[str, ...]]):
-    """The groups of a stored graph, parsed when the first of them is asked for."""
+    """The groups of a stored graph, all parsed when the first group is requested."""
 
     def __init__(self, text: bytes, names: list[str]) -> None:
         self._text = text
@@ -214,22 +214,22 @@ def _digest(content: bytes) -> str:
 
 
 def digest_of(content: bytes) -> str:
-    """Return the digest that names the file: that of its head, which has those of the blocks."""
+    """Return the digest of the file's head, which names the file. It covers the blocks' digests."""
     return _digest(content[_BEGIN : _BEGIN + int(content[:_SIZE_DIGITS])])
 
 
 def refuse(reason: str) -> Mapping[str, TaskSpec]:
-    """Raise StoreError ``cache-damaged``: a `Mend` for those who have no other source of tasks."""
+    """Raise StoreError ``cache-damaged``: a `Mend` for callers that cannot restore the tasks."""
     raise StoreError(Problem("cache-damaged", f"the stored graph: {reason}", "run again"))
 
 
 def parse(descriptor: int, digest: str, mend: Mend) -> Graph:
-    """Rebuild the graph from a file with the result of `render`.
+    """Rebuild the graph from a file that contains the result of `render`.
 
     Parameters
     ----------
     descriptor : int
-        The open file; from now on the graph's, which closes it.
+        The open file. The graph takes it over and closes it.
     digest : str
         Result of `digest_of`.
     mend : callable
@@ -238,7 +238,7 @@ def parse(descriptor: int, digest: str, mend: Mend) -> Graph:
     ------
     OSError
     ValueError, KeyError, TypeError, IndexError
-        The file does not have this digest, or has another form.
+        The file does not have this digest, or has an unknown format.
     """
     file = _File(descriptor)
     size = file.size()
@@ -268,7 +268,7 @@ def check(graph: Graph) -> None:
     Raises
     ------
     ValueError
-        A part of its file is damaged.
+        A part of the graph's file is damaged.
     """
     if isinstance(graph.tasks, StoredTasks):
         graph.tasks.check()

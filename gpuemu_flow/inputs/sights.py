@@ -1,4 +1,4 @@
-"""Stamps of files that one command reads once, although several of its steps ask for them."""
+"""Remember stamps of files, so that a command with several steps reads each stamp only once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from gpuemu_flow.inputs.plan import Seen, look_into
 
 
 class Sights:
-    """Stamps and owners of files, each read when it is first asked for and not again.
+    """Stamps and owners of files, each read only once, when it is first requested.
 
-    A step that relies on them says of a file what was true after the command began. Where another
-    process may have worked meanwhile, as behind a lock that was waited for, make new ones.
+    A stamp may be as old as the start of the command. Make a new object if another process may have
+    changed files meanwhile, for example after waiting for a lock.
 
     Parameters
     ----------
     seen : mapping of absolute path to Seen
-        What the process has read of some folders.
+        Stamps and owners that this process has already read, by folder.
     """
 
     def __init__(self, seen: Mapping[str, Seen] | None = None) -> None:
@@ -46,7 +46,7 @@ class Sights:
         return [known[name] for name in names]
 
     def owned_by(self, users: Collection[int]) -> set[str]:
-        """Return the files that were seen in folders where these users own all that was seen."""
+        """Return the known files in folders whose known files all belong to these users."""
         return {
             f"{folder}/{name}"
             for folder, owners in self._owners.items()

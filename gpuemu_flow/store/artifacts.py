@@ -1,4 +1,4 @@
-"""The latest figures of each kernel that clients measured or sent, in the wire's form."""
+"""Store the latest metrics of each kernel that a client sent, as the wire protocol has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KERNEL = "kernel:"
 
 @dataclass(frozen=True)
 class OwnFigures:
-    """Figures that the protocol has no names for; present if this tool measured the kernel."""
+    """Metrics that the protocol lacks; known only if this program measured the kernel."""
 
     registers: int | None
     metric_source: str
@@ -24,7 +24,7 @@ class OwnFigures:
 
 @dataclass(frozen=True)
 class ArtifactMetrics:
-    """The protocol's counts of one kernel; `to_json` is its ``ArtifactMetrics``.
+    """The metrics of one kernel; `to_json` returns the protocol's ``ArtifactMetrics``.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class ArtifactMetrics:
     source : str
         ``Ptx``, ``Sass`` or ``Both``.
     timestamp : int
-        Unix time in s.
+        Unix time in seconds.
     own : OwnFigures or None
     """
 
@@ -78,7 +78,7 @@ COUNTS = (
 
 
 def artifact_metrics(data: Json) -> ArtifactMetrics | None:
-    """Return the stored figures of a kernel; None when they have another form."""
+    """Convert stored JSON to a kernel's metrics; return None if it is invalid."""
     try:
         return ArtifactMetrics.from_json(data)
     except (KeyError, TypeError, ValueError):
@@ -86,7 +86,7 @@ def artifact_metrics(data: Json) -> ArtifactMetrics | None:
 
 
 class ArtifactStore:
-    """Figures by the name of the kernel. Thread-safe.
+    """Metrics by kernel name. Thread-safe.
 
     Parameters
     ----------
@@ -97,15 +97,15 @@ class ArtifactStore:
         self._records = JsonStore(cache.folder / FOLDER, cache.set_aside)
 
     def put(self, metrics: ArtifactMetrics) -> None:
-        """Store a kernel's figures, replacing the last ones."""
+        """Store a kernel's metrics, replacing earlier ones."""
         self._records.put(_KERNEL + metrics.kernel_name, metrics.to_json())
 
     def get(self, name: str) -> ArtifactMetrics | None:
-        """Return a kernel's figures; None when there are none, or none that can be read."""
+        """Return a kernel's metrics; None if there are none or they cannot be read."""
         return artifact_metrics(self._records.get(_KERNEL + name))
 
     def everything(self) -> dict[str, ArtifactMetrics]:
-        """Return the figures of every kernel, sorted by name."""
+        """Return the metrics of all kernels, sorted by name."""
         names = sorted(k.removeprefix(_KERNEL) for k in self._records if k.startswith(_KERNEL))
         return {name: metrics for name in names if (metrics := self.get(name)) is not None}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuemu_flow.errors import Problem, StoreError
 
 FAILING_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE}
-"""Errors that come from the disk itself, whatever the program does."""
+"""Error codes of a full or failing disk."""
 DISK_ERRNOS = FAILING_ERRNOS | {
     errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST,
 }  # fmt: skip
@@ -49,7 +49,7 @@ def io_problem(path: Path | str, reason: str) -> Problem:
 
 @contextlib.contextmanager
 def disk_errors(path: Path | str) -> Iterator[None]:
-    """Turn an OSError of the disk into a StoreError; others pass unchanged."""
+    """Convert an OSError that the disk causes into a StoreError; other errors pass unchanged."""
     try:
         yield
     except OSError as error:
@@ -61,7 +61,7 @@ def disk_errors(path: Path | str) -> Iterator[None]:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to `path` through a temporary file in the same folder and a rename.
 
-    No fsync: a killed process loses nothing that was written; after a power cut a torn file is
+    There is no fsync. A killed process loses nothing; a file that a power failure damaged is
     detected by its digest and made again.
 
     Raises

@@ -1,7 +1,7 @@
-"""Named baselines: the figures of all kernels and the summaries of all comparisons at one time.
+"""Named baselines: the metrics of all kernels and the summaries of all comparisons at one time.
 
-Each is one sealed file, written whole or not at all. The commands, the daemon and its clients share
-them: what one of them stores under a name, the others find under it.
+A baseline is one checksummed file, written whole or not at all. The commands, the daemon and its
+clients use the same baselines.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SubmittedResult:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The stored results and figures of one moment.
+    """Results and kernel metrics at one time.
 
     Attributes
     ----------
@@ -74,15 +74,15 @@ class Baseline:
         Version of gpuemu-flow.
     environment : mapping of str to str
     kernels : mapping of str to list
-        Configured kernel to the figures of its entries, one set per architecture.
+        For each configured kernel, the metrics of its entries, per architecture.
     results : mapping of str to mapping
-        Op to dtype to the summary of its comparison.
+        For each op and dtype, the summary of the comparison: ``results[op][dtype]``.
     submitted : tuple of SubmittedResult or None
-        Results for ``CompareBaseline``; None where only figures of kernels were stored.
+        Results for ``CompareBaseline``; None if only kernel metrics were stored.
     artifacts : mapping of str to ArtifactMetrics, or None
-        Figures by kernel for ``DiffArtifactBaseline``; None where only results were stored.
+        Metrics by kernel for ``DiffArtifactBaseline``; None if only results were stored.
     of_run : bool
-        True if the workspace was brought up to date first; clients store baselines without that.
+        True if a run brought the workspace up to date first; False if a client stored the baseline.
     """
 
     tag: str
@@ -192,20 +192,20 @@ class BaselineStore:
         self._folder = cache.folder / "baselines"
 
     def put(self, baseline: Baseline) -> bool:
-        """Store a baseline, and tell whether it replaced an older one of its name."""
+        """Store a baseline; return True if it replaced a baseline with the same tag."""
         path = self._path(baseline.tag)
         existed = path.exists()
         self._cache.files.write(path, seal(baseline.to_json()))
         return existed
 
     def get(self, tag: str) -> Baseline:
-        """Return the baseline of a name.
+        """Return the baseline with a tag.
 
         Raises
         ------
         UsageError
-            ``unknown-baseline``, with the nearest name; ``baseline-bad-file`` if it has the form of
-            another version, which this version cannot read.
+            ``unknown-baseline``, with the most similar tag; ``baseline-bad-file`` if another
+            version stored the baseline in a format that this version cannot read.
         """
         path = self._path(tag)
         found = self._read(path)
@@ -217,12 +217,12 @@ class BaselineStore:
         return found
 
     def comparable(self, tag: str) -> Baseline:
-        """Return a baseline that a run can be compared with.
+        """Return a baseline with which a run can be compared.
 
         Raises
         ------
         UsageError
-            ``unknown-baseline``; ``nothing-to-compare`` where it holds only what clients stored.
+            ``unknown-baseline``; ``nothing-to-compare`` if it contains only data from clients.
         """
         found = self.get(tag)
         if not found.holds_a_run:
@@ -232,7 +232,7 @@ class BaselineStore:
         return found
 
     def newest(self) -> Baseline:
-        """Return the baseline that was stored last and that a run can be compared with.
+        """Return the newest baseline with which a run can be compared.
 
         Raises
         ------
@@ -254,7 +254,7 @@ class BaselineStore:
         return tuple(sorted(known, key=lambda b: (b.created, b.tag), reverse=True))
 
     def delete(self, tag: str) -> None:
-        """Forget a baseline.
+        """Delete a baseline.
 
         Raises
         ------
@@ -266,15 +266,15 @@ class BaselineStore:
         self._cache.files.remove(path)
 
     def trim(self, keep: int, spared: str) -> tuple[str, ...]:
-        """Delete the oldest baselines beyond a number, but never `spared`; return the deleted tags.
+        """Delete the oldest baselines beyond a number, and return their tags.
 
         Parameters
         ----------
         keep : int
-            0 = all.
+            Number of baselines to keep; 0 for all.
         spared : str
-            Tag that is kept and counted, however old its baseline is, since it may just have been
-            imported.
+            Tag of a baseline that is never deleted, however old, since it may just have been
+            imported. It counts toward `keep`.
         """
         others = [baseline.tag for baseline in self.list() if baseline.tag != spared]
         dropped = tuple(others[keep - 1 :] if keep else ())
@@ -293,9 +293,9 @@ class BaselineStore:
         return self._folder / (name + _SUFFIX)
 
     def _read(self, path: Path) -> Baseline | None:
-        """Return a stored baseline; None if it is missing, damaged or another version's.
+        """Return a stored baseline; None if it is missing, damaged, or of another version.
 
-        A damaged one is set aside.
+        A damaged file is moved aside.
         """
         try:
             baseline = Baseline.from_json(unseal(self._cache.files.read(path)))

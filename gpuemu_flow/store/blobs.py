@@ -1,4 +1,4 @@
-"""Content-addressed blobs: named by a keyed digest, verified when read, collected by age."""
+"""Content-addressed blobs. They are named by a keyed digest, and verified when they are read."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 SUFFIX = ".safetensors"
 _SALT, _SALT_BYTES = "salt", 32
 LARGEST = 1 << 40
-"""Bytes of the largest blob that is read."""
+"""Largest size of a blob to read, in bytes."""
 
 
 class BlobStore:
-    """Tensor files, two hex digits per folder: ``ab/ab12….safetensors``.
+    """Tensor files with paths such as ``ab/ab12….safetensors``.
 
-    A name is a digest of the content's sha256 and of a secret of the cache. An op that may not read
-    the files can list their names; without the secret it cannot find out from them whether the
-    store holds a certain tensor.
+    A name is a digest of the content's sha256 and a secret of the cache. An op that must not read
+    the files may be able to list their names. Without the secret, the names do not tell it whether
+    the store contains a certain tensor.
 
     Parameters
     ----------
     folder : Path
-        Lies in the cache folder.
+        Folder of the blobs, inside the cache folder.
     set_aside : callable
-        Called with a file whose content does not match its name.
+        Called with a file whose content does not match its name, and the reason.
     """
 
     def __init__(self, folder: Path, set_aside: Callable[[Path, str], None]) -> None:
@@ -77,7 +77,7 @@ class BlobStore:
         return self._files.read(path, LARGEST)
 
     def _is_new(self) -> bool:
-        """Tell whether nothing can have been stored; unlike `path`, this writes nothing."""
+        """Tell whether the store is certainly empty. Unlike `path`, this writes nothing."""
         try:
             self._salt = self._salt or self._stored_salt()
         except StoreError:
@@ -111,7 +111,7 @@ class BlobStore:
             return 0
 
     def delete(self, digest: str) -> None:
-        """Remove one blob; silent when there is none."""
+        """Delete a blob, if it exists."""
         if self._is_new():
             return
         self._files.remove(self.path(digest))
@@ -125,7 +125,7 @@ class BlobStore:
             return 0
 
     def read(self, digest: str) -> bytes | None:
-        """Return the content, or None if it is absent or damaged (then it is set aside)."""
+        """Return a blob's content; None if it is missing or damaged. Move a damaged file aside."""
         if not self._salt and not self._stored_salt():
             return None
         path = self.path(digest)
@@ -162,14 +162,14 @@ class BlobStore:
         Parameters
         ----------
         size_limit : int
-            Bytes that may stay.
+            Largest total size of the remaining blobs, in bytes.
         keep : iterable of str
-            Digests that stay whatever their age (failures, baselines).
+            Digests of blobs that are never deleted, such as inputs of failures.
 
         Returns
         -------
         (int, int)
-            Files and bytes deleted.
+            Number of deleted files, and their total size in bytes.
         """
         if self.volume() <= size_limit:
             return 0, 0
@@ -193,11 +193,11 @@ class BlobStore:
         return deleted, freed
 
     def volume(self) -> int:
-        """Return the bytes that all blobs take."""
+        """Return the total size of all blobs in bytes."""
         return self._files.volume(self.folder, SUFFIX, depth=1)
 
     def verify(self) -> list[str]:
-        """Read every blob, and list the names of those that were damaged and set aside."""
+        """Read all blobs, move damaged ones aside, and return the names of these."""
         return [
             path.stem
             for path in sorted(self._files.list_files(self.folder, SUFFIX, depth=1))
@@ -205,7 +205,7 @@ class BlobStore:
         ]
 
     def _is_whole(self, path: Path) -> bool:
-        """Tell whether a file holds what its name says; set it aside if not."""
+        """Tell whether a file's content matches its name; if not, move it aside."""
         try:
             data = self._files.read(path, LARGEST)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Checksummed JSON records in a diskcache; damaged ones are set aside, never used."""
+"""Store checksummed JSON records in a diskcache. Damaged records are moved aside, never used."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def seal(value: Json, key: str = "") -> bytes:
     ----------
     value : JSON
     key : str
-        Key of the record; it goes into the checksum, so that one damaged byte of a
-        database's index cannot give the sound record of another key.
+        Key of the record. It is part of the checksum: else a damaged index could return the
+        intact record of another key.
     """
     return seal_text(to_text(value), key)
 
 
 def to_text(value: Json) -> str:
-    """Return a value as the JSON of a record."""
+    """Convert a value to the JSON text of a record."""
     return _COMPACT.encode(value)
 
 
 def seal_text(text: str, key: str) -> bytes:
-    """Return the record that `seal` makes of the value with this JSON."""
+    """Do the work of `seal` for a value that is already JSON text."""
     payload = text.encode()
     return _MAGIC + _checksum(key, payload) + payload
 
@@ -95,7 +95,7 @@ def unseal(record: bytes, key: str = "") -> Json:
 
 
 def mark_of(record: bytes) -> str:
-    """Return the checksum that a record holds."""
+    """Return the checksum in a record."""
     return record[len(_MAGIC) : len(_MAGIC) + _CHECK].hex()
 
 
@@ -123,9 +123,9 @@ class JsonStore:
     set_aside : callable
         Called with a damaged file or folder; moves it out of the way and reports it.
     size_limit : int
-        Bytes; only with `evict` are records dropped, least recently used first.
+        Size in bytes above which the least recently used records are dropped, if `evict`.
     evict : bool
-        False keeps every record whatever its size.
+        False to keep all records and ignore `size_limit`.
     """
 
     def __init__(
@@ -164,9 +164,9 @@ class JsonStore:
             )
 
     def _make_private(self) -> None:
-        """Create the database for this user alone, and check that its files are no links.
+        """Create the database so that only this user can read it; refuse links among its files.
 
-        SQLite gives the files beside a database the database's own mode.
+        SQLite makes its auxiliary files with the same mode as the database.
         """
         self._files.make(self._folder)
         # Looked at, not opened: closing a file would drop the locks that SQLite holds on it.
@@ -191,7 +191,7 @@ class JsonStore:
             return None
 
     def _is_replaced(self) -> bool:
-        """Tell whether another process set the database aside, which SQLite would not notice."""
+        """Tell whether another process has moved the database aside. SQLite would not notice."""
         return self._inode != self._inode_now()
 
     def _drop(self) -> None:
@@ -200,15 +200,15 @@ class JsonStore:
         self._cache = None
 
     def _guarded(self, action: Callable[[Cache], T]) -> T:
-        """Run `action`; on a damaged database set it aside, start afresh and run it again.
+        """Run `action`; if the database is damaged, move it aside and run `action` on a new one.
 
-        `action` does nothing but ask the database, so that any error of its types or values
-        comes from what the database holds.
+        `action` must only query the database. Then a TypeError or ValueError can only come from the
+        content of the database.
 
         Raises
         ------
         ForeignRecordError
-            When one record is not ours; the others are not affected.
+            When a record was not written by this program; other records are not affected.
         StoreError
             ``cache-disk-full``, ``cache-not-writable``, or ``cache-busy`` when the database stays
             locked or is damaged again and again.
@@ -234,9 +234,9 @@ class JsonStore:
     def _start_afresh(
         self, cache: Cache | None, error: Exception, *, last: bool, damaged: bool
     ) -> None:
-        """Have the database reopened; set it aside if reopening did not help before.
+        """Close the database, to be reopened; if that did not help before, move it aside.
 
-        SQLite also calls a database damaged when the disk fails to read it once.
+        A single failed read also makes SQLite report a damaged database.
         """
         text = str(error).lower()
         if _LOCKED in text:
@@ -255,7 +255,7 @@ class JsonStore:
             self._drop()
 
     def _unwritable(self, text: str) -> Problem:
-        """Return the problem behind SQLite's message that the disk took no write."""
+        """Return the problem behind SQLite's message that writing failed."""
         if _FAILED in text:  # Python 3.10 passes no number of the error on
             return io_problem(self._folder, text)
         return Problem(
@@ -265,7 +265,10 @@ class JsonStore:
         )
 
     def get(self, key: str) -> Json | None:
-        """Return the value, or None if there is none or it is damaged (then it is set aside)."""
+        """Return the value of a key; None if there is none or it is damaged.
+
+        A damaged record is moved aside.
+        """
         record: bytes | None = None
         try:
             record = self._guarded(lambda cache: self._record(cache, key))
@@ -278,15 +281,15 @@ class JsonStore:
             return None
 
     def among(self, keys: Sequence[str]) -> set[str]:
-        """Return the members of `keys` that have a record, sound or damaged."""
+        """Return the members of `keys` that have a record, even a damaged one."""
         return self._guarded(lambda cache: present(cache, keys))
 
     def _record(self, cache: Cache, key: str) -> bytes | None:
         """Return a record, also while another process replaces it.
 
-        A large record lies in a file of its own. Another process that replaces the record deletes
-        the file, perhaps after the row was read here and before the file is opened. During a
-        transaction no other process can do so.
+        A large record has a separate file. Another process may replace the record, and delete the
+        file after this process has read the row and before it opens the file. So a failed read is
+        repeated in a transaction, during which no other process can write.
         """
         record: bytes | None = cache.get(key)
         if record is None and self._policy == "none" and key in cache:
@@ -295,7 +298,7 @@ class JsonStore:
         return record
 
     def _keep_damaged(self, key: str, record: bytes | None, error: Exception) -> None:
-        """Move a damaged record to the quarantine, which holds a few for inspection."""
+        """Move a damaged record to the quarantine, which keeps a few for inspection."""
         self._damaged += 1
         if self._damaged > MAX_SHOWN:
             return
@@ -306,12 +309,12 @@ class JsonStore:
             self._set_aside(path, f"damaged record {key[:80]!r}: {error}")
 
     def put(self, key: str, value: Json) -> None:
-        """Store one value; other processes see it when this returns."""
+        """Store a value; when this returns, other processes can read it."""
         record = seal(value, key)
         self._guarded(lambda cache: cache.set(key, record))
 
     def put_many(self, items: Iterable[tuple[str, Json]]) -> None:
-        """Store several values in one transaction; the last one of equal keys stays."""
+        """Store several values in one transaction; of equal keys, the last value is stored."""
         self.put_sealed({key: seal(value, key) for key, value in items})
 
     def put_sealed(self, records: Mapping[str, bytes], kept: Collection[str] = ()) -> None:
@@ -333,7 +336,7 @@ class JsonStore:
         self._guarded(write)
 
     def delete(self, key: str) -> None:
-        """Forget one key; silent when there is none."""
+        """Delete a key, if it exists."""
         self._guarded(lambda cache: cache.delete(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
@@ -342,7 +345,7 @@ class JsonStore:
         self._guarded(lambda cache: delete_all(cache, keys))
 
     def __iter__(self) -> Iterator[str]:
-        """Return all keys, in the order they were first stored."""
+        """Return all keys, in the order in which they were first stored."""
 
         def keys(cache: Cache) -> list[str]:
             found: list[str] = []
@@ -353,11 +356,11 @@ class JsonStore:
         return iter(self._guarded(keys))
 
     def keys_from(self, prefix: str) -> list[str]:
-        """Return the keys that begin with a prefix in ASCII."""
+        """Return the keys that begin with `prefix`, which must be ASCII."""
         return self._guarded(lambda cache: keys_from(cache, prefix))
 
     def volume(self) -> int:
-        """Return the estimated bytes on disk."""
+        """Return the estimated size on disk in bytes."""
         return self._guarded(lambda cache: int(cache.volume()))
 
     def close(self) -> None:

@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 VERSION = 1
 ALL_NAMED = "**"
-"""At the end of a name that a configuration lets through, with all that begin so."""
+"""Suffix of a configured variable name that stands for all variables with this prefix."""
 MAX_SETS = 8
-"""Sets of inputs that are kept per program: each branch that is switched back to needs one."""
+"""Number of sets of inputs to keep per program. Each Git branch may need its own set."""
 
 
 @dataclass(frozen=True)
 class Discovered:
-    """Names of everything that a program was seen to depend on, without its content.
+    """Names, without content, of everything that a program was seen to use.
 
-    Paths below the workspace are relative to it, others absolute or below a prefix of the
-    interpreter; see `inputs.discovery`.
+    Paths in the workspace are relative to it. Other paths are absolute, or relative to a prefix of
+    the interpreter; see `inputs.discovery`.
 
     Attributes
     ----------
     files, links, missed, listed : frozenset of str
-        Paths of files that were read, of links on the way to files, of files that were looked for
-        and do not exist, and of folders that were listed, in this order.
+        Paths of files that were read, links on the way to files, files that were searched and do
+        not exist, and folders that were listed, in this order.
     modules, sized : frozenset of str
-        Paths of folders that were listed for the modules in them, and of folders that were listed
-        with the sizes of their entries.
+        Paths of folders that were listed to find modules, and of folders that were listed with the
+        sizes of their entries.
     looked : frozenset of str
-        Paths that existed when a program asked for them.
+        Paths whose existence was checked, and which existed.
     packages : frozenset of str
-        ``SITE|NAME`` of distributions that files belong to.
+        ``SITE|NAME`` of distributions whose files were used.
     pythons : frozenset of str
         Folders of standard libraries.
     variables : frozenset of str
         Names of environment variables.
     untracked : frozenset of str
-        Reasons why more may have been used than is named here.
+        Reasons why the program may have used inputs that are not listed here.
     """
 
     files: frozenset[str] = frozenset()
@@ -64,7 +64,7 @@ class Discovered:
     untracked: frozenset[str] = frozenset()
 
     def __or__(self, other: Discovered) -> Discovered:
-        """Join two sets; return one of them unchanged if it includes the other."""
+        """Return the union; if one set includes the other, return it unchanged."""
         if other.within(self):
             return self
         return Discovered(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
@@ -86,7 +86,7 @@ class Discovered:
         Raises
         ------
         ValueError
-            The data is no result of `to_json`.
+            The data is not a result of `to_json`.
         """
         if not isinstance(data, dict):
             raise ValueError("no set of inputs")
@@ -104,7 +104,7 @@ def visible(name: str, names: Iterable[str]) -> bool:
     Parameters
     ----------
     names : iterable of str
-        The variables that the configuration lets through.
+        Names or patterns of variables that the configuration passes to programs.
     """
     if name.endswith(ALL_NAMED):
         return name[: -len(ANY)] in names
@@ -112,26 +112,26 @@ def visible(name: str, names: Iterable[str]) -> bool:
 
 
 class Lookup(Protocol):
-    """A lookup of the present states of the inputs that a set names."""
+    """Looks up the present states of observed inputs."""
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
-        """Convert an observation to a set; `given` variables belong to the configuration."""
+        """Convert an observation to a set; leave out variables that the configuration sets."""
 
     def parts(self, names: Discovered) -> dict[str, str]:
-        """Return the state of each input by a name such as ``file lib/table.npy``."""
+        """Return the state of each input, by a key such as ``file lib/table.npy``."""
 
     def moved(self, names: Discovered, since: int) -> list[str]:
-        """Return the inputs that were written to since a time that `now` returned."""
+        """Return the inputs that were written to since `since`, an earlier result of `now`."""
 
     def now(self) -> int:
-        """Return the file system's time in ns."""
+        """Return the time of the file system's clock in ns."""
 
 
 class KnownInputs:
-    """The sets of inputs that are known for one static key, newest first. Not thread-safe.
+    """The known sets of observed inputs for one static key, newest first. Not thread-safe.
 
-    A result's key joins the static key with the states of all inputs that were seen while it was
-    computed. The result is found again whenever these inputs are in the same states.
+    A result's key combines the static key with the states of all inputs that were observed while
+    the result was computed. The result is found again when these inputs have the same states.
 
     Parameters
     ----------
@@ -165,15 +165,15 @@ class KnownInputs:
         return self._sets
 
     def candidates(self) -> list[tuple[Discovered, str]]:
-        """Return each known set with the key of results that are valid for its present inputs."""
+        """Return each known set, with the key for the present states of its inputs."""
         return [(names, self.key(names)) for names in self.sets()]
 
     def key(self, names: Discovered) -> str:
-        """Return the key of results computed from the present state of these inputs."""
+        """Return the key of results for the present states of these inputs."""
         return digest_json([self._static, self._lookup.parts(names)])
 
     def add(self, names: Discovered) -> str:
-        """Store a set as the newest one, and return its key for the present state of its inputs."""
+        """Store a set as the newest one; return the key for the present states of its inputs."""
         known = self.sets()
         if not known or known[0] != names:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]
@@ -182,7 +182,7 @@ class KnownInputs:
 
 
 class SeenInputs:
-    """The inputs of running programs, and the keys of their results. Thread-safe.
+    """Collects the inputs of running programs and makes keys of their results. Thread-safe.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class SeenInputs:
     start : Discovered
         Inputs that belong to the set from the start.
     force : bool
-        True: no earlier result is found.
+        True to ignore earlier results.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ class SeenInputs:
         self.used = Discovered()
 
     def find(self, get: Callable[[str], T | None]) -> T | None:
-        """Return the first result that `get` finds under a key that is valid now."""
+        """Return the first result that `get` finds for the present states of inputs; else None."""
         for names, shared in self._earlier:
             found = get(shared)
             if found is not None:
@@ -232,7 +232,7 @@ class SeenInputs:
 
     @property
     def place(self) -> str:
-        """Return the key under which the action cache holds the sets."""
+        """Return the key of the sets in the action cache."""
         return self._known.place
 
     def key_of(self, names: Discovered) -> str:
@@ -250,13 +250,13 @@ class SeenInputs:
             return bool(self._lookup.moved(self._names, self._begun))
 
     def add(self, names: Discovered) -> None:
-        """Add the inputs of results that came from elsewhere, and keep them as a known set."""
+        """Add the inputs of results from another source, and store them as a known set."""
         self.join(names)
         with self._lock:
             self._known.add(names)
 
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
-        """Add the inputs that a program was seen to use so far; known inputs change nothing."""
+        """Add the inputs that a program was seen to use so far; ignore known ones."""
         with self._lock:
             if self._last.get(who) is seen:
                 return
@@ -276,7 +276,7 @@ class SeenInputs:
         self._joined = names
 
     def key(self) -> str | None:
-        """Return the key of results computed until now; None if an input changed meanwhile.
+        """Return the key of the results computed so far; None if an input changed meanwhile.
 
         An input counts as changed if it was written to since this object was made.
         """

@@ -1,4 +1,4 @@
-"""A diskcache Disk that can neither unpickle nor leave its folder."""
+"""A diskcache Disk that never unpickles data and never leaves its folder."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ForeignRecordError(ValueError):
 
 
 class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
-    """Keys are str, values are bytes, and nothing else is ever read.
+    """A Disk whose keys are str and whose values are bytes; it reads nothing else.
 
-    diskcache's own Disk unpickles each value that its row marks as a pickle and opens each file
-    that a row names, even ``../x``. In a cache folder that someone else can write to, that would
-    run their code.
+    diskcache's own Disk unpickles values if the database says so, and opens any file that the
+    database names, even ``../x``. If someone else can write to the cache, this would run their
+    code.
     """
 
     def __init__(self, directory: str, **settings: Any) -> None:
@@ -68,8 +68,8 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
     def filename(self, key: object = UNKNOWN, value: object = UNKNOWN) -> tuple[str, str]:
         """Return a new name for a value's file, relative to the folder, and its path.
 
-        The names lie in 256 folders, which stay: were empty ones removed, another process could
-        lose the folder in which it is about to write.
+        The files are in 256 folders, which are never removed. Otherwise, another process could lose
+        the folder in which it is about to write.
         """
         digits = secrets.token_hex(16)
         name = f"{digits[:2]}/00/{digits[4:]}.val"
@@ -92,9 +92,9 @@ _INSERT = (
 
 
 def present(cache: Cache, keys: Sequence[str]) -> set[str]:
-    """Return the members of `keys` that have a record, by one statement for hundreds of keys.
+    """Return the members of `keys` that have a record, with few SQL statements.
 
-    In a cache that evicts records, `Cache.get` takes a transaction for each key.
+    In a cache that evicts records, `Cache.get` would take a transaction for each key.
     """
     known: set[str] = set()
     for start in range(0, len(keys), _KEYS_AT_ONCE):
@@ -106,7 +106,7 @@ def present(cache: Cache, keys: Sequence[str]) -> set[str]:
 
 
 def keys_from(cache: Cache, prefix: str) -> list[str]:
-    """Return the keys that begin with a prefix in ASCII, by the index of keys."""
+    """Return the keys that begin with `prefix`, which must be ASCII, using the index of keys."""
     after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     found = cache._sql(
         "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ?", (prefix, after)
@@ -115,7 +115,7 @@ def keys_from(cache: Cache, prefix: str) -> list[str]:
 
 
 def delete_all(cache: Cache, keys: Sequence[str]) -> None:
-    """Delete records in one transaction, by a statement for hundreds of them."""
+    """Delete records in one transaction, with few SQL statements."""
     with cache._transact() as (sql, cleanup):
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[start : start + _KEYS_AT_ONCE]
@@ -128,15 +128,15 @@ def delete_all(cache: Cache, keys: Sequence[str]) -> None:
 def insert_new(
     cache: Cache, records: Mapping[str, bytes], kept: Collection[str] = ()
 ) -> dict[str, bytes]:
-    """Insert records whose keys are new by one prepared statement, and return the others.
+    """Insert small records with new keys, and return all other records.
 
-    `Cache.set` takes four statements for each, seven where records are evicted. Call it in a
-    transaction, after `evict_for`. Records that go to files of their own are among those returned.
+    This takes one prepared statement, whereas `Cache.set` takes four to seven for each record. Call
+    it in a transaction, after `evict_for`.
 
     Parameters
     ----------
     kept : collection of str
-        Keys whose new record is dropped, not returned, if a record exists already.
+        Keys whose existing records are kept; the new ones are then dropped and not returned.
     """
     known = present(cache, list(records))
     done = known.intersection(kept)
@@ -164,5 +164,5 @@ def evict_for(cache: Cache, count: int) -> None:
 
 
 def _is_own(name: object) -> bool:
-    """Tell whether a database's cell holds the name of a file that this program wrote."""
+    """Tell whether a value from the database is a file name that this program made."""
     return isinstance(name, str) and _OWN_FILE.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""The disk limit for inputs of recorded failures, and the order in which they are dropped."""
+"""Limit the disk space of recorded failures' inputs, and choose the inputs to drop."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from gpuemu_flow.quick_dataclass import dataclass
 
 INPUTS_LIMIT = 2_000_000_000
-"""Bytes that the stored inputs of all recorded failures may take together."""
+"""Largest total size of the inputs of all recorded failures, in bytes."""
 
 FREED_TO = 0.9
-"""Share of the limit that is left when it was exceeded, so that not every failure looks again."""
+"""Fraction of the limit down to which inputs are dropped, so that the next failures fit."""
 
 MADE_AGAIN, GIVEN, SHRUNK = range(3)
-"""Ranks of inputs, those that go first first: what follows from the case can be made again; what
-a client or a test sent cannot; a shrunk case is the result of much work, and small."""
+"""Ranks of inputs; the first is dropped first. Generated inputs can be made again. Inputs that a
+client or a test sent cannot. Inputs of a shrunk case took much work, and are small."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class StoredInputs:
     digest : str
         Digest of the blob, which several failures may share.
     rank : int
-        `MADE_AGAIN`, `GIVEN` or `SHRUNK`.
+        `MADE_AGAIN`, `GIVEN` or `SHRUNK`; the lowest rank is dropped first.
     time : str
-        The time when the failure was last seen; such times sort as text.
+        Time when the failure was last seen, in a format that sorts as text.
     """
 
     failure: str
@@ -48,9 +48,9 @@ class Excess:
     failures : tuple of str
         Ids of the failures that lose their inputs.
     blobs : tuple of str
-        Digests that no failure needs any more.
+        Digests of the blobs to delete.
     left : int
-        Bytes that stay.
+        Total size of the remaining blobs in bytes.
     """
 
     failures: tuple[str, ...] = ()
@@ -61,22 +61,19 @@ class Excess:
 def excess(
     held: Iterable[StoredInputs], sizes: Mapping[str, int], limit: int, newest: str
 ) -> Excess:
-    """Choose the failures whose inputs are dropped so that the rest fits.
+    """Choose the inputs to drop so that the rest is within the limit.
+
+    Inputs with the lowest rank are dropped first; within a rank, the least recently seen.
 
     Parameters
     ----------
     held : iterable of StoredInputs
     sizes : mapping of str to int
-        Bytes of each blob.
+        Size of each blob in bytes.
     limit : int
-        Bytes that may stay.
+        Largest total size in bytes.
     newest : str
-        Id of the failure that was just recorded: its inputs stay, whatever their size.
-
-    Returns
-    -------
-    Excess
-        Inputs with the lowest rank first, of equal ranks those unseen for longest.
+        Id of the failure that was just recorded. Its inputs are never dropped.
     """
     held = list(held)
     users: dict[str, int] = {}
@@ -97,22 +94,22 @@ def excess(
         if not users[one.digest]:
             blobs.append(one.digest)
             total -= sizes[one.digest]
-    # A failure that shares its inputs with one that stays has lost nothing.
+    # A failure keeps its inputs if a remaining failure has the same blob.
     failures = tuple(one.failure for one in chosen if not users[one.digest])
     return Excess(failures, tuple(blobs), total)
 
 
 class InputsBudget:
-    """Counts the bytes of stored inputs, and lists all of them only if they are too many.
+    """Counts the bytes of stored inputs, so that they are listed only when there are too many.
 
     Parameters
     ----------
     limit : int
-        Bytes.
+        Largest total size in bytes.
     scan : callable
-        Gives every failure's stored inputs as they are now: other processes write, too.
+        Returns the stored inputs of all failures, including those of other processes.
     size_of : callable
-        Bytes of a blob, 0 when it is gone.
+        Returns the size of a blob in bytes; 0 if it does not exist.
     """
 
     def __init__(
@@ -124,9 +121,9 @@ class InputsBudget:
         self._total: int | None = None
 
     def added(self, failure: str, nbytes: int) -> Excess:
-        """Count inputs that were just stored, and return those to drop for them."""
+        """Count inputs that were just stored, and return inputs to drop if there are too many."""
         if self._total is not None:
-            self._total += nbytes  # twice when it was there already: then the scan comes earlier
+            self._total += nbytes  # an existing blob counts twice: the scan is only earlier
             if self._total <= self.limit:
                 return Excess()
         held = list(self._scan())

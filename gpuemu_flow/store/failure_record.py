@@ -20,7 +20,7 @@ from gpuemu_flow.types import (
 
 SOURCES = ("run", "fuzz", "minimize", "daemon", "pytest")
 GENERATED = ("run", "fuzz")
-"""Sources whose inputs follow from the case alone."""
+"""Sources for which the case alone determines the inputs."""
 
 VERSION = 1
 _NUMBERS = ("max_abs", "max_rel", "max_ulp", "expected", "actual")
@@ -28,30 +28,30 @@ _NUMBERS = ("max_abs", "max_rel", "max_ulp", "expected", "actual")
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """One failing case and all that is needed to run, shrink and export it again.
+    """One failing case, with everything that is needed to run, shrink and export it.
 
     Attributes
     ----------
     op : str
     seed : int
-        The case's own seed, u64.
+        Seed of the case, an unsigned 64-bit integer.
     dtype, layout, strategy : str
-        Dtype, layout and strategy of the case as a whole; single inputs may have others.
+        Dtype, layout and strategy of the case as a whole; single inputs may differ.
     shape : tuple of int
         Shape of the first input.
     shapes : mapping of str to tuple of int
         Shape of every input.
     target : str or None
-        Input that layout and strategy apply to; None = all of them.
+        Input to which layout and strategy apply; None for all inputs.
     kind, message : str
         Kind and message of the first failure; see `types.FailureKind`.
     max_abs, max_rel, max_ulp : float
     index : tuple of int or None
-        Worst or first element.
+        Index of the worst or first wrong element.
     expected, actual : float or None
-        Values there.
+        Values of the reference and of the op at `index`.
     cause : str
-        Cause of its group; empty when not analysed.
+        Probable cause of the failure; empty if not analysed.
     verdict : str
         ``failed`` or ``error``.
     source : str
@@ -67,18 +67,18 @@ class FailureRecord:
         configuration).
     environment : mapping of str to str
     time : str
-        The time when it was last seen: UTC, ISO 8601 with microseconds.
+        Time when the failure was last seen: UTC, ISO 8601 with microseconds.
     minimized, minimized_from : str or None
-        Id of the failure that this failure was shrunk to, and of the failure it was shrunk from.
+        Id of the shrunk version of this failure, and of the failure from which it was shrunk.
     id : str
         Short hex; filled in by the store.
     inputs_dropped : bool
-        The blob was deleted to stay within the limit; see `failure_limit`.
+        True if the inputs were deleted to stay within the limit; see `failure_limit`.
     mended : bool
-        True if the case passed when it was last run again by itself, and code or configuration had
-        changed since it failed.
+        True if the case passed when it was last reproduced, after a change of code or
+        configuration.
     intermittent : bool
-        True if equal runs of it differed: it passed although nothing had changed.
+        True if the case passed when it was reproduced although nothing had changed.
     """
 
     op: str
@@ -127,12 +127,12 @@ class FailureRecord:
         cause: str = "",
         minimized_from: str | None = None,
     ) -> FailureRecord:
-        """Return the record of a case that did not pass, as of now.
+        """Make the record of a case that did not pass, with the present time.
 
         Raises
         ------
         ValueError
-            `source` is none of `SOURCES`.
+            `source` is not in `SOURCES`.
         """
         if source not in SOURCES:
             raise ValueError(f"there is no source {source!r}")
@@ -177,10 +177,10 @@ class FailureRecord:
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
     def identity(self) -> str:
-        """Return a sha256 over op, case and kind, equal only for the same failure seen again.
+        """Return a sha256 over op, case and kind, which identifies the failure when seen again.
 
-        The inputs are part of it where they do not follow from the case: a shrunk case has its
-        original's seed, and clients may send any inputs.
+        Inputs that the case does not determine are part of the digest, too: a shrunk case has the
+        seed of its original, and clients may send any inputs.
         """
         case = Case.from_json(self.case).identity()
         own = "" if self.source in GENERATED else self.inputs
@@ -212,7 +212,7 @@ class FailureRecord:
         return cls(**values)
 
     def to_public_json(self) -> dict[str, Json]:
-        """Return a failure as commands print it: no inputs, no configuration, no paths."""
+        """Return the JSON that commands print, without inputs, configuration and paths."""
         inner = (
             "version", "case", "result", "inputs", "inputs_dropped", "provenance", "environment",
             "mended", "intermittent",
@@ -222,5 +222,5 @@ class FailureRecord:
 
 
 def now() -> str:
-    """Return the present time in the form of records, which sorts as text."""
+    """Return the present time in the format of records, which sorts as text."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -35,7 +35,7 @@ _SAFE_INTEGER = 1 << 53  # IEEE doubles, which JavaScript reads JSON numbers as,
 
 
 def inputs_dropped_problem(count: int, limit: int) -> Problem:
-    """Return the warning that failures have lost their inputs to the limit."""
+    """Return the warning that inputs of failures were deleted because of the limit."""
     whose = "one recorded failure was" if count == 1 else f"{count} recorded failures were"
     return Problem(
         "failure-inputs-dropped",
@@ -46,15 +46,15 @@ def inputs_dropped_problem(count: int, limit: int) -> Problem:
 
 
 class FailureStore:
-    """The failures of one workspace. Records are never evicted; inputs are, above a limit.
+    """The failures of one workspace. Records are kept; inputs are deleted above a limit.
 
     Parameters
     ----------
     cache : WorkspaceCache
-        The workspace's cache, whose `problems` get a warning ``failure-inputs-dropped`` when inputs
-        had to go.
+        The workspace's cache. Its `problems` get a warning ``failure-inputs-dropped`` when inputs
+        are deleted.
     inputs_limit : int
-        Bytes that the inputs of all failures may take together.
+        Largest total size of the inputs of all failures, in bytes.
     """
 
     def __init__(self, cache: WorkspaceCache, *, inputs_limit: int = INPUTS_LIMIT) -> None:
@@ -65,20 +65,20 @@ class FailureStore:
         self._dropped = 0
 
     def add(self, record: FailureRecord, input_tensors: bytes) -> str:
-        """Store a failure, or update the content and time of one that is stored already.
+        """Store a failure, or update its record if it is already stored.
 
         Parameters
         ----------
         record : FailureRecord
-            Its `id` and `inputs` are filled in. If it has a `minimized_from`, the record of that
-            id refers to this one as its `minimized`.
+            The failure; its `id` and `inputs` are set here. If it has a `minimized_from`, the
+            `minimized` of that failure's record is set to the new id.
         input_tensors : bytes
             Safetensors file with the values of every input in C order.
 
         Returns
         -------
         str
-            The id.
+            The failure's id.
         """
         digest = digest_bytes(input_tensors)
         record = replace(record, inputs=digest)
@@ -137,7 +137,7 @@ class FailureStore:
         self._records.put(record.id, record.to_json())
 
     def _read(self, key: str) -> FailureRecord | None:
-        """Return a record, or None when there is none or it was written by another version."""
+        """Return a record; None if there is none or another version wrote it."""
         data = self._records.get(key)
         try:
             return None if data is None else FailureRecord.from_json(data)
@@ -156,7 +156,7 @@ class FailureStore:
         Raises
         ------
         UsageError
-            ``unknown-failure``, or ``ambiguous-failure`` when several begin so.
+            ``unknown-failure``, or ``ambiguous-failure`` if several ids begin with `prefix`.
         """
         wanted = prefix.strip().lower()
         exact = self._read(wanted) if wanted else None
@@ -175,10 +175,11 @@ class FailureStore:
         raise UsageError(Problem("unknown-failure", f"no failure has the id {prefix!r}", hint))
 
     def find(self, seed: int, op: str | None = None) -> tuple[FailureRecord, ...]:
-        """Return the failures of a case seed, newest first; empty if there is none.
+        """Return the failures with a case seed, newest first; empty if there are none.
 
-        A JSON reader in JavaScript may have rounded a seed above 2**53. If no failure has exactly
-        this seed, failures are found whose seed rounds to it, unless several different seeds do.
+        A JSON parser in JavaScript may have rounded a seed above 2**53. If no failure has exactly
+        this seed, failures with a seed that rounds to it are returned. If several different seeds
+        round to it, the result is empty.
         """
         records = self.list(op)
         exact = tuple(record for record in records if record.seed == seed)
@@ -214,12 +215,12 @@ class FailureStore:
             self._write(replace(record, mended=mended, intermittent=intermittent))
 
     def rename(self, old: str, new: str) -> dict[str, str]:
-        """Rename the op of its failures, which also changes their ids.
+        """Rename an op in its failures, which also changes their ids.
 
         Returns
         -------
         dict of str to str
-            The new id of each former id.
+            The new id of each failure, by old id.
         """
         ids: dict[str, str] = {}
         for record in self.list(old):
@@ -244,9 +245,9 @@ class FailureStore:
         return self._blobs.read(record.inputs) if record.inputs else None
 
     def dropped(self) -> int:
-        """Count the failures that have lost their inputs to the limit."""
+        """Return the number of failures whose inputs were deleted because of the limit."""
         return sum(record.inputs_dropped for record in self)
 
     def pinned(self) -> frozenset[str]:
-        """Return the digests of the blobs that collection must keep."""
+        """Return the digests of the blobs that garbage collection must keep."""
         return frozenset(held.digest for held in self._stored_inputs())

@@ -24,12 +24,12 @@ class BuildReason:
     Attributes
     ----------
     part : str
-        Part of the key that changed; or ``state``, ``output``, ``forced`` or ``follows``.
+        Changed part of the key; or ``state``, ``output``, ``forced`` or ``follows``.
     name : str
-        The changed item of the part, such as ``scripts/softmax.py`` of ``code``; empty if the part
-        changed as a whole.
+        Changed item of the part, such as ``scripts/softmax.py`` in ``code``; empty if the whole
+        part changed.
     old, new : JSON
-        Values before and now; None stands for absent.
+        Old and new value; None if absent.
     """
 
     part: str
@@ -44,9 +44,9 @@ class BuildReason:
 
     @property
     def trigger(self) -> str:
-        """Return the trigger of `TRIGGERS` to which the part belongs, or the part itself.
+        """Return the member of `TRIGGERS` to which the part belongs, else the part itself.
 
-        Observed files count as code, variables and packages as environment.
+        Observed files belong to ``code``; observed variables and packages belong to ``env``.
         """
         if self.part != OBSERVED:
             return self.part
@@ -58,12 +58,12 @@ class BuildReason:
 
 
 def canonical(value: Json) -> bytes:
-    """Return the one byte string for a JSON value: sorted keys, no blanks, ASCII, NaN refused.
+    """Encode a JSON value in a unique way: sorted keys, no blanks, ASCII.
 
     Raises
     ------
     ValueError
-        For NaN and infinities, which no key may hold.
+        The value contains a NaN or an infinity.
     """
     return _CANONICAL.encode(value).encode()
 
@@ -89,9 +89,9 @@ class KeyParts:
     code : mapping of path to digest
         Scripts, the workspace's modules that they import, and ``depends`` files.
     params : JSON
-        The op's own slice of the configuration.
+        The part of the configuration that affects the op.
     input : mapping of name to digest
-        Manifests of the stages before this one, by role, not by path: a renamed op keeps its key.
+        Manifests of earlier stages, by role and not by path, so that a renamed op keeps its key.
     env : mapping of str to str
         Interpreter, package versions, CPU features.
     observed : mapping of str to str
@@ -107,7 +107,7 @@ class KeyParts:
     observed: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the form stored in the task's state, from which ``explain`` derives changes."""
+        """Return plain JSON for the task's record, from which ``explain`` finds changes."""
         return {
             "stage": self.stage,
             "code": dict(self.code),

@@ -1,4 +1,4 @@
-"""One run at a time per workspace, by a lock that the kernel frees when its holder dies."""
+"""Allow one run at a time per workspace. The kernel frees the lock if its holder dies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunLock:
         self._on_wait = on_wait
         self._file: int | None = None
         self.waited = False
-        """Another process held the lock at first."""
+        """True if another process held the lock at first."""
 
     def __enter__(self) -> RunLock:
         with disk_errors(self._path):
@@ -60,12 +60,12 @@ class RunLock:
 
 
 def write_holder(descriptor: int, words: str) -> None:
-    """Write the holder's name; the lock holds even if a failing disk refuses the write."""
+    """Write the holder's description to the lock file; ignore errors of the disk."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, words.encode(), 0)
 
 
 def read_holder(descriptor: int) -> str:
-    """Return the name that the holder of a lock wrote."""
+    """Return the description that the holder of a lock wrote."""
     return os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip() or "another process"

@@ -1,7 +1,7 @@
-"""Locks of files that commands make in a workspace: one maker at a time, in all workspaces.
+"""Lock files that commands make, so that only one process makes a file at a time.
 
-A workspace's run lock lies in its cache and does not stop another workspace from making the same
-file: one may lie inside the other, or one folder may have two configurations, each with a cache.
+Two workspaces may make the same file, if one is inside the other or if a folder has two
+configurations. Each has its own cache, whose run lock does not stop the other.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ def output_locks(
 ) -> Iterator[None]:
     """Hold the locks of some files; the kernel frees them when the process dies.
 
-    The lock files lie in the user's cache. If it cannot be written, nothing is locked.
+    The lock files are in the user's cache. If it is not writable, nothing is locked.
 
     Parameters
     ----------
     paths : iterable of Path
-        Files that need not exist.
+        Files to lock; they need not exist.
     cancel : threading.Event
         Ends the wait.
     on_wait : callable
-        Called with a text that names the holder of one of the locks, before waiting for it.
+        Called before waiting for a lock, with a text that names its holder.
 
     Raises
     ------
     CancelledRunError
         `cancel` was set.
     """
-    # In one order for everybody, or two processes could wait for each other.
+    # All processes take the locks in the same order, or two could wait for each other.
     names = {os.path.join(os.path.realpath(path.parent), path.name) for path in paths}  # noqa: PTH118
     with contextlib.ExitStack() as stack:
         for name in sorted(names):

@@ -1,9 +1,9 @@
-"""Files of the cache: private to the user, and never reached through a link.
+"""Access files of the cache, which are private to the user, without following links.
 
-A cache folder can come with a checkout or an archive of somebody else. What lies in it is data: a
-link in it must not make the tool read, write or delete a file that lies elsewhere, and a pipe or a
-device must not make it hang. So each folder on the way is looked at, each file is opened without
-following links, and only regular files are read.
+A cache folder can come from somebody else's checkout or archive. A link in it must not make this
+program read, write or delete a file elsewhere, and a pipe or device must not make it hang.
+Therefore, each folder of a path is checked, files are opened without following links, and only
+regular files are read.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import disk_errors, disk_problem, replace_file
 
 LINK_VARIABLE = "GPUEMU_CACHE_LINK"
-"""Environment variable by which the user allows that the cache folder itself is a link."""
+"""Environment variable with which the user allows the cache folder itself to be a link."""
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 LARGEST = 2 << 30
-"""Bytes of the largest file of a cache that is read, blobs aside."""
+"""Largest size in bytes of a cache file to read, except blobs."""
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFIFO: "a pipe",
@@ -38,7 +38,7 @@ _OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def unsafe_entry(path: Path, mode: int) -> StoreError:
-    """Make the error for an entry of the cache that is not the file or folder it should be.
+    """Make the error for an entry of the cache that is not a regular file or folder.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class PrivateFolder:
     Parameters
     ----------
     root : Path
-        The cache folder; all paths that the methods take lie below it.
+        The cache folder. All paths that are passed to the methods must be below it.
     """
 
     def __init__(self, root: Path) -> None:
@@ -103,7 +103,7 @@ class PrivateFolder:
         Parameters
         ----------
         path : Path
-            The cache's folder, or a folder below it; neither need exist yet.
+            The cache folder, or a folder below it; it need not exist.
 
         Raises
         ------
@@ -124,14 +124,14 @@ class PrivateFolder:
                 raise unsafe_entry(Path(place), mode)
 
     def _parts(self, path: Path) -> Sequence[str]:
-        """Return the names on the way from the cache's folder to a path below it."""
+        """Return the parts of a path relative to the cache folder."""
         text, before = str(path), f"{self._name}/"
         if text.startswith(before):
             return text[len(before) :].split("/")
         return path.relative_to(self.root).parts  # the folder itself, or an error
 
     def make(self, path: Path) -> None:
-        """Make a folder below the cache, and its missing parents, for this user alone.
+        """Make a folder below the cache, and its missing parents, accessible only to this user.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class PrivateFolder:
                 _make_one(folder)
 
     def check_file(self, path: Path) -> None:
-        """Refuse an entry that is no regular file, or a file that has several names.
+        """Refuse an entry that is not a regular file, or that has several hard links.
 
         Raises
         ------
@@ -168,20 +168,20 @@ class PrivateFolder:
         Parameters
         ----------
         flags : int
-            As those of `os.open`; a file that is made gets mode 0600.
+            Flags of `os.open`. A new file gets mode 0600.
 
         Returns
         -------
         int
-            The descriptor.
+            The file descriptor.
 
         Raises
         ------
         FileNotFoundError
-            There is none.
+            The file does not exist.
         StoreError
-            ``cache-unsafe-entry`` for a link, pipe, device or folder, and for a file with several
-            names that is opened for writing.
+            ``cache-unsafe-entry`` for a link, pipe, device or folder, and when a file with several
+            hard links is opened for writing.
         """
         self.check(path.parent)
         try:
@@ -204,12 +204,12 @@ class PrivateFolder:
         Parameters
         ----------
         limit : int
-            Bytes; a file that says it has more was not written by this program.
+            Largest size in bytes. This program never writes larger files.
 
         Raises
         ------
         FileNotFoundError
-            There is none.
+            The file does not exist.
         StoreError
             ``cache-unsafe-entry``.
         """
@@ -230,12 +230,12 @@ class PrivateFolder:
         replace_file(path, data)
 
     def touch(self, path: Path) -> int:
-        """Make an empty file below the cache, or empty the one that is there.
+        """Make an empty file below the cache; if the file exists, empty it.
 
         Returns
         -------
         int
-            Its new time of change by the file system's clock, in ns.
+            New modification time of the file, by the file system's clock, in ns.
 
         Raises
         ------
@@ -265,7 +265,7 @@ class PrivateFolder:
                 file.write(data)
 
     def remove(self, path: Path) -> None:
-        """Delete a file below the cache, or the link in its place; silent when there is none.
+        """Delete a file or a link below the cache, if it exists.
 
         Raises
         ------
@@ -279,12 +279,12 @@ class PrivateFolder:
     def remove_tree(self, path: Path) -> None:
         """Delete a folder below the cache with its content, or any other entry in its place.
 
-        A link is deleted, not its target. Entries that cannot be deleted stay.
+        A link is deleted, not its target. Entries that cannot be deleted are left.
 
         Raises
         ------
         StoreError
-            ``cache-unsafe-entry`` when a folder on the way to it is a link.
+            ``cache-unsafe-entry`` if a parent folder is a link.
         """
         self.check(path.parent)
         if path.is_dir() and not path.is_symlink():
@@ -294,25 +294,25 @@ class PrivateFolder:
                 path.unlink()
 
     def list_files(self, folder: Path, suffix: str, *, depth: int = 0) -> Iterator[Path]:
-        """List the regular files of a folder of the cache, or of its folders.
+        """Yield the regular files of a folder of the cache, or those of its subfolders.
 
         Parameters
         ----------
         suffix : str
-            End of the files' names.
+            Suffix of the files' names.
         depth : int
-            Number of folders between `folder` and the files.
+            Depth of the subfolders that contain the files; 0 for `folder` itself.
 
         Yields
         ------
         Path
-            In no order. Links, pipes and devices are passed over, folders that are links too.
+            Files, in no particular order. Links (also to folders), pipes and devices are skipped.
         """
         self.check(folder)
         yield from (Path(entry.path) for entry in _files(folder, suffix, depth))
 
     def volume(self, folder: Path, suffix: str, *, depth: int = 0) -> int:
-        """Return the bytes of the files that `list_files` lists, without a `Path` for each."""
+        """Return the total size in bytes of the files that `list_files` yields."""
         self.check(folder)
         total = 0
         for entry in _files(folder, suffix, depth):
@@ -336,7 +336,7 @@ def _check_status(path: Path, status: os.stat_result, *, for_writing: bool) -> N
 
 
 def _make_one(folder: Path) -> None:
-    """Make a folder that nobody else can enter; the umask can only take away more."""
+    """Make a folder that only this user can enter."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=FOLDER_MODE)
 

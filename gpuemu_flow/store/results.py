@@ -23,19 +23,19 @@ from gpuemu_flow.verdicts import Elements
 
 FOLDER = "results"
 STAMP = "results.stamp"
-"""A file beside `FOLDER` whose time of change is that of the newest result, to the nanosecond."""
+"""A file beside `FOLDER`; its modification time is the time of the newest result."""
 FORGOTTEN = "results.forgotten"
-"""A file beside `FOLDER` whose time of change is that of the latest `forget` or `rename`."""
+"""A file beside `FOLDER`; its modification time is that of the latest `forget` or `rename`."""
 DAY_NS = 86_400 * 10**9
 _CODE = "code:"
-"""Begins the keys of records that hold files of code, not results."""
+"""Prefix of the keys of records that contain sets of source files, not results."""
 _TIME_DIGITS = 20  # keys sort as the times do
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
 
 
 @dataclass(frozen=True)
 class CountedResult:
-    """The part of a validation that reports and baselines count.
+    """The part of a validation that reports and baselines use.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class CountedResult:
     max_abs, max_rel, max_ulp, tolerance_used : float
         May be NaN or infinite.
     failure_id : str
-        Id of the failure that was recorded; empty where none was.
+        Id of the recorded failure; empty if the case passed.
     """
 
     verdict: Verdict
@@ -57,7 +57,7 @@ class CountedResult:
 
     @classmethod
     def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
-        """Return the figures of a case's result."""
+        """Extract these values from a case's result."""
         stats = result.stats
         return cls(
             result.verdict,
@@ -99,24 +99,24 @@ class StoredResult:
     Attributes
     ----------
     key : str
-        Sorts by time; unique.
+        Unique key that sorts by time.
     op : str
     seed : int
     dtype : str
     source : str
         ``validate`` or ``submit``.
     judged_by : str
-        Digest of everything that decided the verdict; another digest means that the reference or
-        the rules have changed.
+        Digest of everything that decided the verdict. It differs if the reference or the tolerances
+        have changed.
     judged : CountedResult
     text : str
-        The reply as the wire has it, as JSON; it is only handed out again. As objects, thousands
-        of replies would keep Python's collector of garbage busy, which stops all threads.
+        The daemon's reply as JSON text. It is not parsed, because thousands of parsed replies would
+        slow down garbage collection, which stops all threads.
     client : JSON
-        Who submitted it, as far as it is known: ``id`` of the process, ``name``, ``pid``, ``host``,
-        ``user``; ``origin`` and ``code``: which code computed the output, and a digest of it.
+        Known facts about the client: ``id`` of the process, ``name``, ``pid``, ``host``, ``user``;
+        ``origin`` (name of the code that computed the output) and ``code`` (its digest).
     files : str
-        Key of the code's files in `ResultStore.files_of`; empty if none were named.
+        Digest that identifies the set of the code's files; empty if the client named none.
     """
 
     key: str
@@ -132,13 +132,13 @@ class StoredResult:
 
     @property
     def result(self) -> dict[str, Json]:
-        """Return the reply as the wire has it."""
+        """Return the daemon's reply."""
         found: dict[str, Json] = json.loads(self.text)
         return found
 
     @property
     def origin(self) -> str:
-        """Return the code that computed the output; empty if the client did not say."""
+        """Return the name of the code that computed the output; empty if unknown."""
         return str(self.client.get("origin", ""))
 
     @property
@@ -154,12 +154,13 @@ class NewResult:
     Attributes
     ----------
     judged_by : str
-        May be set after `encoded` was called, which needs all other attributes.
+        As in `StoredResult`. May be set after `encoded` was called, which needs all other
+        attributes.
     files : mapping of str to str
-        The files of the code that computed the output, and the sha256 of each. They are kept once
-        for all results of the same code.
+        The sha256 of each file of the code that computed the output. Equal sets of files are stored
+        only once.
     text, client_text : str
-        `result` and `client` as JSON, where that is known; else `encoded` makes it.
+        `result` and `client` as JSON text; if empty, `encoded` makes it.
     """
 
     op: str
@@ -176,7 +177,7 @@ class NewResult:
     _encoded: str = field(default="", init=False)
 
     def encoded(self) -> str:
-        """Return its record as JSON without the end, which names `judged_by` and `files`."""
+        """Return the record as JSON text, without the last keys `judged_by` and `files`."""
         if not self._encoded:
             fields = {
                 "op": self.op, "seed": self.seed, "dtype": self.dtype, "source": self.source,
@@ -199,7 +200,7 @@ class _Write:
 
 
 def _code_of(files: Mapping[str, str]) -> str:
-    """Return the digest that names files of code; empty where there are none."""
+    """Return the digest that identifies a set of source files; empty for no files."""
     return _digest_of_files(tuple(sorted(files.items()))) if files else ""
 
 
@@ -209,17 +210,17 @@ def _digest_of_files(files: tuple[tuple[str, str], ...]) -> str:
 
 
 class ResultStore:
-    """The results of one workspace, kept in memory too. Thread-safe; one writing process.
+    """The results of one workspace, also held in memory. Thread-safe; only one process may write.
 
     Parameters
     ----------
     cache : WorkspaceCache
     folder : Path or None
-        Folder of the results; None: in the cache.
+        Folder of the results; None for one in the cache.
     max_results : int
-        Number of results that are kept, the newest ones; 0 keeps all.
+        Number of newest results to keep; 0 for all.
     retention_days : int
-        Age in days above which results are deleted; 0 keeps all.
+        Age in days above which results are deleted; 0 for no limit.
     """
 
     def __init__(
@@ -295,11 +296,11 @@ class ResultStore:
         insort(self._by_seed.setdefault(stored.seed, []), stored.key)
 
     def time_ns(self) -> int:
-        """Return the time in ns, never the same twice, which identifies a result without a seed."""
+        """Return a unique time in ns, which can identify a result that has no seed."""
         return self._times(1)[0]
 
     def _times(self, count: int) -> range:
-        """Return several unique times like `time_ns`, each 1 ns after the one before."""
+        """Return several unique times like `time_ns`, in steps of 1 ns."""
         with self._lock:
             first = max(time.time_ns(), self._last_ns + 1)
             self._last_ns = first + count - 1
@@ -312,12 +313,12 @@ class ResultStore:
     def add_many(self, new: Sequence[NewResult]) -> list[StoredResult]:
         """Store results in one transaction; they are on disk when this returns.
 
-        Calls that come together share one transaction.
+        Simultaneous calls from several threads use the same transaction.
 
         Raises
         ------
         StoreError
-            None of them is stored.
+            The results cannot be stored. None of them is.
         """
         if not new:
             return []
@@ -345,7 +346,7 @@ class ResultStore:
     def _take(
         self, new: NewResult, time_ns: int, code: str, records: list[tuple[str, bytes]]
     ) -> StoredResult:
-        """Give a result its key, and add its record."""
+        """Convert a result to a StoredResult with a key, and append its record to `records`."""
         key = f"{time_ns:0{_TIME_DIGITS}d}"
         end = f'"judged_by":{to_text(new.judged_by)},"files":{to_text(code)}}}'
         records.append((key, seal_text(f"{new.encoded()},{end}", key)))
@@ -355,7 +356,7 @@ class ResultStore:
         )  # fmt: skip
 
     def _write_all(self) -> None:
-        """Store all waiting records, also those of other threads, and tell each if that worked."""
+        """Store all waiting records, also those of other threads, and set each one's outcome."""
         with self._lock:
             batch, self._unwritten = self._unwritten, []
         error: BaseException | None = None
@@ -363,7 +364,7 @@ class ResultStore:
             records = dict(record for write in batch for record in write.records)
             codes = dict(record for write in batch for record in write.codes.items())
             self._records.put_sealed({**codes, **records}, kept=codes)
-        except BaseException as failed:  # none of these calls may say that its records are stored
+        except BaseException as failed:  # all of these calls must report the error
             error = failed
         for write in batch:
             write.done, write.error = True, error
@@ -371,7 +372,7 @@ class ResultStore:
             self._touch(max(int(write.records[0][0]) for write in batch))
 
     def _touch(self, time_ns: int, path: Path | None = None) -> None:
-        """Mark the store as changed, so that others need not open the database to see it."""
+        """Set the time of a stamp file, by which other processes notice changes of the store."""
         path = path or self._stamp
         with contextlib.suppress(OSError):
             descriptor = self._files.open(path, os.O_WRONLY | os.O_CREAT)
@@ -382,11 +383,11 @@ class ResultStore:
 
     @property
     def is_due(self) -> bool:
-        """Tell whether there is enough to `prune`."""
+        """Tell whether there are enough excess results to call `prune`."""
         return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK
 
     def _stale(self, now_ns: int) -> list[str]:
-        """Remove keys that are too many or too old from the index, and return them."""
+        """Remove the keys of results above the limits from the index, and return them."""
         drop = 0
         if self._max_results:
             drop = max(0, len(self._keys) - self._max_results)
@@ -407,7 +408,7 @@ class ResultStore:
             del self._by_seed[stored.seed]
 
     def prune(self) -> None:
-        """Delete results that are too many or too old; only the process that writes may."""
+        """Delete results above the limits. Only the writing process may call this."""
         with self._lock:
             stale = self._stale(time.time_ns())
         for start in range(0, len(stale), PRUNE_SLACK):
@@ -421,24 +422,21 @@ class ResultStore:
             self._records.delete_many(keys)
 
     def _collect(self) -> None:
-        """Delete files of code that no result refers to; only the process that writes may."""
+        """Delete unused sets of source files. Only the writing process may call this."""
         with self._lock:
             used = self._codes | {stored.files for stored in self._by_key.values()}
         left = self._records.keys_from(_CODE)
         self._delete([key for key in left if key.removeprefix(_CODE) not in used])
 
     def files_of(self, stored: StoredResult) -> dict[str, str] | None:
-        """Return the files of the code that computed an output, and the sha256 of each.
-
-        None where they are not known (any more).
-        """
+        """Return the sha256 of each file of the code that computed an output; None if unknown."""
         found = self._records.get(_CODE + stored.files) if stored.files else None
         if not isinstance(found, dict):
             return None
         return {str(path): str(digest) for path, digest in found.items()}
 
     def find(self, seed: int) -> StoredResult | None:
-        """Return the newest result of a seed."""
+        """Return the newest result of a seed; None if there is none."""
         with self._lock:
             self._catch_up()
             keys = self._by_seed.get(seed)
@@ -463,7 +461,7 @@ class ResultStore:
             return [self._by_key[key] for key in self._keys]
 
     def forget(self, ops: Collection[str] | None = None) -> int:
-        """Delete the results of some ops, of all by default, and count them."""
+        """Delete the results of some ops (by default all), and return their number."""
         with self._lock:
             keys = [k for k in self._keys if ops is None or self._by_key[k].op in ops]
             gone = set(keys)
@@ -478,12 +476,12 @@ class ResultStore:
         return len(keys)
 
     def rename(self, old: str, new: str, failures: Mapping[str, str]) -> None:
-        """Rename the op of its results.
+        """Rename an op in its results.
 
         Parameters
         ----------
         failures : mapping of str to str
-            The new id of each recorded failure by its former id.
+            The new id of each recorded failure, by old id.
         """
         with self._lock:
             keys = [key for key in self._keys if self._by_key[key].op == old]

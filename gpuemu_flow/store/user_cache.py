@@ -11,7 +11,7 @@ from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 LIMIT = 64 << 20
-"""Bytes; the least recently used entries are dropped first."""
+"""Largest size in bytes; the least recently used entries are dropped first."""
 
 
 def user_cache_folder(environ: Mapping[str, str]) -> Path:
@@ -20,7 +20,7 @@ def user_cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def open_user_cache() -> WorkspaceCache | None:
-    """Return the user's cache; None if it is not writable, since nothing depends on it."""
+    """Return the user's cache; None if it is not writable, which is no error."""
     try:
         cache = WorkspaceCache(user_cache_folder(os.environ), actions_limit=LIMIT)
         cache.create()

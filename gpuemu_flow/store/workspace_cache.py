@@ -29,9 +29,9 @@ class WorkspaceCache:
     ----------
     folder : Path
     files : PrivateFolder
-        Opens, makes and deletes what lies in the folder.
+        Opens, makes and deletes files in the folder.
     problems : list of Problem
-        Damage that was found and set aside, as warnings.
+        Warnings about damaged files that were moved aside.
     """
 
     def __init__(self, folder: Path, *, actions_limit: int = DEFAULT_ACTIONS_LIMIT) -> None:
@@ -41,12 +41,12 @@ class WorkspaceCache:
         self._actions_limit = actions_limit
 
     def create(self) -> None:
-        """Make the folder with its .gitignore and CACHEDIR.TAG; harmless when it exists.
+        """Make the folder with its .gitignore and CACHEDIR.TAG, if it does not exist.
 
         Raises
         ------
         StoreError
-            When it cannot be made or written to.
+            The folder cannot be made, or is not writable.
         """
         self.files.make(self.folder)
         for name, content in ((".gitignore", b"*\n!.gitignore\n"), ("CACHEDIR.TAG", _TAG)):
@@ -71,7 +71,7 @@ class WorkspaceCache:
         return self.folder / "tasks"
 
     def manifest_path(self, stage: str, op: str, dtype: str = "") -> Path:
-        """Return the manifest's path of a task; the op's name becomes one path component."""
+        """Return the path of a task's manifest; the op's name is quoted as one path component."""
         name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
         return self.manifests / stage / f"{name}.json"
 
@@ -86,7 +86,7 @@ class WorkspaceCache:
 
     @cached_property
     def actions(self) -> JsonStore:
-        """Return the action cache: results by action key, the least recently used evicted."""
+        """Return the action cache: results by action key. Least recently used ones are evicted."""
         return JsonStore(
             self.folder / "actions", self.set_aside, size_limit=self._actions_limit, evict=True
         )
@@ -124,7 +124,7 @@ class WorkspaceCache:
         )
 
     def clear_staging(self) -> None:
-        """Delete files that killed runs left unfinished; call only while holding the run lock."""
+        """Delete unfinished files of killed runs. Call this only while holding the run lock."""
         staging = self.folder / "staging"
         with contextlib.suppress(FileNotFoundError):
             self.files.check(staging)
@@ -132,7 +132,7 @@ class WorkspaceCache:
                 self.files.remove_tree(Path(entry.path))
 
     def check_manifests(self) -> None:
-        """Refuse links in place of the folders of manifests, whose tasks would all be in error.
+        """Raise an error if a folder of manifests is a link.
 
         Raises
         ------

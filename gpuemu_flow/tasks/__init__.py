@@ -1,1 +1,1 @@
-"""The pipeline, one file per stage."""
+"""The stages of the pipeline, one module per stage."""

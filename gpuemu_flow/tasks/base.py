@@ -1,4 +1,4 @@
-"""Types of tasks, and the tools that their actions get; independent of doit."""
+"""Types of tasks and the context of their actions; independent of doit."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class TaskInput:
     Attributes
     ----------
     role : str
-        Its role in this task (``generate``, ``op``, ``reference``); the action key holds the
-        role and the content, never the path.
+        Role of the manifest in this task (``generate``, ``op``, ``reference``). The action key
+        contains the role and the content, never the path.
     task : str
-        Name of the task that makes it.
+        Name of the task that makes the manifest.
     path : str
-        Relative to the cache folder.
+        Path relative to the cache folder.
     """
 
     role: str
@@ -47,7 +47,7 @@ class TaskInput:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """One task of the graph, as plain data that a snapshot can hold.
+    """One task of the graph, as plain data for a snapshot.
 
     Attributes
     ----------
@@ -67,19 +67,20 @@ class TaskSpec:
     params : StageParams
         The part of the configuration that the action key contains.
     settings : JSON
-        Settings that the action needs and no result depends on: timeouts, absolute paths, labels.
+        Settings that the action needs but that do not affect results: timeouts, absolute paths,
+        labels.
     target : str
-        The manifest it writes, relative to the cache folder.
+        Path of the manifest that the task writes, relative to the cache folder.
     packages : tuple of str
         Import names of the packages that `sources` import.
     outputs : tuple of str
-        Workspace files that it makes besides its manifest, relative to the workspace.
+        Workspace files that the task makes besides its manifest, relative to the workspace.
     judge : str
-        Name of the task that runs the op's reference: files that the reference is seen to use are
-        hidden from the op. Empty where this task runs no op, or where both share a file.
+        Name of the task that runs the op's reference. Files that the reference is seen to use are
+        hidden from the op. Empty if this task runs no op, or if op and reference share a file.
     known : tuple of str
-        Workspace files that are not hidden from the op even if the reference uses them: it is known
-        before anything runs whether the op may read them.
+        Workspace files that are not hidden from the op when the reference is seen to use them,
+        because the op's access to them was decided before.
     """
 
     name: str
@@ -127,7 +128,7 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class Progress:
-    """One step forward inside a task: `done` of `total` cases, `fresh` of them really executed."""
+    """Progress of a task: `done` of `total` cases; `fresh` of these were really executed."""
 
     task: str
     done: int
@@ -137,7 +138,7 @@ class Progress:
 
 @dataclass
 class StageContext:
-    """The tools that an action gets.
+    """The tools and settings that an action gets.
 
     Attributes
     ----------
@@ -152,20 +153,20 @@ class StageContext:
         Set when the run is to end.
     on_progress : callable
     on_wait : callable
-        Told which process holds what a task needs.
+        Called before a task waits for another process, with a text that names the process.
     force : bool
-        True: the action cache is not asked.
+        True to ignore results in the action cache.
     inputs : Lookup
-        States of what programs were seen to use.
+        Looks up the states of inputs that programs were seen to use.
     packages : mapping of str to str
-        Versions of the packages that the task's sources import, as they are now.
+        Present versions of the packages that the task's sources import.
     unchanged : callable
-        Tells whether the task's sources are still those of its key. Only then is an outcome kept
-        for other runs: someone may edit the sources while they run.
+        Tells whether the task's sources are unchanged since its key was made. An outcome is stored
+        for other runs only if this returns True, since someone may edit the sources meanwhile.
     shared : SharedCache or None
-        The cache that several machines share, where there is one.
+        The cache that several machines share, if there is one.
     only_restore : bool
-        True: nothing is run or compiled; see `about_to_run`.
+        True to run and compile nothing; see `about_to_run`.
     """
 
     root: Path
@@ -183,28 +184,28 @@ class StageContext:
     only_restore: bool = False
 
     def about_to_run(self) -> None:
-        """Raise NotCached where no program may run; stages call it before they run one."""
+        """Raise NotCached if no program may run; stages call this before they run a program."""
         if self.only_restore:
             raise NotCached
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result that an action hands back to the engine.
+    """The result that an action returns to the engine.
 
     Attributes
     ----------
     digest : str
         sha256 of the manifest that was written.
     complete : bool
-        False when some case ended in an error that may not come again (a crash, a timeout): the
-        manifest stands, and the next run tries these cases again.
+        False if a case ended in an error that may not recur (a crash, a timeout). The manifest is
+        still valid, and the next run repeats these cases.
     executed : bool
-        False when every case came out of the action cache.
+        False if every case came from the action cache.
     values : JSON
-        Small facts for reports: durations, counts. Not part of any key.
+        Durations and counts for reports. They are not part of any key.
     discovered : Discovered
-        All inputs that were seen in use by the programs whose results the manifest holds.
+        All inputs that were seen in use by the programs whose results are in the manifest.
     """
 
     digest: str
@@ -215,14 +216,14 @@ class StageResult:
 
 
 def program_of(settings: Mapping[str, Json]) -> Program:
-    """Return the program in a task's settings, with the links to its file resolved now."""
+    """Return the program in a task's settings, with links in its path resolved."""
     return resolved(Program.from_json(settings))
 
 
 def resolved(program: Program) -> Program:
-    """Return a program with the links to its file resolved now."""
+    """Return a program with links in its path resolved."""
     if not program.path or program.kind == "command":
-        return program  # an executable may ask by which link it was called
+        return program  # an executable may depend on the name by which it was called
     return replace(program, path=os.path.realpath(program.path))
 
 
@@ -235,29 +236,29 @@ class Interrupted(Exception):  # noqa: N818 - an event, not an error
 
 
 def output_state(digest: str, *, executable: bool) -> str:
-    """Return the state of a file that a task made in the workspace, as records have it."""
+    """Return the state of an output in the workspace, as stored in records."""
     return f"{digest} executable" if executable else digest
 
 
 def _cache_of(manifest: Path) -> PrivateFolder:
-    """Return the cache folder of a manifest, which lies at ``tasks/STAGE/NAME.json`` in it."""
+    """Return the cache folder of a manifest, whose path in it is ``tasks/STAGE/NAME.json``."""
     return PrivateFolder(manifest.parents[2])
 
 
 def write_manifest(path: Path, content: Json) -> str:
-    """Write a stage's target, and return its digest."""
+    """Write a task's manifest, and return its digest."""
     data = canonical(content) + b"\n"
     _cache_of(path).write(path, data)
     return digest_bytes(data)
 
 
 def read_manifest(path: Path, stage: str) -> dict[str, Json]:
-    """Read a stage's target.
+    """Read a task's manifest.
 
     Raises
     ------
     StoreError
-        ``cache-manifest`` when it is absent or not what `stage` writes.
+        ``cache-manifest`` if the manifest is missing or is not one of `stage`.
     """
     try:
         content = json.loads(_cache_of(path).read(path))

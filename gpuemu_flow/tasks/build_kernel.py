@@ -1,8 +1,8 @@
-"""Stage ``build``: from a kernel's source to its PTX and cubin for one architecture.
+"""Stage ``build``: compile a kernel's source to PTX and cubin for one architecture.
 
-Reads the source and what it includes. Writes copies of the artifacts beside a manifest of their
-digests: the manifest contains nothing of the source but comments that allow lint findings, so that
-the lint need not run again if a build gives the same bytes again.
+Reads the source and its includes. Writes copies of the artifacts, and a manifest with their
+digests. Of the source, the manifest contains only comments that allow lint findings. Therefore, the
+lint does not run again if a build gives the same bytes.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ class Built:
     ----------
     ptx, cubin : bytes or None
     ptx_name, cubin_name : str
-        Files that the user knows; empty for artifacts that only the cache holds.
+        Names of the user's files; empty for artifacts that are only in the cache.
     sass : MachineCode or None
-        Counts of the cubin's machine code; None if no disassembler was installed.
+        Counts of the cubin's machine instructions; None if no disassembler was installed.
     launch : dict or None
-        Block size and dynamic shared memory, where the compiler says so.
+        Block size and dynamic shared memory (in bytes), if the compiler reports them.
     unmet_bounds : dict
-        Kernels whose launch bounds ptxas ignored, and its message.
+        Message of ptxas for each kernel whose launch bounds it ignored.
     assembly : dict
-        Architecture to the assembler's error; empty when it succeeded.
+        The assembler's error by architecture; empty if it succeeded.
     problems : list of Problem
     skipped : str
-        Reason why nothing could be built here.
+        Reason why nothing could be built on this machine; empty if it could.
     again : bool
-        The next run builds again even if nothing has changed.
+        True to build again in the next run even if nothing has changed.
     """
 
     ptx: bytes | None = None
@@ -81,11 +81,11 @@ class Built:
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Build one kernel for one architecture.
 
-    A compiler's errors in the user's source are part of the manifest and no error of the task: they
-    are shown until the source is fixed, and the other kernels go on.
+    The task succeeds even if the compiler finds errors in the user's source. They are stored in the
+    manifest, and are shown until the source is fixed.
     """
     params = params_of(BuildParams, spec.params)
-    # A command also makes files that its user wants to find in the workspace.
+    # A command's outputs are also wanted in the workspace.
     shared = None if params.kind == "command" else machine_results(spec, context)
     key = digest_json([parts.key(), spec.settings["tool_problems"]])
     kept = None if shared is None else _restored(spec, context, shared, key)
@@ -135,7 +135,7 @@ def _used(spec: TaskSpec, context: StageContext, params: BuildParams) -> Discove
 def _restored(
     spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
 ) -> dict[str, Json] | None:
-    """Put artifacts from a shared cache in their places; None if it does not have them all."""
+    """Restore artifacts from a shared cache and return the manifest; None if any is missing."""
     content = shared.fetch(key)
     if not isinstance(content, dict) or content.get("stage") != STAGE:
         return None
@@ -166,7 +166,7 @@ def _restored(
 
 
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
-    """Copy an artifact into the cache; return its digest, path and name."""
+    """Copy an artifact into the cache; return its digest, path and name as JSON."""
     if data is None:
         context.cache.files.remove(path)
         return None
@@ -182,7 +182,7 @@ def read_artifact(entry: Json, context: StageContext) -> bytes | None:
     Raises
     ------
     StoreError
-        ``cache-artifact`` when it is missing or was changed.
+        ``cache-artifact`` if the artifact is missing or was changed.
     """
     if entry is None:
         return None
@@ -206,13 +206,13 @@ def read_artifact(entry: Json, context: StageContext) -> bytes | None:
 
 
 def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
-    """Collect the lines with ``gpuemu: allow`` comments, and the line that each applies to.
+    """Collect the lines with ``gpuemu: allow`` comments, and the lines to which these apply.
 
     Returns
     -------
     dict
-        Text by file and line number: the whole line with such a comment, ``//`` for a comment
-        after it, and ``code`` for the line that it applies to.
+        By file and line number: for a line with such a comment, its whole text; for a following
+        comment line, ``//``; for the line to which it applies, ``code``.
     """
     found: dict[str, dict[str, str]] = {}
     for name in sources:
@@ -258,7 +258,7 @@ def _read(context: StageContext, name: str, built: Built) -> bytes | None:
 
 
 def _existing(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Take artifacts that exist already."""
+    """Use artifacts that the user has already built."""
     params = params_of(BuildParams, spec.params)
     built = Built()
     if params.ptx:
@@ -286,7 +286,7 @@ def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
 
 
 def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
-    """Assemble PTX to a cubin if a suitable ptxas is installed; otherwise figures are estimates."""
+    """Assemble PTX to a cubin if a suitable ptxas is installed; else metrics are estimated."""
     params = params_of(BuildParams, spec.params)
     arch = params.arch
     found = assemble(
@@ -365,7 +365,7 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Run the user's own command, and take its promised files."""
+    """Run the user's build command, and read the PTX and cubin that it makes."""
     params = params_of(BuildParams, spec.params)
     built = Built()
     tool_sandbox = _tool_sandbox(spec, folder)
@@ -406,7 +406,7 @@ def placeholders(
             and not path.exists()
         ):
             path.touch()
-            os.utime(path, (0, 0))  # make shall not take it for newer than its source
+            os.utime(path, (0, 0))  # so that make does not consider it newer than its source
             made.append(path)
     try:
         yield
@@ -414,7 +414,7 @@ def placeholders(
         for path in made:
             with suppress(OSError):
                 status = path.stat()
-                if not status.st_size and not status.st_mtime:  # one that was touched is made
+                if not status.st_size and not status.st_mtime:  # a touched file is an output
                     path.unlink()
 
 
@@ -441,7 +441,7 @@ def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 def _tool_sandbox(
     spec: TaskSpec, folder: Path, key: str = "sandbox"
 ) -> compilers.ToolSandbox | None:
-    """Return a process's sandbox: ``tool_sandbox`` if it writes nothing to the workspace."""
+    """Return the sandbox for a process, from the setting `key`; None for no sandbox."""
     sandbox = spec.settings[key]
     return None if sandbox is None else compilers.ToolSandbox(folder, sandbox)
 
@@ -450,7 +450,7 @@ _MAKERS = {"cuda": _cuda, "given": _existing, "command": _command, "triton": _tr
 
 
 def tools(spec: TaskSpec, name: str) -> list[Tool]:
-    """Return the tools of one name that the graph was compiled with."""
+    """Return the tools with a name that were found when the graph was compiled."""
     return [
         Tool(tool, path, (release[0], release[1]), version, origin)
         for tool, path, release, version, origin in spec.settings["tools"]
@@ -461,7 +461,7 @@ def tools(spec: TaskSpec, name: str) -> list[Tool]:
 def relative_sources(ptx: bytes, root: Path) -> bytes:
     """Rewrite the PTX's ``.file`` directives so that workspace files have relative paths.
 
-    The text is then the same in every checkout, and places in it can be shown.
+    The text is then the same in every checkout, and can be related to files of the workspace.
     """
     prefix = str(root).encode() + b"/"
 

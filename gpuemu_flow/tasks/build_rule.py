@@ -1,8 +1,8 @@
-"""Stage of ``[[rules]]``: a command that makes files of the workspace, which ops then need.
+"""Stage ``rule``: run a command of ``[[rules]]``, which makes workspace files that ops need.
 
-Writes the outputs, and a manifest of their digests. The manifest contains nothing of the inputs, so
-that no other task runs again if the command gives the same bytes again. The outputs are kept in the
-content-addressed store, and restored from it when the key of the action is known.
+Writes the outputs, and a manifest with their digests. The manifest does not depend on the inputs,
+so that no other task runs again if the command gives the same bytes. The outputs are also stored as
+blobs, and are restored from there if the action key is known.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STAGE = stages.RULE
 VERSION = stages.VERSIONS[STAGE]
 MAX_OUTPUT_BYTES = 1 << 30
 MOST_FILES = 50_000
-"""Files that are looked at for outputs that nobody declared."""
+"""Largest number of files to check for undeclared outputs."""
 MOST_UNDECLARED = 100
 
 _TICKS = 100
@@ -69,7 +69,7 @@ class _Output:
 
 @dataclass(frozen=True)
 class _Made:
-    """All that one run of a rule's command gave."""
+    """The outcome of one run of a rule's command."""
 
     outputs: Mapping[str, _Output]
     undeclared: tuple[str, ...]
@@ -87,7 +87,7 @@ class _Made:
 
     @classmethod
     def from_json(cls, data: Json, names: Sequence[str]) -> _Made | None:
-        """Rebuild from `to_json`'s result; None when it is not that, or of other files."""
+        """Rebuild from `to_json`'s result; None if it is invalid or has other file names."""
         try:
             found = {
                 str(name): _Output(str(digest), bool(executable))
@@ -103,13 +103,13 @@ class _Made:
 
 
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
-    """Make the outputs of one rule, or take them out of the store.
+    """Make the outputs of one rule, or restore them from the cache.
 
     Raises
     ------
     RunnerError
-        ``build-failed`` for a command that failed, ``rule-output-missing`` for one that did not
-        make what it promises.
+        ``build-failed`` if the command failed; ``rule-output-missing`` if it did not make a
+        declared output.
     """
     paths = [context.root / name for name in spec.outputs]
     try:
@@ -167,7 +167,7 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 
 def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
-    """Return the warning for files that a rule's command wrote and its outputs do not name."""
+    """Return the warning for files that a command wrote but that are not declared outputs."""
     return Problem(
         "rule-undeclared-output",
         f"{spec.name} also wrote {_some(names)}, which its outputs do not name",
@@ -178,7 +178,7 @@ def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
 
 
 def deleted_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
-    """Return the warning for files that a rule's command deleted and its outputs do not name."""
+    """Return the warning for files that a command deleted but that are not declared outputs."""
     return Problem(
         "rule-deleted-file",
         f"{spec.name} deleted {_some(names)}, which its outputs do not name",
@@ -197,7 +197,7 @@ def _place(spec: TaskSpec) -> tuple[str, int]:
 
 
 def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Made | None:
-    """Restore the outputs for these inputs from the store; return None if it lacks any of them."""
+    """Restore the outputs for the present inputs from the cache; None if any is missing."""
     for _, key in known.candidates():
         made = _Made.from_json(context.cache.actions.get(key), spec.outputs)
         if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):
@@ -208,7 +208,7 @@ def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Mad
 def _fetched(
     spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
 ) -> _Made | None:
-    """Take the outputs from a shared cache; None if it does not have them all."""
+    """Fetch the outputs from a shared cache; None if any is missing."""
     made = _Made.from_json(shared.fetch(key), spec.outputs)
     if made is None:
         return None
@@ -219,7 +219,7 @@ def _fetched(
 
 
 def _restore(spec: TaskSpec, context: StageContext, name: str, output: _Output) -> bool:
-    """Write one output, unless it is there already; False if its content is not kept any more."""
+    """Write one output if it is not up to date; return False if the cache lacks its content."""
     path = _checked(spec, context.root, name)
     there = _read(spec, context.root, name)
     if there is not None and output == _Output(context.cache.blobs.write(there[0]), there[1]):
@@ -255,20 +255,20 @@ def _write(path: Path, data: bytes, *, executable: bool) -> None:
 
 
 def _is_gone(root: Path, name: str) -> bool:
-    """Tell whether a file no longer exists, unless it was a temporary file of this tool."""
+    """Tell whether a file was deleted; False for temporary files of this program."""
     staged = os.path.basename(name).startswith(".") and name.endswith(_STAGED)  # noqa: PTH119
     return not staged and not os.path.lexists(root / name)
 
 
 def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, str]) -> _Made:
-    """Run the command, and take its outputs."""
+    """Run the command, and read its outputs."""
     begin = time.perf_counter()
     params = params_of(RuleParams, spec.params)
     arguments = ["sh", "-c", params.command[0]] if params.shell else params.command
     paths = [_checked(spec, context.root, name) for name in spec.outputs]
     try:
         for path in paths:
-            # An old one must not pass for a new one, whatever the command thinks of its time.
+            # An old output must not be taken for a new one, even if the command keeps it.
             _remove(path)
             path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -320,12 +320,12 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
 
 
 def _is_closed(spec: TaskSpec) -> bool:
-    """Tell whether the command can read nothing of the workspace but what is declared.
+    """Tell whether a sandbox restricts the command to declared files of the workspace.
 
     Raises
     ------
     RunnerError
-        ``sandbox-missing`` if a sandbox was asked for and is not available.
+        ``sandbox-missing`` if a sandbox is required and not available.
     """
     sandbox = params_of(RuleParams, spec.params).sandbox
     if not sandbox.get("closed"):
@@ -338,12 +338,12 @@ def _is_closed(spec: TaskSpec) -> bool:
 
 
 def _checked(spec: TaskSpec, root: Path, name: str) -> Path:
-    """Return the path of an output, once it is sure that its folder lies in the workspace.
+    """Return the path of an output, after checking that its folder is in the workspace.
 
     Raises
     ------
     RunnerError
-        ``rule-output-missing`` where a link leads elsewhere, or a folder has its name.
+        ``rule-output-missing`` if a link leads out of the workspace, or the output is a folder.
     """
     path = root / name
     real = os.path.realpath(path.parent)
@@ -364,7 +364,7 @@ def _remove(path: Path) -> None:
 
 
 def _read(spec: TaskSpec, root: Path, name: str) -> tuple[bytes, bool] | None:
-    """Return an output's content and whether it can be run; None where there is no such file."""
+    """Return an output's content, and True if it is executable; None if it does not exist."""
     path = _checked(spec, root, name)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -382,7 +382,7 @@ def _read(spec: TaskSpec, root: Path, name: str) -> tuple[bytes, bool] | None:
 
 
 def _look(spec: TaskSpec, root: Path) -> Stamps:
-    """Return the stamps of the files beside the outputs and the inputs."""
+    """Return the stamps of all files in the folders of the outputs and inputs."""
     made = {os.path.dirname(name) for name in spec.outputs}  # noqa: PTH120
     read = {os.path.dirname(name) for name in spec.sources if not name.startswith("/")}  # noqa: PTH120
     found: Stamps = {}
@@ -415,10 +415,10 @@ def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
 
 
 def _let_the_clock_pass(context: StageContext, spec: TaskSpec) -> None:
-    """Wait until the file system's clock is later than each output's time of change.
+    """Wait until the file system's clock is later than each output's modification time.
 
-    The clock counts in ticks of some ms. A task that reads an output in the same tick would assume
-    that it was written meanwhile.
+    The clock advances in steps of some ms. A task that started within the same step would assume
+    that the output was written while it ran.
     """
     newest = _newest(context, spec)
     for _ in range(_TICKS):

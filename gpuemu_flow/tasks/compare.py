@@ -1,8 +1,8 @@
 """Stage ``compare``: compare the op's outputs with the reference's; give each case a verdict.
 
-Reads the manifests of ``generate``, ``op`` and ``reference``, and the reference's source where the
-tolerance follows from it: ``auto`` evaluates it, and its float32 shadow, anew. Writes a verdict,
-the failures and the error statistics per case, and their summary.
+Reads the manifests of ``generate``, ``op`` and ``reference``. For the tolerance ``auto``, it also
+runs the reference again, in float64 and in float32. Writes the verdict, the failures and the error
+statistics of each case, and a summary.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _take_shared(
     parts: Mapping[int, list[Json]],
     results: dict[int, CheckResult],
 ) -> bool:
-    """Add the verdicts that a shared cache has for the present inputs; tell if it has all."""
+    """Add the verdicts from a shared cache for the present inputs; return True if it has all."""
     for names in shared.sets(inputs.place, program.given.names):
         key = inputs.key_of(names)
         whole = shared.fetch([digest_json([key, *about]) for about in parts.values()])
@@ -196,9 +196,9 @@ def _share(
     parts: Mapping[int, list[Json]],
     results: Mapping[int, CheckResult],
 ) -> None:
-    """Store the verdicts in a shared cache, unless the reference may use inputs that were not seen.
+    """Store the verdicts in a shared cache, except those of cases that ended in an error.
 
-    A case that ended in an error has no verdict to keep.
+    Nothing is stored if the reference may have used inputs that were not observed.
     """
     names = inputs.names
     if names.untracked or not parts or not context.unchanged() or inputs.moved():

@@ -1,8 +1,8 @@
-"""Stage ``diff``: the changes of an op's results since the last ones.
+"""Stage ``diff``: find changes of an op's results since the previous run.
 
-Reads the comparisons of all its dtypes, and its own last manifest. Writes the current summary,
-the one before it, and the differences: a verdict that got worse, an error that grew. Verdicts are
-compared on the cases that both have.
+Reads the comparisons of all dtypes of the op, and the previous manifest of this stage. Writes the
+current summary, the previous one, and the differences, such as a worse verdict or a larger error.
+Verdicts are compared on common cases.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ABSOLUTE_SLACK = 1e-10  # an error that grew from nothing to this is still noth
 
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
-    """Compare an op's summaries with those of the run before."""
+    """Compare an op's summaries with those of the previous run."""
     current = {
         source.role.partition(":")[2]: read_summary(context.cache.folder / source.path)
         for source in spec.inputs
@@ -42,7 +42,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def read_summary(path: Path) -> dict[str, Json]:
-    """Read a comparison's summary, and the cases that it covers, by verdict."""
+    """Read a comparison's summary, and add its cases grouped by verdict."""
     manifest = read_manifest(path, stages.COMPARE)
     cases = [Case.from_json(item["case"]).identity() for item in manifest["cases"]]
     by_verdict: dict[str, list[str]] = {}
@@ -57,11 +57,11 @@ def compare_summaries(
 ) -> list[dict[str, Json]]:
     """Return the differences between two summaries of one dtype.
 
-    A case that passed and fails now is a regression, as is a verdict on the same cases that is no
-    longer ``passed``. On the same cases, an error that exceeds the old one by more than `threshold`
-    (a fraction) has grown; the reverse is an improvement. If the summaries are of different cases,
-    only the verdicts on common cases are compared; if these show neither a regression nor an
-    improvement, a change of `OTHER_CASES` is returned.
+    If both summaries have the same cases, a verdict that is no longer ``passed`` is a regression,
+    and an error that grew by more than the fraction `threshold` is a growth; the reverse is an
+    improvement. If the cases differ, only the verdicts on common cases are compared. A common case
+    that passed and fails now is a regression. Without a regression or improvement, a change of
+    `OTHER_CASES` is returned.
     """
 
     def change(kind: str, what: str, before: Json, after: Json) -> list[dict[str, Json]]:
@@ -115,8 +115,8 @@ def _case_changes(
     Returns
     -------
     broken, mended : tuple of str
-        Old and new verdict of a case that no longer passes, and of a case that passes only now: of
-        several such cases, the one with the worst verdict. Empty if there is no such case.
+        Old and new verdict of a case that no longer passes, and of a case that only now passes. Of
+        several cases, the one with the worst verdict is chosen. Empty if there is no such case.
     wrong : bool
         True if a common case fails now.
     """
@@ -131,6 +131,6 @@ def _case_changes(
 
 
 def _by_case(summary: Mapping[str, Json]) -> dict[str, str]:
-    """Map each case of a summary to its verdict; an older version's summary has none."""
+    """Map each case of a summary to its verdict; empty for summaries of older versions."""
     found = summary.get("case_verdicts", {})
     return {case: verdict for verdict, cases in found.items() for case in cases}

@@ -1,6 +1,6 @@
-"""Stage ``diff`` of a kernel: the changes of its figures since the last run.
+"""Stage ``diff`` of a kernel: find changes of its metrics since the previous run.
 
-Reads the lints of all its architectures, and its own last manifest.
+Reads the lint manifests of all architectures, and the previous manifest of this stage.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ STAGE = stages.KERNEL_DIFF
 
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
-    """Compare a kernel's figures with those of the run before."""
+    """Compare a kernel's metrics with those of the previous run."""
     current: dict[str, list[Json]] = {}
     target = context.cache.folder / spec.target
     previous = read_previous(target, STAGE)
     for source in spec.inputs:
         arch = source.role.partition(":")[2]
         manifest = read_manifest(context.cache.folder / source.path, stages.LINT)
-        # What could not be built this time is still compared with when it can.
+        # Keep metrics of a kernel that could not be built, to compare with them later.
         current[arch] = manifest["metrics"] or previous.get(arch, [])
     changes = []
     for arch, metrics in current.items():

@@ -1,8 +1,8 @@
-"""Stage ``generate``: from an op's schema and a seed to the list of its cases.
+"""Stage ``generate``: plan the cases of an op from its schema and a seed.
 
-Reads the configuration, and the functions that return values of inputs. Writes the cases as data.
-Other tensors are not made or hashed here, for every worker makes them from the case, bit for bit
-the same.
+Reads the configuration, and calls the user's generator functions. Writes the cases as data,
+including the generator functions' values. Other tensors are not made here: each worker makes the
+same bits from the case.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 
 def _planned(schema: OpSchema, dtype: str, params: GenerateParams) -> tuple[list[Case], list[Case]]:
-    """Return the cases, and the samples that show the op's traits."""
+    """Return the cases, and the samples that serve to find the op's traits."""
     plan = functools.partial(
         plan_cases, schema, dtype=dtype, strategies=params.strategies, layouts=params.layouts
     )
@@ -97,7 +97,7 @@ def _planned(schema: OpSchema, dtype: str, params: GenerateParams) -> tuple[list
 
 
 class _SharedCases:
-    """The cases of one task, with values that generator functions returned, in a shared cache."""
+    """Fetches and stores the cases of a task with generator functions in a shared cache."""
 
     def __init__(
         self,
@@ -150,6 +150,6 @@ class _SharedCases:
 
 
 def generators_of(settings: Mapping[str, Json]) -> dict[str, Program]:
-    """Return the functions that return values of inputs, in a task's settings."""
+    """Return the generator functions in a task's settings."""
     found = settings.get("generators", {})
     return {label: resolved(Program.from_json(program)) for label, program in found.items()}

@@ -1,7 +1,7 @@
-"""Stage ``code``: the part of a build that an op's result can depend on.
+"""Stage ``code``: digest the part of a build that can affect an op's results.
 
 Reads a build's manifest and its PTX. Writes the digest of the PTX without comments and line
-information: a build of an edited comment gives the same manifest here, so that no op runs again.
+information. Thus an edited comment does not change this manifest, and no op runs again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     Raises
     ------
     RunnerError
-        ``kernel-not-built`` for a build that gave no PTX.
+        ``kernel-not-built`` if the build gave no PTX.
     """
     (source,) = spec.inputs
     build = read_manifest(context.cache.folder / source.path, stages.BUILD)

@@ -1,7 +1,7 @@
 """Stage ``lint``: measure a kernel, and judge it by its policy.
 
-Reads the build's manifest: digests of the PTX and cubin, never the source. Measuring depends on
-those bytes alone and is kept in the action cache, so that a changed limit is checked without
+Reads the build's manifest, with the digests of PTX and cubin, but never the source. A measurement
+depends only on those bytes and is stored in the action cache. So a changed limit is checked without
 parsing again.
 """
 
@@ -149,7 +149,7 @@ def _comment_lines(kept: Mapping[str, str] | None) -> bytes | None:
 def _measured(
     spec: TaskSpec, build: Mapping[str, Any], context: StageContext
 ) -> tuple[Measurement, bool]:
-    """Return the views of a build, and whether anything had to be parsed for them."""
+    """Return the measurement of a build, and True if it was not in the cache."""
     params = params_of(LintParams, spec.params)
     launch = dict(build["launch"] or {})
     if params.threads:
@@ -190,7 +190,7 @@ def _measured(
 
 
 def measure_key(identity: Json) -> str:
-    """Return the action cache's key of a measurement: it contains no limit."""
+    """Return the action key of a measurement. It does not depend on limits."""
     return digest_json(["measure", VIEW_VERSION, identity])
 
 

@@ -1,6 +1,6 @@
-"""Parts of the configuration that decide a task's result, typed by stage; see `base.TaskSpec`.
+"""The parts of the configuration that affect a task's result, as a class for each stage.
 
-Each field holds plain JSON, since action keys and snapshots are made of it here.
+All fields contain plain JSON, from which action keys and snapshots are made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class StageParams(Protocol):
     """Parameters of one stage."""
 
     def to_json(self) -> dict[str, Json]:
-        """Return the form that action keys contain; `params_from_json` is its inverse."""
+        """Return plain JSON for action keys; `params_from_json` is its inverse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class GenerateParams(_Plain):
     Attributes
     ----------
     schema : JSON
-        The op's, in canonical form.
+        The op's schema, in canonical form.
     layouts, strategies : list of str
     count, seed : int
         Number of cases, and their master seed.
     samples_seed : int
-        Master seed of the cases by which the op's traits are found; see `cases.samples`.
+        Master seed of the cases that serve to find the op's traits; see `cases.samples`.
     dtype : str
     """
 
@@ -70,13 +70,13 @@ class ProgramParams(_Plain):
     input_names, output_names : list of str
     kwargs, env : JSON
     env_names : list of str
-        Variables that are let through besides those that reach every program.
+        Environment variables that this program gets in addition to those for every program.
     python : str or None
-        Another interpreter than ours.
+        Configured interpreter; None for ours.
     groups : JSON or None
-        Arguments that are made of several inputs.
+        Arguments that are combined from several inputs.
     gradients : JSON or None
-        Gradients that it returns besides its outputs.
+        Gradients that the program returns besides its outputs.
     """
 
     ref: Json
@@ -97,17 +97,17 @@ class OpParams(ProgramParams):
     Attributes
     ----------
     mutates : list of str
-        Inputs that it may change.
+        Inputs that the op may change.
     deterministic : bool
-        Equal calls give equal bits.
+        True if equal calls must give equal bits.
     masks : JSON
-        Masks of the outputs of which only some elements count.
+        Masks of outputs in which only some elements are judged.
     require_kernel : bool
         True if the op's kernels have to store every element of its outputs.
     forbid : list of str
-        Functions of libraries that it must not call.
+        Library functions that the op must not call.
     sandbox : JSON
-        The op's sandbox, in the form of `runners.sandbox.fence.Fence.key`: ``level`` and more.
+        Level and other properties of the op's sandbox; see `runners.sandbox.fence.Fence.key`.
     """
 
     STAGE = stages.OP
@@ -121,7 +121,7 @@ class OpParams(ProgramParams):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceParams(ProgramParams):
-    """A reference, and the dtype requested of it; None means float64 if possible."""
+    """A reference, and the dtype in which to run it; None for float64 if possible."""
 
     STAGE = stages.REFERENCE
     dtype: str | None = None
@@ -129,7 +129,7 @@ class ReferenceParams(ProgramParams):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffParams(_Plain):
-    """Fraction by which an error may grow before the change is reported as growth."""
+    """The fraction by which an error may grow without being reported."""
 
     STAGE = stages.DIFF
     regression_threshold: float
@@ -143,9 +143,9 @@ class BuildParams(_Plain):
     ----------
     kind, arch : str
     source, ptx, cubin : str or None
-        Relative to the workspace.
+        Paths relative to the workspace.
     tools : list
-        Name and version of each.
+        Name and version of each tool.
     unusable : list of str
     flags : list of str
     command : list of str or None
@@ -156,11 +156,12 @@ class BuildParams(_Plain):
         Target of a Triton kernel's compilation; None for others.
     triton_version : str or None
     headers : str or None
-        Digest of the names of further headers in the workspace's ``-I`` folders; None without any.
+        Digest of the names of further headers in the workspace's ``-I`` folders; None if there are
+        no such headers.
     host_compilers : list of str or None
-        Digests of the programs by which nvcc preprocesses; None for other compilers.
+        Digests of the programs with which nvcc preprocesses; None for other compilers.
     sandbox : JSON
-        The level that the compiler runs at; None if our compilers are not used.
+        Sandbox level of the compiler; None if no compiler is run.
     """
 
     STAGE = stages.BUILD
@@ -183,19 +184,19 @@ class BuildParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class RuleParams(_Plain):
-    """A rule's command and what it promises.
+    """A rule's command and its outputs.
 
     Attributes
     ----------
     command : list of str
-        Without a shell, or one string for ``sh``.
+        Words of the command; with `shell`, one string for ``sh``.
     shell : bool
     outputs : list of str
-        Relative to the workspace.
+        Paths relative to the workspace.
     env_names : list of str
-        Variables that are let through besides those that reach every program.
+        Environment variables that the command gets in addition to those for every program.
     sandbox : JSON
-        The level that the command runs at.
+        Sandbox level of the command.
     """
 
     STAGE = stages.RULE
@@ -208,7 +209,7 @@ class RuleParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeParams(_Plain):
-    """The architecture whose code is taken out of a build."""
+    """The architecture of the code to take from a build."""
 
     STAGE = stages.CODE
     arch: str
@@ -224,7 +225,7 @@ class LintParams(_Plain):
     policy : JSON
         See `artifacts.policy`.
     threads : int
-        0: unknown.
+        Threads per block; 0 if unknown.
     dynamic_shared_bytes : int or None
     versions : list of int
         Versions of the measurements and of the rules.
@@ -262,7 +263,7 @@ _BY_STAGE: dict[str, type[_Plain]] = {kind.STAGE: kind for kind in _PLAIN}
 
 
 def params_from_json(stage: str, data: Mapping[str, Any]) -> StageParams:
-    """Rebuild a stage's parameters; raise TypeError or KeyError if they have another form."""
+    """Rebuild a stage's parameters from JSON; raise TypeError or KeyError if it is invalid."""
     if stage == stages.COMPARE:
         return CompareParams.from_json(data)
     return _BY_STAGE[stage](**data)
@@ -272,7 +273,7 @@ P = TypeVar("P")
 
 
 def params_of(kind: type[P], params: StageParams) -> P:
-    """Return a task's parameters as the type of its stage; raise TypeError for another stage."""
+    """Return `params`, typed as `kind`; raise TypeError if they are of another stage."""
     if not isinstance(params, kind):
         raise TypeError(f"{type(params).__name__} in place of {kind.__name__}")
     return params

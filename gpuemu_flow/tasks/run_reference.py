@@ -1,10 +1,10 @@
 """Stage ``reference``: run the trusted reference on every case, in float64 where it can.
 
-Reads the cases and the reference's script with all it imports. Float inputs are widened to
-float64, exactly, so that a low-precision op is compared with an unrounded result. A case that the
-reference refuses in float64 is run again in its own dtype; if that fails too, its error is the one
-that counts. One more run of the smallest sample in its own dtype tells which dtypes the outputs
-should have. The rules are in `judging.reference_dtypes`; this stage keeps results.
+Reads the cases, and the reference's script with all its imports. Float inputs are converted to
+float64, so that a low-precision op is compared with an accurate result. If the reference fails on a
+case in float64, it is run again in the dtype of the case. If this fails, too, its error is
+recorded. One more run of the smallest sample in its own dtype shows the expected dtypes of the
+outputs. `judging.reference_dtypes` implements these rules; this stage stores the results.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
 def _keep_for_judge(
     context: StageContext, kept: KeptWorker, used: Sequence[Discovered], begun: int
 ) -> None:
-    """Keep the worker for the comparison, unless it may have used more than was seen."""
+    """Keep the worker for the comparison if all inputs that it used were observed."""
     names = functools.reduce(operator.or_, used)
     if not names.untracked:
         context.pool.keep(kept.take(), lambda: not context.inputs.moved(names, begun))

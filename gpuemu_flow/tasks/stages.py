@@ -5,39 +5,39 @@ from __future__ import annotations
 GENERATE, OP, REFERENCE, COMPARE, DIFF = "generate", "op", "reference", "compare", "diff"
 BUILD, LINT, KERNEL_DIFF, CODE = "build", "lint", "kernel-diff", "code"
 RULE = "rule"
-"""A command of ``[[rules]]``; its tasks are named ``build:NAME``, as those of kernels are."""
+"""A command of ``[[rules]]``. Its tasks are named ``build:NAME``, like those of kernels."""
 
 BUILT = f"{BUILD}:"
-"""Beginning of the role of a rule's manifest whose outputs belong to a task's own inputs."""
+"""Prefix of the role of a rule's manifest whose outputs are inputs of the task."""
 AFTER = "after:"
-"""Beginning of the role of a manifest that a task only waits for; no key holds it."""
+"""Prefix of the role of a manifest that a task only waits for. It is not part of any key."""
 
 VERSIONS: dict[str, int] = {
     GENERATE: 2, OP: 2, REFERENCE: 2, COMPARE: 5, DIFF: 2, BUILD: 2, LINT: 1, KERNEL_DIFF: 1,
     CODE: 1, RULE: 1,
 }  # fmt: skip
-"""Versions of the manifests. What re-runs tasks is the digest of our own code, not these."""
+"""Versions of the manifests. Tasks run again when our code's digest changes, not these versions."""
 
 CASE_VERDICT = "case verdict"
-"""A ``diff`` on the verdicts of common cases, where the op's own says less or is not compared."""
+"""A change in the verdicts on common cases, used when the ops' verdicts cannot show it."""
 OTHER_CASES = "cases"
-"""A ``diff`` that compared no verdict, because the cases are others."""
+"""A change of the cases, which prevented a comparison of verdicts."""
 
 SHARED = frozenset({GENERATE, OP, REFERENCE, COMPARE, BUILD, RULE})
-"""Stages that run programs, and whose results machines share."""
+"""Stages that run programs, and whose results are stored in a shared cache."""
 
 OBSERVED = frozenset({GENERATE, OP, REFERENCE, COMPARE, RULE})
-"""Stages that run programs of the user's."""
+"""Stages that run the user's programs."""
 
 RECORDING = OBSERVED | {BUILD}
 """Stages whose tasks record what their programs use besides their sources."""
 
 
 def is_made(role: str) -> bool:
-    """Tell whether a manifest of this role describes the compiled or built code of a program."""
+    """Tell whether a manifest with this role describes compiled code or rules' outputs."""
     return role == CODE or role.startswith(BUILT)
 
 
 def is_needed(role: str) -> bool:
-    """Tell whether the outputs that this manifest lists must exist before a program is run."""
+    """Tell whether the outputs in a manifest with this role must exist before a program runs."""
     return is_made(role) or role.startswith(AFTER)

@@ -25,8 +25,8 @@ class BucketTransport:
     Parameters
     ----------
     url : str
-        Such as ``s3://bucket/prefix``. Credentials and endpoint are those of the store's own
-        configuration and environment (``AWS_ENDPOINT_URL``).
+        URL such as ``s3://bucket/prefix``. Credentials and endpoint come from the configuration and
+        environment of the object store (``AWS_ENDPOINT_URL``).
 
     Raises
     ------
@@ -85,9 +85,9 @@ class BucketTransport:
 
 
 def _absent_as_none(call: Callable[[], T]) -> T | None:
-    """Return the result of a call; None if there is no such object.
+    """Return the result of a call; None if the object does not exist.
 
-    Each store's package raises errors of its own; none of them may end a run.
+    Any other error becomes a RemoteError, since each store's package has its own error types.
     """
     try:
         return call()

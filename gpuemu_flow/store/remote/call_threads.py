@@ -1,7 +1,7 @@
-"""A few threads that talk to a shared cache; a caller can stop waiting for them at any time.
+"""A few threads that talk to a shared cache. Callers can stop waiting for them at any time.
 
-The threads of `concurrent.futures` are waited for when the process ends. A server that stalls
-would hold up a run that the user has ended.
+At its end, a process waits for threads of `concurrent.futures`. A stalled server would therefore
+delay the end of a run that the user cancelled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _GLANCE_SECONDS = 0.1
 
 
 class QueuedCall(Generic[T]):
-    """A call that one of the threads makes, and its result."""
+    """A call to be made by one of the threads, and its result."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
@@ -35,21 +35,21 @@ class QueuedCall(Generic[T]):
             self._done.set()
 
     def wait(self, cancel: threading.Event) -> bool:
-        """Wait until the job is done or cancelled; return True if it is done."""
+        """Wait until the call is done or cancelled; return True if it is done."""
         while not self._done.wait(_GLANCE_SECONDS):
             if cancel.is_set():
                 return False
         return True
 
     def result(self) -> T | None:
-        """Return the result of a job that is done, or raise its error."""
+        """Return the result of a finished call, or raise its error."""
         if self._error is not None:
             raise self._error
         return self._value
 
 
 class CallThreads:
-    """At most `width` calls at a time, in the order of their submission."""
+    """Makes at most `width` calls at a time, in the order of submission."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -89,6 +89,6 @@ class CallThreads:
                 self._pending -= 1
 
     def close(self) -> None:
-        """Let the threads end once their work is done; do not wait for them."""
+        """Let the threads end after their work, without waiting for them."""
         for _ in self._threads:
             self._queue.put(None)

@@ -1,8 +1,8 @@
-"""Entries of a shared cache: their content, their form in bytes, and their signature.
+"""Entries of a shared cache: their content, encoding and signature.
 
-An entry is an ``ActionResult`` of Bazel's remote execution API, so that servers that parse stored
-entries (bazel-remote does) know the blobs that an entry needs. Its standard output contains our
-own records. This module implements only the two kinds of Protocol Buffers fields that are needed.
+An entry is an ``ActionResult`` of Bazel's remote execution API. Servers that parse entries, such as
+bazel-remote, thus know which blobs an entry needs. The standard output in it contains our records.
+This module implements only the two kinds of Protocol Buffers fields that are needed.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Entry:
     Attributes
     ----------
     records : mapping of str to JSON
-        Values by their keys in the action cache.
+        Values by key in the action cache.
     blobs : mapping of str to int
-        sha256 of each blob that the records name, and its bytes.
+        Size in bytes of each blob that the records name, by sha256.
     """
 
     records: Mapping[str, Json]
@@ -59,7 +59,7 @@ class Entry:
 
 
 def name_of(kind: str, keys: Json) -> str:
-    """Return the name of the entry that answers for some keys of the action cache."""
+    """Return the name of the entry with the results for some keys of the action cache."""
     return digest_json(["gpuemu-flow", VERSION, kind, keys])
 
 
@@ -69,9 +69,9 @@ def encode(name: str, entry: Entry, secret: bytes | None) -> bytes:
     Parameters
     ----------
     name : str
-        Name of the entry, which is signed with it: an entry is invalid under another name.
+        Name of the entry. The signature covers it, so that an entry is invalid under another name.
     secret : bytes or None
-        Signing key.
+        Signing key; None for no signature.
     """
     content = {"records": dict(entry.records), "blobs": dict(entry.blobs)}
     payload = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 6)
@@ -153,7 +153,7 @@ def _varint(value: int) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Yield number and content of each field of a message; raise EntryError for other bytes."""
+    """Yield the number and content of each field of a message; raise EntryError if invalid."""
     place = 0
     while place < len(data):
         tag, place = _read_varint(data, place)

@@ -26,7 +26,7 @@ _PART = ".part"
 
 
 class FolderTransport:
-    """Objects as plain files ``ac/SHA256`` and ``cas/SHA256``: a web server can serve them as such.
+    """Stores objects as plain files ``ac/SHA256`` and ``cas/SHA256``, as a web server can serve.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class FolderTransport:
         return self._root / kind / key
 
     def files(self, kind: str) -> Iterator[Path]:
-        """Yield the files of one kind, in no order; links and other names are passed over."""
+        """Yield the files of one kind, in no particular order; skip links and other names."""
         folder = self._root / kind
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             if folder.is_symlink():
@@ -129,7 +129,7 @@ class FolderTransport:
                 raise OSError(0, f"{path.name} is a link or a file")
 
     def _check_there(self) -> None:
-        """Raise RemoteError where the root is gone: a share that is not mounted holds nothing."""
+        """Raise RemoteError if the root is missing, for example because a share is not mounted."""
         if not self._root.is_dir() and not self._root.parent.is_dir():
             raise RemoteError(f"there is no folder {self._root.parent}")
 
@@ -139,7 +139,7 @@ def _reason(error: OSError) -> str:
 
 
 def _umask() -> int:
-    """Return the process's umask without changing it, not even for a moment."""
+    """Return the process's umask without changing it temporarily."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("Umask:"):

@@ -16,9 +16,10 @@ from gpuemu_flow.store.remote.transport import BLOCK, RemoteError, TooLargeError
 
 T = TypeVar("T")
 PATIENCE = 3.0
-"""Times of silence for the head of an answer, and for its body beyond what `SLOWEST` allows."""
+"""Time limit as a multiple of `silence`, for the head of an answer and for its body; the body gets
+additional time by `SLOWEST`."""
 SLOWEST = 100_000
-"""Bytes a second."""
+"""Slowest accepted transfer, in bytes per second."""
 ATTEMPTS = 3
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
@@ -38,7 +39,7 @@ class _Later(Exception):  # noqa: N818 - an event, not an error
 
 
 class _Watch:
-    """Closes connections past their deadline: a server may send a byte at a time, without end."""
+    """Closes connections after a deadline, since a server may send bytes slowly without end."""
 
     def __init__(self) -> None:
         self._until: dict[http.client.HTTPConnection, float] = {}
@@ -86,9 +87,9 @@ class HttpTransport:
     parts : SplitResult
         The URL.
     header : tuple of str
-        Name and value of a header of each request, or nothing.
+        Name and value of a header for each request; empty for none.
     silence : float
-        Seconds without a byte after which an answer is not waited for any longer.
+        Seconds without a received byte after which a request fails.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class HttpTransport:
         self._request("PUT", kind, key, read, source)
 
     def close(self) -> None:
-        """Close the connections that wait for more requests."""
+        """Close the idle connections."""
         self._watch.close()
         with self._lock:
             idle, self._idle = self._idle, []
@@ -237,7 +238,7 @@ class HttpTransport:
         return connection.getresponse()
 
     def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
-        """Return a connection, and whether it was used before."""
+        """Return a connection, and True if it was used before."""
         with self._lock:
             if self._idle:
                 return self._idle.pop(), True

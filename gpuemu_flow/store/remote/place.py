@@ -1,7 +1,7 @@
-"""Find which shared cache a run uses and what it may do there, from file and environment.
+"""Determine the shared cache of a run and its access rights, from configuration and environment.
 
-A file of the workspace can come with a pull request. It may name a cache to read from. A remote
-cache that only such a file names is sent neither the user's header nor results.
+A workspace's configuration can come from a pull request. It may name a cache to read from. A remote
+cache that only the configuration names gets neither the user's header nor results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEADER = "GPUEMU_CACHE_HEADER"
 KEY = "GPUEMU_CACHE_KEY"
 TIMEOUT = "GPUEMU_CACHE_TIMEOUT"
 SILENCE_SECONDS = 10.0
-"""Time without a byte after which a server's answer is not waited for any longer."""
+"""Time in seconds without a received byte after which a request to a server fails."""
 LONGEST_SILENCE = 3600.0
 NONE = "none"
 READ, WRITE = "read", "write"
@@ -32,7 +32,7 @@ THROUGH_FSSPEC = ("s3", "gs", "az")
 
 @dataclass(frozen=True)
 class CacheAccess:
-    """A shared cache, and what this run may do there.
+    """A shared cache, and the access rights of this run.
 
     Attributes
     ----------
@@ -40,13 +40,13 @@ class CacheAccess:
     mode : str
         ``read`` or ``write``.
     header : tuple of str
-        Name and value of a header of each request, or nothing.
+        Name and value of a header for each request; empty for none.
     secret : bytes or None
-        Key of signatures.
+        Key of signatures; None for unsigned entries.
     problems : tuple of Problem
-        Warnings about rights that the environment did not grant.
+        Warnings about configured rights that the environment did not grant.
     silence : float
-        Seconds; see `SILENCE_SECONDS`.
+        Time limit in seconds; see `SILENCE_SECONDS`.
     """
 
     url: str
@@ -57,12 +57,12 @@ class CacheAccess:
     silence: float = SILENCE_SECONDS
 
     def transport(self) -> Transport:
-        """Make the transport to the place, without a request.
+        """Make the transport for the cache, without sending a request.
 
         Raises
         ------
         UsageError
-            ``cache-remote-package`` where a package is missing.
+            ``cache-remote-package`` if a package is missing.
         """
         parts = urlsplit(self.url)
         if parts.scheme == "file":
@@ -89,7 +89,7 @@ def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> CacheAccess 
     Raises
     ------
     UsageError
-        ``cache-remote-value`` for values of the environment that make no sense.
+        ``cache-remote-value`` for invalid values of environment variables.
     """
     named = environ.get(REMOTE, "")
     url = named or remote
@@ -133,7 +133,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _is_near(parts: SplitResult) -> bool:
-    """Tell whether a place is this machine's: a folder, or a server on its own address."""
+    """Tell whether a cache is on this machine: a folder, or a server at a local address."""
     if parts.scheme == "file" or parts.hostname == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
-"""Ask a shared cache for sets of inputs, results and blobs, and store those of a run.
+"""Fetch sets of inputs, results and blobs from a shared cache, and store those of a run.
 
-Nothing here fails a run. A cache that is down, damaged or hostile gives fewer answers, and what it
-does not answer is computed.
+No error of the cache fails a run. Results that a broken or hostile cache does not provide are
+computed.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from gpuemu_flow.types import Json
 T = TypeVar("T")
 REQUEST_THREADS = 8
 MOST_FAILURES = 3
-"""Requests in a row that may fail before the cache is left for the rest of the run."""
+"""Number of consecutive failed requests after which the run stops using the cache."""
 MOST_NAMES = 200_000
 LONGEST_NAME = 4096
 _numbers = itertools.count()
 
 
 class TransferCounts:
-    """Counts of the objects that a run stored in a shared cache; races may lose a few.
+    """Numbers of objects that a run stored in a shared cache; approximate because of races.
 
     Attributes
     ----------
     stored : int
-        Entries that were written.
+        Number of entries that were written.
     bytes_out : int
-        Bytes of stored blobs and entries.
+        Total size in bytes of the blobs and entries that were written.
     """
 
     def __init__(self) -> None:
@@ -63,25 +63,25 @@ class TransferCounts:
 
 
 class SharedCache:
-    """A shared cache as one run sees it. Thread-safe.
+    """A shared cache, for the duration of one run. Thread-safe.
 
     Parameters
     ----------
     transport : Transport
     shown : str
-        The place, for messages; holds no secret.
+        Address of the cache for messages, without secrets.
     actions : JsonStore
         The workspace's own results.
     blobs : BlobStore
         The workspace's own blobs.
     staging : PrivateFolder
-        The folder where blobs are written until their content is known to be right.
+        Folder for received blobs until their content is verified.
     report : callable
-        Called with each kind of problem once.
+        Called with a problem, once for each kind of problem.
     cancel : threading.Event
-        Set when the run is to end: nothing is waited for any more.
+        Set when the run is to end; requests are then not waited for.
     secret : bytes or None
-        Key of signatures; with one, an entry without its signature counts as absent.
+        Key of signatures. If given, entries without a valid signature are ignored.
     writes : bool
         True if the run also stores results.
     """
@@ -121,7 +121,7 @@ class SharedCache:
 
     @property
     def writes(self) -> bool:
-        """Tell whether results are still to be stored."""
+        """Tell whether results are stored; False after too many errors."""
         return self._writes and not self._left and not self._read_only
 
     def sets(self, place: str, names: Sequence[str]) -> list[Discovered]:
@@ -132,8 +132,8 @@ class SharedCache:
         place : str
             Key of the sets in the action cache.
         names : sequence of str
-            Variables that the configuration lets through. A cache that is not ours must not learn
-            anything about other variables, not even from the keys of requests.
+            Variables that the configuration passes to programs. Keys of requests must not reveal
+            anything about other variables to the cache.
         """
         entry = self._entry(name_of("inputs", place))
         found = [] if entry is None else entry.records.get(place)
@@ -146,7 +146,7 @@ class SharedCache:
         return sets
 
     def store_set(self, place: str, used: Discovered, names: Sequence[str]) -> None:
-        """Add a set of inputs to those that are known, as the newest one; `names` as for `sets`."""
+        """Add a set of inputs to the known ones, as the newest; see `sets` for `names`."""
         known = self.sets(place, names)
         if used in known:
             return
@@ -155,7 +155,7 @@ class SharedCache:
         self._store_entry(name, Entry({place: [each.to_json() for each in sets]}))
 
     def fetch(self, keys: Sequence[str]) -> bool:
-        """Take the results for some keys into the action cache; tell whether all were there."""
+        """Copy the results for some keys to the action cache; return True if all were found."""
         entry = self._entry(name_of("results", sorted(keys)))
         if entry is None:
             return False
@@ -167,16 +167,16 @@ class SharedCache:
         return len(found) == len(wanted)
 
     def promises(self, digest: str) -> bool:
-        """Tell whether an entry that was read lists this blob."""
+        """Tell whether one of the entries read so far lists this blob."""
         return digest in self._promised
 
     def store(self, keys: Sequence[str], records: Mapping[str, Json], blobs: Iterable[str]) -> None:
-        """Store results: their blobs, and the entry once all of these are there.
+        """Store results: first their blobs, then the entry.
 
         Parameters
         ----------
         keys : sequence of str
-            Keys of all results that are looked up together, those without a result too.
+            All keys that are looked up together, including keys without a result.
         records : mapping of str to JSON
             Results by key.
         blobs : iterable of str
@@ -191,7 +191,7 @@ class SharedCache:
             self._stores.append(self._threads.submit(lambda: self._store(name, entry)))
 
     def fetch_blobs(self, digests: Iterable[str]) -> set[str]:
-        """Take blobs into the workspace's cache; return the digests of those that came whole."""
+        """Copy blobs to the workspace's cache; return the digests of those that were intact."""
         wanted = sorted({digest for digest in digests if digest})
         if self._left or not wanted:
             return set()
@@ -202,7 +202,7 @@ class SharedCache:
         return {digest for digest, done in zip(wanted, came, strict=True) if done}
 
     def finish(self) -> None:
-        """Wait until all is stored, unless the run was cancelled, and end connections."""
+        """Wait until everything is stored, unless the run was cancelled; then close connections."""
         for job in self._stores:
             if not job.wait(self._cancel):
                 self._left = True
@@ -211,7 +211,7 @@ class SharedCache:
         self._transport.close()
 
     def _entry(self, name: str) -> Entry | None:
-        """Read an entry; None if there is none that can be used."""
+        """Read an entry; return None if it is missing or invalid."""
         sink = io.BytesIO()
         found = self._ask(lambda: self._transport.get(ACTION, name, sink, MOST_ENTRY_BYTES))
         if not found:
@@ -265,7 +265,7 @@ class SharedCache:
             self.counts.bytes_out += len(data)
 
     def _store_blob(self, digest: str, size: int) -> bool:
-        """Store a blob unless it is there; tell whether it is there now."""
+        """Store a blob if the cache lacks it; return True if the cache has it now."""
         with self._lock:
             turn = self._turns.setdefault(digest, threading.Lock())
         with turn:  # several entries may name it
@@ -290,7 +290,7 @@ class SharedCache:
         return True
 
     def _ask(self, call: Callable[[], T]) -> T | None:
-        """Make a request in a thread, so that a run that is cancelled need not wait for it."""
+        """Make a request in another thread, so that a cancelled run does not wait for it."""
         if self._left:
             return None
         job = self._threads.submit(lambda: self._attempt(call))
@@ -347,7 +347,7 @@ def open_shared(
     cache: WorkspaceCache,
     cancel: threading.Event,
 ) -> SharedCache | None:
-    """Return the shared cache that configuration and environment name; None if they name none.
+    """Open the shared cache that the configuration or the environment names; None if none is.
 
     Raises
     ------
@@ -372,7 +372,7 @@ def open_shared(
 
 
 def _digest(file: BinaryIO) -> str:
-    """Return the sha256 of a file from its beginning."""
+    """Return the sha256 of a whole file, whatever its present position."""
     file.seek(0)
     found = hashlib.sha256()
     while block := file.read(BLOCK):
@@ -381,7 +381,7 @@ def _digest(file: BinaryIO) -> str:
 
 
 def _sound(names: Discovered) -> bool:
-    """Tell whether a set from a shared cache is one that this program could have written."""
+    """Tell whether a set from a shared cache is valid, so that this program could have made it."""
     paths = [*names.files, *names.links, *names.missed, *names.listed, *names.modules]
     paths += [*names.sized, *names.looked, *names.packages, *names.pythons]
     return len(paths) <= MOST_NAMES and all(

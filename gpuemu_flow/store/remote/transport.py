@@ -1,4 +1,4 @@
-"""Interface of a shared cache's storage: two kinds of objects by name, read and written whole."""
+"""Interface of a shared cache's storage, which has two kinds of named objects."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 ACTION = "ac"
-"""Kind of entries: small, replaceable, named by the sha256 of what they answer."""
+"""Kind of entries, which are small and replaceable, and named by the sha256 of their keys."""
 CONTENT = "cas"
-"""Kind of blobs: named by the sha256 of their content."""
+"""Kind of blobs, which are named by the sha256 of their content."""
 MOST_ENTRY_BYTES = 64 << 20
 MOST_BLOB_BYTES = 8 << 30
 BLOCK = 1 << 20
@@ -18,12 +18,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class RemoteError(Exception):
-    """Error of a request to a shared cache that failed, so that the object's state is unknown.
+    """A request to a shared cache failed, so that it is unknown whether the object exists.
 
     Attributes
     ----------
     refused : bool
-        True if the server refused this user.
+        True if the server denied access.
     """
 
     def __init__(self, reason: str, *, refused: bool = False) -> None:
@@ -32,38 +32,38 @@ class RemoteError(Exception):
 
 
 class TooLargeError(RemoteError):
-    """Error of an object that is larger than any that this program writes."""
+    """An object is larger than any object that this program writes."""
 
 
 class Transport(Protocol):
     """A store of objects. Thread-safe."""
 
     def get(self, kind: str, key: str, sink: BinaryIO, limit: int) -> bool:
-        """Write an object to `sink`; return False if there is none.
+        """Write an object to `sink`; return False if it does not exist.
 
         Raises
         ------
         RemoteError
-            When the cache cannot be asked. `sink` may then hold a part of the object.
+            The request failed. `sink` may then contain a part of the object.
         """
 
     def put(self, kind: str, key: str, source: bytes | Path) -> None:
-        """Store an object whole or not at all; raise RemoteError when that failed."""
+        """Store an object, whole or not at all; raise RemoteError if that fails."""
 
     def has(self, kind: str, key: str) -> bool:
-        """Tell whether an object exists; raise RemoteError if that cannot be found out."""
+        """Tell whether an object exists; raise RemoteError if the request fails."""
 
     def close(self) -> None:
         """End connections."""
 
 
 def is_key(key: object) -> bool:
-    """Tell whether a value is a sha256 in lower-case hex, and so a name of an object."""
+    """Tell whether a value is a valid object name: a sha256 in lower-case hex."""
     return isinstance(key, str) and _SHA256.fullmatch(key) is not None
 
 
 def copy_bounded(source: BinaryIO, sink: BinaryIO, limit: int) -> int:
-    """Copy a stream of at most `limit` bytes, and count them.
+    """Copy a stream of at most `limit` bytes, and return the number of bytes.
 
     Raises
     ------

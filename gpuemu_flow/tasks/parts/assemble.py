@@ -28,13 +28,13 @@ class Assembled:
     Attributes
     ----------
     cubin : bytes or None
-        None when it failed.
+        The cubin; None if assembling failed.
     arch : str
-        Architecture that it was assembled for.
+        Architecture of the cubin.
     unmet_bounds : dict of str to str
-        Kernels whose launch bounds ptxas ignored, and its message.
+        Message of ptxas for each kernel whose launch bounds it ignored.
     error : str
-        Reason why it failed, in one line.
+        Reason why assembling failed, in one line.
     problems : list of Problem
     stopped : bool
         True if ptxas was ended because it took too long or printed too much.
@@ -57,25 +57,25 @@ def assemble(
     cancel: threading.Event,
     tool_sandbox: compilers.ToolSandbox | None,
 ) -> Assembled | None:
-    """Assemble PTX by the first ptxas that reads its version.
+    """Assemble PTX with the first ptxas that supports its version.
 
     Parameters
     ----------
     file : str
         Name for messages.
     arch : str
-        Empty = the PTX's own target. If the PTX does not assemble for another architecture, that
-        is not a problem here: the lint judges it.
+        Architecture; empty for the PTX's own target. An error for another architecture is not
+        reported as a problem here, since the lint judges it.
     folder : Path
         Folder for the files that ptxas reads and writes.
     cancel : threading.Event
     tool_sandbox : ToolSandbox or None
-        The sandbox of ptxas, which is not hardened against hostile PTX; None: no sandbox.
+        The sandbox of ptxas, which is not hardened against hostile PTX; None for no sandbox.
 
     Returns
     -------
     Assembled or None
-        None if there is no ptxas, or no valid PTX, which its reader reports.
+        None if there is no ptxas, or if the PTX is invalid, which the reader of PTX reports.
     """
     head = ptx[:_HEAD]
     version, target = _PTX_VERSION.search(head), _PTX_TARGET.search(head)
@@ -107,13 +107,13 @@ def disassemble(
     cancel: threading.Event,
     tool_sandbox: compilers.ToolSandbox | None,
 ) -> MachineCode | Problem | None:
-    """List a cubin's machine instructions by the first disassembler that reads it.
+    """List a cubin's machine instructions with the first disassembler that can read it.
 
     Returns
     -------
     MachineCode, Problem or None
-        None if there is no disassembler, or the cubin is damaged, which its reader reports. A
-        problem is only a warning: all other figures stay valid.
+        None if there is no disassembler, or if the cubin is damaged, which the reader of cubins
+        reports. A problem is only a warning, since other metrics remain valid.
     """
     if tools and isinstance(read_cubin(cubin), Problem):
         return None

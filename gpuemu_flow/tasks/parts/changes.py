@@ -1,4 +1,4 @@
-"""Manifests of both ``diff`` stages: the current state, the one before it, the changes."""
+"""Manifests of both ``diff`` stages: the current state, the previous state, and the changes."""
 
 from __future__ import annotations
 

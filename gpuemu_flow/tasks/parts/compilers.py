@@ -1,4 +1,4 @@
-"""Run compilers on kernels: bounded in time and output, with their errors as problems."""
+"""Run compilers with limits of time and output, and convert their errors to problems."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class CompilerRun:
     stopped : bool
         True if the compiler was ended because it took too long or printed too much.
     skipped : str
-        Reason why the compiler could not be run at all.
+        Reason why the compiler could not be run at all; empty if it was run.
     launch : dict or None
     """
 
@@ -125,9 +125,9 @@ def nvcc(
     Parameters
     ----------
     source : str
-        Relative to `root`, where the compiler runs.
+        Path of the source relative to `root`, where the compiler runs.
     folder : Path
-        Folder for everything that it writes.
+        Folder for everything that the compiler writes.
     """
     # Lines in the PTX only: in a cubin they come with the source's size and time, and a build of
     # the same code would not give the same bytes.
@@ -161,7 +161,7 @@ def ptxas(
     cancel: threading.Event,
     tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
-    """Assemble PTX for one architecture, unlinked if it calls functions of other files."""
+    """Assemble PTX for one architecture; do not link it if it calls functions of other files."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
     run = _run(arguments, folder, TIMEOUT, cancel, tool_sandbox=tool_sandbox)
@@ -201,16 +201,16 @@ def command(
     timeout: float = COMMAND_TIMEOUT,
     if_slow: str = "",
 ) -> Problem | None:
-    """Run the user's command in the workspace, and report what went wrong.
+    """Run the user's command in the workspace; return a problem if it fails, else None.
 
     Parameters
     ----------
     environment : mapping of str to str, optional
-        The whole environment; by default, the variables that reach compilers.
+        The whole environment; by default, the environment of compilers.
     timeout : float
-        Seconds that the command may take.
+        Time limit in seconds.
     if_slow : str
-        The hint for a command that takes longer.
+        Hint in the problem if the command exceeds the time limit.
     """
     run = _run(
         list(arguments), root, timeout, cancel, tool_sandbox=tool_sandbox, environment=environment
@@ -311,7 +311,7 @@ def _run(
 
 
 def _namespaces(tool_sandbox: ToolSandbox, program: str, cwd: Path) -> list[str]:
-    """Return the words that start a tool in namespaces; none unless the sandbox is strict."""
+    """Return the prefix that starts a tool in namespaces; empty if the sandbox is not strict."""
     sandbox = Sandbox.from_json(tool_sandbox.sandbox)
     if not sandbox.strict:
         return []
@@ -328,7 +328,7 @@ def _text(run: ToolRun) -> str:
 
 
 def _bytes(path: Path) -> bytes | None:
-    """Read a file that a compiler wrote; return None for a link, a pipe and so on."""
+    """Read a file that a compiler wrote; return None if it is not a regular file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123 - opened above
@@ -373,7 +373,7 @@ def _failed(run: ToolRun, name: str, file: str, text: str) -> Problem:
 
 
 def _reads(path: Path, root: Path) -> list[str]:
-    """Return files below the workspace that a dependency file in make's form names."""
+    """Return the files of the workspace that a dependency file in make's format names."""
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

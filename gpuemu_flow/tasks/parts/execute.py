@@ -1,4 +1,4 @@
-"""Run a program on cases, one action-cache entry per case; shared by ops and references."""
+"""Run an op or a reference on cases, with an action-cache entry for each case."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class BatchOutcomes:
     outcomes : list of Outcome
         One per request, in the same order.
     executed : int
-        Number of requests that were really run; the others came out of the action cache.
+        Number of requests that were really run; the others came from the action cache.
     duration_s : float
         Wall time of the batch in seconds, plus the original durations of restored outcomes.
     used : Discovered
-        All that the program was seen to use for one of these cases.
+        Everything that the program was seen to use in any of these cases.
     """
 
     requests: list[Request]
@@ -47,7 +47,7 @@ class BatchOutcomes:
 
 
 def outcome_record(request: Request, outcome: Outcome) -> dict[str, Json]:
-    """Return an outcome as a manifest's record: the part that is equal for equal runs."""
+    """Return the part of an outcome that a manifest contains; it is equal for equal runs."""
     record = outcome.to_json()
     del record["duration_s"]
     record["input_dtype"] = request.input_dtype
@@ -69,9 +69,9 @@ def execute(
     Parameters
     ----------
     spec : TaskSpec
-        Its stage, version and params go into each case's key.
+        The task; its stage, version and params are part of each case's key.
     code : mapping of path to digest
-        Files that the program consists of.
+        Files of the program.
     requests : sequence of Request
     checks : Checks
     kept : KeptWorker, optional
@@ -80,7 +80,7 @@ def execute(
     Raises
     ------
     Interrupted
-        When the run was cancelled; finished cases are in the action cache.
+        The run was cancelled. Finished cases are in the action cache.
     """
     begin = time.perf_counter()
     base = {
@@ -139,14 +139,14 @@ class _Batch:
         self.used = Discovered()
 
     def leave_out(self) -> None:
-        """Record an error for each case of which an input could not be made."""
+        """Record an error for each case with an input that could not be made."""
         for n, request in enumerate(self._requests):
             error = input_error(request.case)
             if error is not None:
                 self.found[n] = Outcome(request.case.index, ok=False, error=error)
 
     def look_up(self) -> None:
-        """Take the outcomes in the action cache for the present inputs."""
+        """Use the action cache's outcomes for the present inputs."""
         for names, shared in self._known.candidates():
             self._take(names, shared)
             if self._is_complete():
@@ -154,7 +154,7 @@ class _Batch:
         self._look_up_shared()
 
     def _take(self, names: Discovered, shared: str) -> bool:
-        """Take the outcomes in the action cache for one set of inputs; tell if there were any."""
+        """Use the action cache's outcomes for one set of inputs; return True if there were any."""
         before = len(self.found)
         for n, request in enumerate(self._requests):
             if n in self.found:
@@ -170,7 +170,7 @@ class _Batch:
         return len(self.found) == len(self._requests)
 
     def _look_up_shared(self) -> None:
-        """Take the outcomes that a shared cache has for the present inputs."""
+        """Use a shared cache's outcomes for the present inputs."""
         cache = self._context.shared
         if cache is None:
             return
@@ -184,7 +184,7 @@ class _Batch:
                 return
 
     def run(self, missing: Sequence[int], checks: Checks) -> None:
-        """Run the other cases, and store each result with the inputs observed until then."""
+        """Run the missing cases, and store each result with the inputs observed so far."""
         context, requests = self._context, self._requests
         places = iter(missing)  # several requests may be for one case, in other dtypes
         cached, fresh = len(self.found), 0
@@ -223,10 +223,10 @@ class _Batch:
             self._join(begun)
 
     def share(self) -> None:
-        """Store the outcomes in a shared cache that may be written to.
+        """Store the outcomes in a shared cache if it is writable.
 
-        Results of a program that may have used more than was seen stay on this machine, where its
-        user knows what changed.
+        Results of a program that may have used unobserved inputs are not shared, since only the
+        user of this machine knows when these inputs change.
         """
         cache, context, names = self._context.shared, self._context, self.used
         if cache is None or not cache.writes or self._is_shared or not self._cached_under:
@@ -247,7 +247,7 @@ class _Batch:
         self._cached_under[n] = names
 
     def _join(self, begun: int) -> None:
-        """Store all results again under the set of inputs that any of the cases used."""
+        """Store all results again with the inputs that any of the cases used."""
         context = self._context
         if not context.unchanged() or context.inputs.moved(self.used, begun):
             return

@@ -1,8 +1,8 @@
 """Share results of commands and compilers between machines with identical workspaces.
 
-What a command reads, and which programs it calls, is not observed. Users know what ``inputs``
-leaves out in their own workspace, but a clone elsewhere could get results made from other files.
-So the key holds all files of the workspace, the compilers on ``PATH`` and the kind of machine.
+The files that a command reads and the programs that it calls are not observed. A command may use
+files that its ``inputs`` do not list, and these may differ in another clone. Therefore, the key
+covers all files of the workspace, the compilers on ``PATH`` and the kind of machine.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _NOT_LOOKED_AT = frozenset({"__pycache__", ".git", ".hg", ".gpuemu-cache", ".ven
 
 @dataclass(frozen=True)
 class MachineResults:
-    """The results of one task in a shared cache, for this state of workspace and machine."""
+    """The results of a task in a shared cache, for the present workspace and machine."""
 
     cache: SharedCache
     context: StageContext
     state: Json
 
     def fetch(self, key: str) -> Json | None:
-        """Return a result by its key on this machine; None if it is not known."""
+        """Return a result by its local action key; None if the shared cache lacks it."""
         if self.context.force:
             return None
         whole = digest_json([key, self.state])
@@ -50,7 +50,7 @@ class MachineResults:
         return self.context.cache.actions.get(whole)
 
     def fetch_blobs(self, digests: Iterable[str]) -> None:
-        """Take blobs into the workspace's cache that are not there yet."""
+        """Fetch the blobs that the workspace's cache lacks."""
         wanted = []
         for digest in digests:
             try:
@@ -67,7 +67,7 @@ class MachineResults:
 
 
 def machine_results(spec: TaskSpec, context: StageContext) -> MachineResults | None:
-    """Return the shared results of a task; None without a shared cache, or in a huge workspace."""
+    """Return the shared results of a task; None if no cache is shared or the workspace is huge."""
     cache = context.shared
     if cache is None:
         return None
@@ -102,7 +102,7 @@ def _tree(root: str, made: frozenset[str]) -> str | None:
 
 
 def _own_cache() -> str:
-    """Return the user's cache folder; it lies in the workspace if that is the home folder."""
+    """Return the user's cache folder, which is inside the workspace if that is the home folder."""
     try:
         return os.path.realpath(user_cache_folder(os.environ))
     except RuntimeError:  # no home folder

@@ -1,4 +1,4 @@
-"""The output tensors that a manifest names, read from the blob store or computed again."""
+"""Make sure that the output tensors in a manifest exist; if necessary, compute them again."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ def heal_missing(
 ) -> list[StoredCase]:
     """Return `batch` with every blob present and verified.
 
-    A blob that was collected, deleted or damaged comes from a shared cache that has it. Else it is
-    made again by running its program on its case; a program that then gives other bytes keeps its
-    new record, and is judged by it.
+    A missing or damaged blob is fetched from a shared cache, or else made again by running the
+    program on the case. If the program then gives other bytes, its new output is judged.
 
     Raises
     ------
     Interrupted
-        When the run was cancelled.
+        The run was cancelled.
     """
     healed = {stored.case.index: stored for stored in batch}
     for role in ("op", "reference"):

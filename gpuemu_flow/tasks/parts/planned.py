@@ -13,9 +13,9 @@ def read_planned(spec: TaskSpec, context: StageContext) -> tuple[list[Case], lis
     Returns
     -------
     cases : list of Case
-        The cases that a later stage works on.
+        The cases to run and judge.
     samples : list of Case
-        The cases from which it finds out the op's traits; see `cases.samples`.
+        The cases that serve to find the op's traits; see `cases.samples`.
     """
     source = next(i for i in spec.inputs if i.role == stages.GENERATE)
     manifest = read_manifest(context.cache.folder / source.path, stages.GENERATE)

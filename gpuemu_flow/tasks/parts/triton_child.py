@@ -22,11 +22,11 @@ _DEF = re.compile(r"\s*def\s")
 
 
 class KernelRequestError(Exception):
-    """Error of a request that does not fit the kernel."""
+    """The request does not match the kernel."""
 
 
 def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Compile a kernel; return the figures that a launch needs."""
+    """Compile a kernel; return the numbers that a launch needs."""
     try:
         triton = importlib.import_module("triton")
         backend = importlib.import_module("triton.backends.compiler")
@@ -47,7 +47,7 @@ def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def load_kernel(root: Path, name: str, kernel: str, triton: Any) -> Any:
-    """Return the jit function in a file, without autotuners and heuristics around it."""
+    """Return the jit function from a file, without its autotuner and heuristics."""
     path = root / name
     sys.path[:0] = [str(path.parent), str(root)]
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -99,7 +99,7 @@ def arguments_of(
 
 
 def describe(error: BaseException, request: dict[str, Any]) -> dict[str, Any]:
-    """Describe an error for the user: the innermost message, and the place in a workspace file."""
+    """Describe an error for the user: the innermost message, and the line in a workspace file."""
     root = Path(request["root"])
     file, line = request["path"], 0
     if isinstance(error, KernelRequestError):
@@ -126,7 +126,7 @@ def describe(error: BaseException, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Return an iterator over an error and its causes, outermost first."""
+    """Yield an error and its causes, outermost first."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
