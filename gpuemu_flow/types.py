@@ -211,8 +211,9 @@ class Case:
     def to_text(self) -> str:
         """Write the case as one word for a command line, complete with the op and the seed.
 
-        ``float32/a=3x5:normal,b=5x7:large:strided``: per input its shape, strategy, layout, own
-        dtype and ``ends1``; a contiguous layout, the case's dtype and absent ends are left out.
+        In ``float32/a=3x5:normal,b=5x7:large:strided``, the case's dtype is followed by the shape,
+        strategy, layout and dtype of each input. A contiguous layout and the case's dtype are left
+        out. ``ends1`` at the end of an input means that its values contain the ends of their range.
         """
         parts = []
         for spec in self.inputs:

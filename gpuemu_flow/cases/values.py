@@ -459,8 +459,9 @@ def put_specials(
 ) -> None:
     """Write those of NaN, +Inf and -Inf that are missing into values of `special`, in place.
 
-    They come into one row, so that others stay as they are; of few rows, `special` itself gives
-    but some kinds. What the range excludes is left out; see `draw` for the parameters.
+    `special` by itself draws only some of the three if there are few rows. All are written into one
+    row, so that the other rows stay unchanged. Values outside of the range are left out. The
+    parameters are those of `draw`.
     """
     limits = float_limits(dtype_name(values.dtype) or "")
     bounded = low is not None and high is not None

@@ -193,7 +193,7 @@ class Server:
     def _tidy_up(self) -> None:
         """Close connections that are half-open for too long, or idle while others wait.
 
-        Also answer the requests that wait behind a slow group one by one.
+        Also answer, one by one, the requests that wait behind a slow group.
         """
         while not self._closing:
             self._close_pipes(self._connections.overdue(time.monotonic(), self._jobs.has_of))
@@ -235,7 +235,7 @@ class Server:
             return context
 
     def _free_up(self, context: Context) -> None:
-        """Mark a context as free: it holds no request, which receiving on it would drop."""
+        """Mark a context as free. It must hold no request, which the next one would replace."""
         with self._lock:
             self._free.append(context)
 

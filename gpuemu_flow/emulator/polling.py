@@ -59,7 +59,7 @@ def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
 
 
 def _loops(blocks: Blocks) -> list[frozenset[int]]:
-    """List the natural loops; those that begin at one block are one loop."""
+    """List the natural loops. Loops with the same first block are merged."""
     before: list[list[int]] = [[] for _ in blocks.starts]
     for b, follow in enumerate(blocks.successors):
         for target in follow:

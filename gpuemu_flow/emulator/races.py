@@ -146,7 +146,7 @@ class SharedRaces:
         return self._conflicting(write=True, strong=False)
 
     def fence(self, chosen: Array | None) -> None:
-        """Record that lanes executed a fence that the other warps of their blocks can see."""
+        """Record that lanes executed a fence that orders memory for other warps of their blocks."""
         if self._flags.is_useful:
             warps = np.ones(self._clock.shape[:2], bool)
             self._flags.fence(self._clock, warps if chosen is None else self._warps_of(chosen))

@@ -131,7 +131,7 @@ class Fuzzer:
         return ExpectedStore(self._cache, key, inputs=about, force=force)
 
     def is_outdated(self) -> bool:
-        """Tell whether the reference was seen to use a file that the op can still read."""
+        """Tell whether the reference was seen to use a file that is not yet hidden from the op."""
         for subject, expected in zip(self.subjects, self._expected_cache, strict=True):
             if subject.known is not None and expected.inputs is not None:
                 used = revealed(expected.inputs.used, subject.known, self._workspace.root)

@@ -74,7 +74,7 @@ class OwnOutputs:
         Raises
         ------
         GenerateError
-            A function that returns values of an input failed.
+            The user's function that makes the values of an input failed.
         """
         case = self._planned.case(self.op(op), sequence, index)
         if is_made(case):

@@ -144,7 +144,7 @@ class RemoteRun:
         self._ready[queued.number] = (which, Judged(queued.number, case, result), evaluated)
 
     def _agrees(self, which: int, reply: BatchReply) -> bool:
-        """Tell whether no input was changed meanwhile, so that a worker's verdicts may be kept.
+        """Tell whether no input changed while a worker judged, so that its verdicts may be kept.
 
         Raises
         ------

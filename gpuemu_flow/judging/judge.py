@@ -307,7 +307,7 @@ class Judge:
         criteria: Criteria,
         seen: SeenOutputs | None,
     ) -> list[str]:
-        """Suggest NaN and Inf policies under which outputs would pass, if inputs contain these."""
+        """Suggest the policies under which outputs pass, if the inputs contain NaN or Inf."""
         if not SpecialInputs(inputs):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):

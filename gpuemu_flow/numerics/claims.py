@@ -249,7 +249,7 @@ def is_firm(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
 
 
 def _severely_wrong(claim: Claim, seen: Sequence[LabelledUnits], degree: int) -> Float64Array:
-    """Return the feature's values of the severely wrong units, in order."""
+    """Return the values that the claim's feature has for severely wrong units, sorted."""
     level = claim.feature.level
     found = [
         each.values[claim.feature][each.severe[level][degree]]

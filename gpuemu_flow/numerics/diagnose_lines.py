@@ -63,7 +63,7 @@ class _Lines:
     usable: Positions
 
     def fits(self, fit: Fit) -> list[float]:
-        """Fit a number to each line; return the numbers if nearly all lines fit and they vary."""
+        """Fit a number to each line; return the numbers if nearly all fit and the numbers vary."""
         fits = [
             fit(self.points.actual[i][self.wrong[i]], self.points.expected[i][self.wrong[i]], LEAST)
             for i in self.usable

@@ -271,7 +271,7 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
 
 
 def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
-    """Find a failing tail in memory order that does not begin with a row."""
+    """Find a failing tail in memory order that begins in the middle of a row."""
     first, last = int(evidence.failing.positions[0]), int(evidence.failing.positions[-1])
     length = evidence.total - first
     if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:

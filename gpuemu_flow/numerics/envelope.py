@@ -94,7 +94,7 @@ class Envelope:
         return tried.reason
 
     def quick(self, name: str) -> Bound:
-        """Return a bound of an output that needs no evaluation and never exceeds `full`."""
+        """Bound an output without any evaluation. The bound is never above that of `full`."""
         fmt = self._formats[name]
         if fmt is None:
             return AffineBound(0.0, 0.0)
@@ -279,11 +279,11 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
 
 def exact_outputs_of(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[str]:
-    """Return the float outputs that no rounding has an effect on, of an op that is not exact.
+    """Return the float outputs that no rounding can change, for an op that is not exact as a whole.
 
-    On all samples their values are such as float32 can hold, and they stay what they are where
-    every value that the shadow rounds becomes NaN, or is moved. Integers are not among them:
-    whether a rounding decides one is found out case by case, see `measure`.
+    On every sample, float32 can represent their values, and they do not change if each value that
+    the shadow rounds is replaced by NaN or moved. Integer outputs are not returned: `measure` finds
+    out case by case which of their elements a rounding decides.
 
     Parameters
     ----------
@@ -294,8 +294,8 @@ def exact_outputs_of(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[str]
     Returns
     -------
     list of str
-        Sorted. Empty where no rounding shows in any output, as in the arithmetic of other libraries
-        than numpy, or when an evaluation fails.
+        Sorted. Empty if an evaluation fails, or if no rounding shows in any output, since the
+        roundings of libraries other than numpy cannot be seen.
     """
     exact: set[str] | None = None
     shown = False

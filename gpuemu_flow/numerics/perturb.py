@@ -178,7 +178,7 @@ def largest_magnitude(inputs64: Arrays) -> float:
 
 
 def shares_by_value(values: Float64Array, key: int) -> Float64Array:
-    """Draw numbers from -1 to 1, the same for equal values, others for another key."""
+    """Draw numbers from -1 to 1. Equal values get equal numbers if the key is the same."""
     words = _mix(values.reshape(-1).view(np.uint64) ^ np.uint64(key)).reshape(values.shape)
     shares: Float64Array = (words >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
     return shares

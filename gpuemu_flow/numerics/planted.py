@@ -205,10 +205,11 @@ def half_rounded(site: Site) -> Array | None:
 
 
 def half_accumulated(site: Site) -> Array | None:
-    """Add the errors of an accumulation over the longest dim in the narrow dtype, at random.
+    """Add random errors, as accumulating over the longest dim in the narrow dtype would cause.
 
-    For a dtype of 32 bits or more, the accumulator has 16 bits. The errors are normal, with a
-    standard deviation of ``√n / 4`` units for n terms; a real sum of terms of one sign errs more.
+    For a dtype of 32 bits or more, the accumulator has 16 bits. The errors are normally distributed
+    with a standard deviation of ``√n / 4`` roundings for n terms. A real sum of terms that all have
+    the same sign has a larger error.
     """
     if not site.is_float or site.longest < LEAST_DEPTH:
         return None

@@ -82,7 +82,7 @@ def read_published(file: Path) -> PublishedConfig:
 
 
 def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[SkippedProblem]:
-    """List keys of ops that gpuemu 0.1.0 reads and does not use."""
+    """List the keys in an op's table that gpuemu 0.1.0 reads but does not use."""
     ops = tree.get("ops")
     found = []
     for at, table in enumerate(ops if isinstance(ops, list) else ()):

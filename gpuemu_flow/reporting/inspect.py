@@ -181,7 +181,7 @@ def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool)
     Parameters
     ----------
     only : bool
-        True if only submissions are to be deleted, so that each word must be an op.
+        True if the command deletes nothing else, so that a word that names no op is an error.
 
     Raises
     ------

@@ -52,7 +52,7 @@ def whole_memory(array: np.ndarray) -> np.ndarray:
 
 
 def same_bytes(first: np.ndarray, second: np.ndarray) -> bool:
-    """Compare two arrays without gaps byte by byte; eight bytes at a time, as far as possible."""
+    """Tell whether two arrays without gaps have equal bytes, comparing eight at a time."""
     if first.nbytes != second.nbytes:
         return False
     one, other = (array.reshape(-1).view(np.uint8) for array in (first, second))

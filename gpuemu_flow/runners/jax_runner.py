@@ -80,7 +80,7 @@ class JaxRunner(GradientRunner):
         return run
 
     def violations(self) -> list[Failure]:
-        """Return lists and mappings of inputs that the latest call changed."""
+        """Return a failure for each list or mapping of inputs that the latest call changed."""
         return self._handed_back
 
     def _differentiate(

@@ -29,7 +29,7 @@ class Moment:
 
     @classmethod
     def now(cls) -> Moment:
-        """Return the present state."""
+        """Return the present state of ``sys.modules``."""
         return cls(len(sys.modules), next(iter(_newest(1)), ""))
 
     def since(self) -> list[str]:

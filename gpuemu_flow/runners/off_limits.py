@@ -27,7 +27,7 @@ class Located(Protocol):
 
 
 class OffLimits(TypedDict):
-    """Values of three fields of `Program`, which have the same names there."""
+    """The files and the function that a program may not use, as fields of `Program`."""
 
     forbidden: tuple[str, ...]
     read_only: tuple[str, ...]

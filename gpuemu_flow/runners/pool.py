@@ -408,7 +408,7 @@ def _job(
 
 
 def _equipped(program: Program) -> Program:
-    """Return a program with the values of the variables that the configuration lets through."""
+    """Return a program with those environment variables that the configuration lets through."""
     return replace(program, env={**named(os.environ, program.env_names), **program.env})
 
 

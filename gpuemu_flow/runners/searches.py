@@ -1,7 +1,7 @@
 """Record searches for modules: a new file in a searched folder may be imported next time.
 
-A module may also be searched for and not imported, as ``importlib.util.find_spec`` does. What was
-found then counts too, since the program knows that it was there. Distributions that
+A module may also be searched for and not imported, as ``importlib.util.find_spec`` does. The file
+that is found is then recorded too, since the program has learned that it exists. Distributions that
 ``importlib.metadata`` is asked for are recorded in the same way.
 """
 

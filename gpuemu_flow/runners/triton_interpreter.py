@@ -50,7 +50,7 @@ def package(name: str) -> ModuleType:
 
 
 def _dot_sizes() -> Callable[..., Any] | None:
-    """Return Triton's function for the smallest blocks of ``tl.dot`` on NVIDIA's GPUs, or None."""
+    """Return Triton's function for ``tl.dot``'s smallest block sizes on NVIDIA GPUs, if any."""
     try:
         compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
         sizes: Callable[..., Any] = compiler.min_dot_size(None)

@@ -49,7 +49,7 @@ class PytestSession:
 
     @cached_property
     def configured(self) -> Config:
-        """Return the configuration, which suffices for collection: tests open the workspace."""
+        """Return the configuration. Collecting tests needs no more than that."""
         from gpuemu_flow.config.load import find_config, load_config  # noqa: PLC0415
 
         return load_config(find_config(self.root, self.environ), environ=self.environ)

@@ -33,7 +33,7 @@ class WarpBody:
         self.reader, self.writer = SegmentWriter(self.program), SegmentWriter(self.program)
 
     def take(self, operand: Operand, type_name: str) -> str:
-        """Read an operand of every lane; return the name of the array."""
+        """Write code that reads an operand of every lane into an array; return the array's name."""
         name = f"x{len(self.arrays)}"
         self.arrays.append(f"{c_type(type_name)} {name}[32]")
         self.reader.do(f"{name}[l] = {self.reader.read(operand, type_name)};")

@@ -94,7 +94,7 @@ def relu(function: Lanes) -> Lanes:
 
 
 def bfloat_relu(function: Lanes) -> Lanes:
-    """Add ``.relu`` to bf16 arithmetic on bits."""
+    """Wrap a bf16 function on bit patterns so that it also applies ``.relu``."""
 
     def clamped(*xs: Array) -> Array:
         out = function(*xs)

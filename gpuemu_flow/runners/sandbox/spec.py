@@ -115,7 +115,7 @@ def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
 
 
 def is_whole(level: str, *, strict: bool) -> bool:
-    """Tell whether a level has every part that its mode can use."""
+    """Tell whether a sandbox's level includes everything that its mode uses."""
     return not lacks_for(level, strict=strict) and (has_cgroup(level) or not strict)
 
 

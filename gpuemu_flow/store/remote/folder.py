@@ -26,7 +26,7 @@ _PART = ".part"
 
 
 class FolderTransport:
-    """Stores objects as plain files ``ac/SHA256`` and ``cas/SHA256``, as a web server can serve.
+    """Stores objects as plain files ``ac/SHA256`` and ``cas/SHA256``, which web servers can serve.
 
     Parameters
     ----------
