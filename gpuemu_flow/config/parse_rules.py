@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from gpuemu_flow.config.glob_match import matches
 from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.patterns import plain_glob
@@ -278,30 +278,6 @@ class RuleParser:
         text = f"rules need each other in a circle: {' → '.join(names)}"
         place = (*last.where, "needs") if last.wanted else last.where
         last.out.add("config-rule-cycle", place, text, "take one of them out of `needs`")
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Tell whether a glob of ``inputs`` matches a path; the file need not exist yet."""
-    return _match(PurePosixPath(pattern).parts, PurePosixPath(name).parts)
-
-
-def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Match part by part; each ``**`` matches any number of folders, including none."""
-    reachable = {0}
-    for number, part in enumerate(pattern):
-        if part == "**":
-            last = number == len(pattern) - 1
-            top = len(parts) if last else len(parts) - 1
-            reachable = set(range(min(reachable), top + 1)) if reachable else set()
-        else:
-            reachable = {
-                place + 1
-                for place in reachable
-                if place < len(parts) and fnmatchcase(parts[place], part)
-            }
-        if not reachable:
-            return False
-    return len(parts) in reachable
 
 
 def _any_file(root: Path, pattern: str, own: Collection[str]) -> bool:

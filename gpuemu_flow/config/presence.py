@@ -11,7 +11,8 @@ from itertools import takewhile
 from os.path import exists, isdir, isfile
 from pathlib import Path, PurePosixPath
 
-from gpuemu_flow.config.parse_rules import OWN_FOLDERS, matches
+from gpuemu_flow.config.glob_match import matches
+from gpuemu_flow.config.parse_rules import OWN_FOLDERS
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.unknown import is_misspelt

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.results import StoredResult
+from gpuemu_flow.store.result_records import StoredResult
 from gpuemu_flow.types import BAD
 
 

@@ -13,7 +13,8 @@ from gpuemu_flow.reporting.submissions import submitted_results, submitted_summa
 from gpuemu_flow.store.artifacts import ArtifactMetrics, ArtifactStore
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult
 from gpuemu_flow.store.failure_record import now
-from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
+from gpuemu_flow.store.result_records import StoredResult
+from gpuemu_flow.store.results import FOLDER, ResultStore
 from gpuemu_flow.types import Json, Verdict
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.inputs.files import FileTable, stamp_of
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.results import ResultStore, StoredResult
+from gpuemu_flow.store.result_records import StoredResult
+from gpuemu_flow.store.results import ResultStore
 
 LARGEST = 1 << 30
 """Maximum size in bytes of a file of code; a larger file is not read, and counts as changed."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.store.failures import FailureStore
-from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
+from gpuemu_flow.store.result_records import StoredResult
+from gpuemu_flow.store.results import FOLDER, ResultStore
 
 if TYPE_CHECKING:
     from gpuemu_flow.fuzz.wire_ops import Subjects

@@ -22,7 +22,7 @@ from gpuemu_flow.results.model import (
 )
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
-from gpuemu_flow.tasks.params import LintParams, params_of
+from gpuemu_flow.tasks.params import LintParams, OpParams, ReferenceParams, params_of
 from gpuemu_flow.types import Json, Verdict
 
 _BUILDS = (stages.BUILD, stages.CODE, stages.RULE)
@@ -261,17 +261,23 @@ def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem
 
 def dependent_references(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
     """Return a warning for each reference that imports the file of the op that it is to judge."""
-    chosen, ops = set(tasks), {op.name: op for op in workspace.config.ops}
-    found = {}
-    for name, outline in workspace.graph.outlines.items():
-        if outline.stage != stages.REFERENCE or name not in chosen:
+    chosen, graph = set(tasks), workspace.graph
+    ops = {o.subject: name for name, o in graph.outlines.items() if o.stage == stages.OP}
+    found: dict[str, Problem] = {}
+    for name, outline in graph.outlines.items():
+        maker = ops.get(outline.subject, "")
+        if outline.stage != stages.REFERENCE or name not in chosen or not maker:
             continue
-        op = ops[outline.subject]
-        file = op.op.relative if op.op is not None else ""
-        if file and file != op.reference.relative and file in outline.sources:
-            text = f"the reference of {op.name} imports {file}, which is the op"
+        if outline.subject in found or {*graph.outlines[maker].sources}.isdisjoint(outline.sources):
+            continue
+        # The tasks' own parameters: the configuration is not parsed where there is nothing to do.
+        file = params_of(OpParams, graph.tasks[maker].params).ref["path"]
+        own = params_of(ReferenceParams, graph.tasks[name].params).ref["path"]
+        if file and file != own and file in outline.sources:
+            text = f"the reference of {outline.subject} imports {file}, which is the op"
             hint = "what the op gets wrong may then be wrong in both: move what both need elsewhere"
-            found[op.name] = Problem("reference-imports-op", text, hint, warning=True)
+            problem = Problem("reference-imports-op", text, hint, warning=True)
+            found[outline.subject] = problem
     return list(found.values())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -17,9 +16,8 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore, seal, seal_text, to_text
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.store.result_records import TIME_DIGITS, CountedResult, NewResult, StoredResult
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json, number_to_json
-from gpuemu_flow.verdicts import Elements
 
 FOLDER = "results"
 STAMP = "results.stamp"
@@ -29,164 +27,7 @@ FORGOTTEN = "results.forgotten"
 DAY_NS = 86_400 * 10**9
 _CODE = "code:"
 """Prefix of the keys of records that contain sets of source files, not results."""
-_TIME_DIGITS = 20  # keys sort as the times do
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
-
-
-@dataclass(frozen=True)
-class CountedResult:
-    """The part of a validation that reports and baselines use.
-
-    Attributes
-    ----------
-    verdict : Verdict
-    elements : Elements
-    max_abs, max_rel, max_ulp, tolerance_used : float
-        May be NaN or infinite.
-    failure_id : str
-        Id of the recorded failure; empty if the case passed.
-    """
-
-    verdict: Verdict
-    elements: Elements = field(default_factory=Elements)
-    max_abs: float = 0.0
-    max_rel: float = 0.0
-    max_ulp: float = 0.0
-    tolerance_used: float = 0.0
-    failure_id: str = ""
-
-    @classmethod
-    def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
-        """Extract these values from a case's result."""
-        stats = result.stats
-        return cls(
-            result.verdict,
-            Elements.of(result),
-            float(stats.max_abs),
-            float(stats.max_rel),
-            float(stats.max_ulp),
-            float(stats.tolerance_used),
-            failure_id,
-        )
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {
-            "verdict": self.verdict.value,
-            "elements": self.elements.to_json(),
-            **{name: number_to_json(getattr(self, name)) for name in _FIGURES},
-            "failure_id": self.failure_id,
-        }
-
-    @classmethod
-    def from_json(cls, data: Json) -> CountedResult:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
-        return cls(
-            Verdict(data["verdict"]),
-            Elements.from_json(data["elements"]),
-            **{name: float(number_from_json(data[name])) for name in _FIGURES},
-            failure_id=str(data["failure_id"]),
-        )
-
-
-_FIGURES = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
-
-
-@dataclass(frozen=True)
-class StoredResult:
-    """One validation.
-
-    Attributes
-    ----------
-    key : str
-        Unique key that sorts by time.
-    op : str
-    seed : int
-    dtype : str
-    source : str
-        ``validate`` or ``submit``.
-    judged_by : str
-        Digest of everything that decided the verdict. It differs if the reference or the tolerances
-        have changed.
-    judged : CountedResult
-    text : str
-        The daemon's reply as JSON text. It is not parsed, because thousands of parsed replies would
-        slow down garbage collection, which stops all threads.
-    client : JSON
-        Known facts about the client: ``id`` of the process, ``name``, ``pid``, ``host``, ``user``;
-        ``origin`` (name of the code that computed the output) and ``code`` (its digest).
-    files : str
-        Digest that identifies the set of the code's files; empty if the client named none.
-    """
-
-    key: str
-    op: str
-    seed: int
-    dtype: str
-    source: str
-    judged_by: str
-    judged: CountedResult
-    text: str
-    client: Mapping[str, Json] = field(default_factory=dict)
-    files: str = ""
-
-    @property
-    def result(self) -> dict[str, Json]:
-        """Return the daemon's reply."""
-        found: dict[str, Json] = json.loads(self.text)
-        return found
-
-    @property
-    def origin(self) -> str:
-        """Return the name of the code that computed the output; empty if unknown."""
-        return str(self.client.get("origin", ""))
-
-    @property
-    def time_ns(self) -> int:
-        """Return the Unix time in ns."""
-        return int(self.key[:_TIME_DIGITS])
-
-
-@dataclass
-class NewResult:
-    """A validation that is to be stored; see `StoredResult`.
-
-    Attributes
-    ----------
-    judged_by : str
-        As in `StoredResult`. May be set after `encoded` was called, which needs all other
-        attributes.
-    files : mapping of str to str
-        The sha256 of each file of the code that computed the output. Equal sets of files are stored
-        only once.
-    text, client_text : str
-        `result` and `client` as JSON text; if empty, `encoded` makes it.
-    """
-
-    op: str
-    seed: int
-    dtype: str
-    judged: CountedResult
-    result: Mapping[str, Json]
-    source: str
-    judged_by: str = ""
-    client: Mapping[str, Json] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    text: str = ""
-    client_text: str = ""
-    _encoded: str = field(default="", init=False)
-
-    def encoded(self) -> str:
-        """Return the record as JSON text, without the last keys `judged_by` and `files`."""
-        if not self._encoded:
-            fields = {
-                "op": self.op, "seed": self.seed, "dtype": self.dtype, "source": self.source,
-                "judged": self.judged.to_json(),
-            }  # fmt: skip
-            self.text = text = self.text or to_text(dict(self.result))
-            client = self.client_text or to_text(dict(self.client))
-            self._encoded = f'{to_text(fields)[:-1]},"client":{client},"result":{text}'
-        return self._encoded
 
 
 @dataclass
@@ -282,7 +123,7 @@ class ResultStore:
         if latest == self._forgotten_ns:
             return
         self._forgotten_ns = latest
-        older = bisect_left(self._keys, f"{latest:0{_TIME_DIGITS}d}")
+        older = bisect_left(self._keys, f"{latest:0{TIME_DIGITS}d}")
         gone, self._keys = self._keys[:older], self._keys[older:]
         for key in gone:
             self._drop(key)
@@ -347,7 +188,7 @@ class ResultStore:
         self, new: NewResult, time_ns: int, code: str, records: list[tuple[str, bytes]]
     ) -> StoredResult:
         """Convert a result to a StoredResult with a key, and append its record to `records`."""
-        key = f"{time_ns:0{_TIME_DIGITS}d}"
+        key = f"{time_ns:0{TIME_DIGITS}d}"
         end = f'"judged_by":{to_text(new.judged_by)},"files":{to_text(code)}}}'
         records.append((key, seal_text(f"{new.encoded()},{end}", key)))
         return StoredResult(
@@ -393,7 +234,7 @@ class ResultStore:
             drop = max(0, len(self._keys) - self._max_results)
         if self._retention_days:
             oldest = max(0, now_ns - self._retention_days * DAY_NS)
-            drop = max(drop, bisect_left(self._keys, f"{oldest:0{_TIME_DIGITS}d}"))
+            drop = max(drop, bisect_left(self._keys, f"{oldest:0{TIME_DIGITS}d}"))
         stale, self._keys = self._keys[:drop], self._keys[drop:]
         for key in stale:
             self._drop(key)

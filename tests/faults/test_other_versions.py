@@ -17,7 +17,8 @@ from whole import sample
 
 from gpuemu_flow.inputs import plan
 from gpuemu_flow.store.cache import seal, unseal
-from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
+from gpuemu_flow.store.result_records import CountedResult, NewResult
+from gpuemu_flow.store.results import ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, Verdict
 

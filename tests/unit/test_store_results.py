@@ -12,7 +12,8 @@ import pytest
 
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.cache import JsonStore, to_text
-from gpuemu_flow.store.results import DAY_NS, FOLDER, CountedResult, NewResult, ResultStore
+from gpuemu_flow.store.result_records import CountedResult, NewResult
+from gpuemu_flow.store.results import DAY_NS, FOLDER, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import Elements

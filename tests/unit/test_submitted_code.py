@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuemu_flow.fuzz.submitted_code import newest_judged_by
-from gpuemu_flow.store.results import CountedResult, StoredResult
+from gpuemu_flow.store.result_records import CountedResult, StoredResult
 from gpuemu_flow.types import Json, Verdict
 
 NAMED: dict[str, Json] = {"id": "1", "origin": "kernels.py:softmax", "code": "c0de"}
