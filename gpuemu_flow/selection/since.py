@@ -86,7 +86,7 @@ def _add_unseen_by_git(
     # Of permissions, git records one bit. Others are compared with what the last run found.
     moved = set(present(observed.moved(inputs, "look")))
     for path, name in looked.items():
-        if name in blobs and bool(os.stat(path).st_mode & 0o100) != (blobs[name][0] == "100755"):  # noqa: PTH116
+        if name in blobs and os.access(path, os.X_OK) != (blobs[name][0] == "100755"):
             moved.add(path)
     change.written.update(moved)
     change.moved.update(moved)
