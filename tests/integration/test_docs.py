@@ -242,7 +242,8 @@ def test_blocks_are_what_they_claim_to_be(page: Path, mini: Mini) -> None:
         if block.mark in LOADED:
             mini.write("kernels/softmax.cu", "")
             mini.write("scripts/softmax_ref.py", "def softmax(x):\n    return x\n")
-            for name in ("submissions/a.py", "scripts/tables/a.json", "../originals/a.py"):
+            named = ("submissions/a.py", "scripts/tables/a.json", "../originals/a.py")
+            for name in (*named, "Makefile", "src/k.in"):
                 mini.write(name, "")
             path = mini.write("gpuemu.toml", LOADED[block.mark] + block.text)
             assert check_config(path, strict=True) == [], f"{page.name}: {block.text}"
