@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuemu_flow.graph.dependent_references import dependent_references
 from gpuemu_flow.graph.snapshot import Settings, Snapshot
 from gpuemu_flow.inputs.files import ABSENT, FileTable
 from gpuemu_flow.inputs.sights import Sights
@@ -16,14 +17,21 @@ from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.config.model import Config
+    from gpuemu_flow.graph.graph import Graph
 
 
-def settings_of(config: Config, sampled: Mapping[str, Json], drawn_seed: int | None) -> Settings:
+def settings_of(
+    config: Config, graph: Graph, sampled: Mapping[str, Json], drawn_seed: int | None
+) -> Settings:
     """Return the part of a configuration that a run needs besides the graph.
+
+    Its warnings include those about the graph.
 
     Parameters
     ----------
     config : Config
+    graph : Graph
+        The graph that was just compiled from it.
     sampled : mapping of str to mapping
         Cases and shapes of each mode of ``[ci]``.
     drawn_seed : int or None
@@ -42,7 +50,7 @@ def settings_of(config: Config, sampled: Mapping[str, Json], drawn_seed: int | N
         warn_threshold=config.policies.warn_threshold,
         drawn_seed=drawn_seed,
         sandbox=config.sandbox.mode,
-        warnings=tuple(config.warnings),
+        warnings=(*config.warnings, *dependent_references(config, graph.tasks.values())),
         targets=config.target_tables,
     )
 

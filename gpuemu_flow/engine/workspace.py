@@ -482,7 +482,7 @@ class Workspace:
             imports={p: scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,
         )
-        settings = settings_of(config, sampled, compiler.drawn_seed)
+        settings = settings_of(config, graph, sampled, compiler.drawn_seed)
         current, observed = set[str](), ObservedSets()
         if old is not None:
             observed = old.observed.of(graph.tasks)

@@ -146,11 +146,11 @@ class Compiler:
         """Make the tasks of the configured kernels; None if there are no kernels."""
         if not self._config.kernels:
             return None
-        from gpuemu_flow.graph.compile_kernels import kernel_tasks  # noqa: PLC0415
+        from gpuemu_flow.graph.compile_kernels import KernelCompiler  # noqa: PLC0415
 
-        return kernel_tasks(
+        return KernelCompiler(
             self._config, self._cache, self.sources, self._version, self.fence, self._rules
-        )
+        ).compile()
 
     def _add_kernels(self, kernels: KernelTasks) -> None:
         self.kernel_basis = kernels.basis

@@ -92,18 +92,6 @@ class KernelTasks:
         return None
 
 
-def kernel_tasks(
-    config: Config,
-    cache: WorkspaceCache,
-    sources: SourceIndex,
-    version: str,
-    fence: Fence,
-    rules: RuleTasks | None,
-) -> KernelTasks:
-    """Make the tasks of all kernels of a configuration; `version` is the digest of our own code."""
-    return _KernelCompiler(config, cache, sources, version, fence, rules).compile()
-
-
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> KernelPolicy:
     """Combine the limits and severities of one kernel with those of ``[policies]``."""
     limits: dict[str, Any] = {
@@ -158,7 +146,9 @@ def triton_version(python: str) -> str:
     return ", ".join(found)
 
 
-class _KernelCompiler:
+class KernelCompiler:
+    """Makes the tasks of all kernels; `version` is the digest of our own code."""
+
     def __init__(
         self,
         config: Config,

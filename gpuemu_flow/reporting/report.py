@@ -22,7 +22,7 @@ from gpuemu_flow.results.model import (
 )
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
-from gpuemu_flow.tasks.params import LintParams, OpParams, ReferenceParams, params_of
+from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Json, Verdict
 
 _BUILDS = (stages.BUILD, stages.CODE, stages.RULE)
@@ -167,7 +167,6 @@ def build_report(
             *kernel_problems,
             *_undeclared(graph, outlines, reader),
             *untracked_inputs(workspace, outcome.selected),
-            *dependent_references(workspace, outcome.selected),
             *(problem for result in results for problem in result.weaknesses()),
         ),
         changes=tuple(builder.changes(_diffs(graph, outlines, outcome))),
@@ -257,28 +256,6 @@ def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem
         )
         for stage, subject, reason in found
     ]
-
-
-def dependent_references(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
-    """Return a warning for each reference that imports the file of the op that it is to judge."""
-    chosen, graph = set(tasks), workspace.graph
-    ops = {o.subject: name for name, o in graph.outlines.items() if o.stage == stages.OP}
-    found: dict[str, Problem] = {}
-    for name, outline in graph.outlines.items():
-        maker = ops.get(outline.subject, "")
-        if outline.stage != stages.REFERENCE or name not in chosen or not maker:
-            continue
-        if outline.subject in found or {*graph.outlines[maker].sources}.isdisjoint(outline.sources):
-            continue
-        # The tasks' own parameters: the configuration is not parsed where there is nothing to do.
-        file = params_of(OpParams, graph.tasks[maker].params).ref["path"]
-        own = params_of(ReferenceParams, graph.tasks[name].params).ref["path"]
-        if file and file != own and file in outline.sources:
-            text = f"the reference of {outline.subject} imports {file}, which is the op"
-            hint = "what the op gets wrong may then be wrong in both: move what both need elsewhere"
-            problem = Problem("reference-imports-op", text, hint, warning=True)
-            found[outline.subject] = problem
-    return list(found.values())
 
 
 def _is_unfinished(outcome: RunOutcome, name: str) -> bool:

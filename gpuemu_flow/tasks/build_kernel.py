@@ -239,7 +239,7 @@ def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def _read(context: StageContext, name: str, built: Built) -> bytes | None:
+def _read(spec: TaskSpec, context: StageContext, name: str, built: Built) -> bytes | None:
     """Read a file of the workspace; return None and add a problem to `built` if that fails."""
     path = context.root / name
     try:
@@ -250,9 +250,10 @@ def _read(context: StageContext, name: str, built: Built) -> bytes | None:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        built.problems.append(
-            Problem("build-no-artifact", f"cannot read the artifact: {reason}", "", name)
-        )
+        command = params_of(BuildParams, spec.params).kind == "command"
+        hint = "build.command ended without an error, and has to make this file" if command else ""
+        text = f"cannot read the artifact: {reason}"
+        built.problems.append(Problem("build-no-artifact", text, hint, name))
         built.again = True
         return None
 
@@ -263,10 +264,10 @@ def _existing(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     built = Built()
     if params.ptx:
         built.ptx_name = params.ptx
-        built.ptx = _read(context, built.ptx_name, built)
+        built.ptx = _read(spec, context, built.ptx_name, built)
     if params.cubin:
         built.cubin_name = params.cubin
-        built.cubin = _read(context, built.cubin_name, built)
+        built.cubin = _read(spec, context, built.cubin_name, built)
     _complete(spec, context, folder, built)
     return built
 
