@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -61,6 +60,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         self._tolerance: tuple[float, float] | None = None
         self.result: CheckResult | None = None
         self.error: Exception | None = None
+        self._weakness = ""
 
     @property
     def case(self) -> Case:
@@ -186,13 +186,12 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
             self._tolerance = (atol or 0.0, rtol or 0.0)
         result = self._judged(output)
         if self._item.index is not None:  # else the cases of the op are judged together
-            result = _without_loose_pass(result)
+            self._weakness = self._weakness or _weakness(result)
         if self.result is None or _weight(result) >= _weight(self.result):
             self.result = result
-        if result.verdict is Verdict.PASSED:
+        if result.verdict in (Verdict.PASSED, Verdict.INCONCLUSIVE):
+            self._skip_inconclusive(result)
             return result
-        if result.verdict is Verdict.INCONCLUSIVE:
-            pytest.skip(_inconclusive(result))
         self._record()
         raise ValidationError(self.explain(), result)
 
@@ -210,14 +209,26 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         with self._checking:
             if self.error is not None:
                 raise self.error
-            if self.result is not None and self.result.verdict is Verdict.INCONCLUSIVE:
-                pytest.skip(_inconclusive(self.result))
+            if self.result is not None:
+                self._skip_inconclusive(self.result)
 
     def raise_late_failures(self) -> None:
         """Raise failures that a thread found after the test was reported; see `raise_failures`."""
         with self._checking:
             if self.error is not None and not self.reported:
                 raise self.error
+
+    def _verdict(self, result: CheckResult) -> Verdict:
+        """Return the verdict of the test, which judges this case alone."""
+        weak = result.verdict is Verdict.PASSED and self._weakness
+        return Verdict.INCONCLUSIVE if weak else result.verdict
+
+    def _skip_inconclusive(self, result: CheckResult) -> None:
+        """Skip the test if a result without failures does not show that the case is right."""
+        __tracebackhide__ = True
+        if self._verdict(result) is Verdict.INCONCLUSIVE:
+            why = "; ".join(filter(None, (*result.all_notes, self._weakness)))
+            pytest.skip(f"inconclusive: {why}")
 
     def _judged(self, output: Any) -> CheckResult:
         """Judge the value that a test passed to `check`; a value that is no output is an error."""
@@ -296,7 +307,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         ]
         if self.result is not None:
             out += [
-                ("gpuemu_verdict", self.result.verdict.value),
+                ("gpuemu_verdict", self._verdict(self.result).value),
                 ("gpuemu_tolerance_used", f"{self.result.stats.tolerance_used:.6g}"),
                 ("gpuemu_unjudged", f"{self.result.stats.unjudged:.6g}"),
             ]
@@ -308,18 +319,17 @@ def _weight(result: CheckResult) -> int:
     return _BY_WEIGHT.index(result.verdict) if known else len(_BY_WEIGHT)
 
 
-def _without_loose_pass(result: CheckResult) -> CheckResult:
-    """Return the verdict on a case alone: no pass where zeros would pass for its outputs."""
+def _weakness(result: CheckResult) -> str:
+    """Return the reason why a case that passed proves nothing alone; empty if there is none.
+
+    A whole op passes if its tolerance is too large for a few of its cases. Its verdict on each case
+    is therefore the same as that of ``run``; only the test of such a case does not pass.
+    """
     tally = Tally()
     tally.add(result)
     if result.verdict is not Verdict.PASSED or not tally.passed_by_zeros:
-        return result
-    _, why = tally.verdict()
-    return replace(result, verdict=Verdict.INCONCLUSIVE, notes=(*result.notes, why))
-
-
-def _inconclusive(result: CheckResult) -> str:
-    return f"inconclusive: {'; '.join(result.all_notes)}"
+        return ""
+    return tally.verdict()[1]
 
 
 def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
