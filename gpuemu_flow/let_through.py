@@ -96,7 +96,7 @@ def user_cache_of(environ: "Mapping[str, str]") -> str:
 
 
 def named(environ: "Mapping[str, str]", names: "Iterable[str]") -> dict[str, str]:
-    """Return the variables of an environment that the names of a configuration cover."""
+    """Return those variables of an environment that match a name in the configuration."""
     known = tuple(names)
     if not known:
         return {}

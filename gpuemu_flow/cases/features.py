@@ -171,7 +171,10 @@ def _trigger(failing: Facts, passing: Facts) -> TriggeringFeature | None:
 
 
 def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
-    """For each pair that is stricter than its members, count the passing cases that meet both."""
+    """Count the passing cases that meet both conditions of a pair, for each pair that may help.
+
+    Such a pair is met by fewer passing cases than each of its conditions.
+    """
     ranked = sorted(holders, key=lambda c: (len(holders[c]), _rank((c,))))
     pairs: dict[Conditions, int] = {}
     for place, first in enumerate(ranked[:MOST_PAIRED]):

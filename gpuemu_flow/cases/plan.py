@@ -207,7 +207,10 @@ def companion_strategy(strategies: tuple[str, ...]) -> str:
 def _shaped(
     schema: OpSchema, seed: int, strategies: tuple[str, ...], layouts: tuple[str, ...]
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Yield combinations with their sizes, the designed ones smallest first inside each block."""
+    """Yield combinations with their sizes.
+
+    The first `DESIGNED` ones are sorted by size within each `BLOCK` of them, smallest first.
+    """
     shapes = ShapePlanner(schema)
     targets = _targets(schema)
     flat = tuple(name for name in layouts if name not in LEAST_RANKS) or layouts

@@ -266,7 +266,7 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
 
 
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
-    """Put 2 to a random power in [low, end) at a random place of about every second tensor."""
+    """In about every second tensor, set one random element to 2**k, with k from [low, end)."""
     rngs = rows.rngs.derive("beyond root")
     coins, places = rngs.gen_range(0, 2), rngs.gen_range(0, rows.count)
     powers = rngs.gen_range(low, end)

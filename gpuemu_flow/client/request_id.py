@@ -1,4 +1,4 @@
-"""Ids of long requests, with which clients query the progress or cancel."""
+"""Ids of long requests, which clients use to query a request's progress or to cancel it."""
 
 from __future__ import annotations
 

@@ -136,9 +136,9 @@ class OpConfig:
         are the default ones.
     fuzz_iterations : int
     tolerance : str
-        Mode for dtypes that `tolerances` does not contain: ``auto``, or ``table`` for the
-        documented defaults. ``explicit`` also means these defaults, in an op for which the file
-        sets some tolerances.
+        Mode for dtypes that `tolerances` does not contain: ``auto``, ``table`` or
+        ``explicit``. The last two both use the documented defaults; it is ``explicit`` if the
+        configuration sets tolerances for some dtypes but no mode.
     tolerances : mapping of str to Tolerance
         Explicit tolerances by dtype; those of the op take precedence over those of
         ``[validation]``.

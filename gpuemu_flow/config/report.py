@@ -76,12 +76,13 @@ class Reporter:
     problems : list of Problem
         Problems in the order found: at most `MAX_PROBLEMS` errors, and as many warnings.
     aliases : dict
-        Maps the path of a key under its main name to its path in the file.
+        Maps the path of a key, spelled by the key's main name, to its path in the file.
     origins : dict
         Maps the path of an op to the path of its template and the template's values for this op.
         Empty if there are no templates. See `foreach`.
     elsewhere : mapping
-        Maps the name of each key that decides verdicts to the tables that it belongs to.
+        Maps a key's name to the tables that it belongs to, for keys that decide verdicts or the
+        sandbox.
     """
 
     file: str

@@ -84,8 +84,9 @@ def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 def wire_seed(record: FailureRecord) -> int:
     """Return the seed that names a failure on the wire.
 
-    A shrunk case has the same seed as its original. The shrunk one gets a seed made from its id
-    instead, so that clients can request either.
+    The record of a shrunk case has the same seed as its original's record. On the wire, a shrunk
+    case is therefore named by a number made from its record's id, so that clients can request
+    either.
     """
     return record.seed if record.minimized_from is None else int(record.id[:ID_LENGTH], 16)
 

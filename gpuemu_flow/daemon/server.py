@@ -1,6 +1,7 @@
 """Receive requests, have thread pools process them, and send the answers.
 
-One thread only receives and answers pings, so that a ping never waits for work. A context, in the
+One thread receives all messages and answers pings itself. It does no long work, so that a ping
+never waits for any. A context, in the
 sense of nng, holds one request until it is answered. Receiving on it again drops the request.
 """
 

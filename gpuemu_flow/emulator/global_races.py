@@ -133,7 +133,7 @@ class GlobalRaces:
         strong: bool,
         same: Callable[[], Array] | None = None,
     ) -> bool:
-        """Record one access; report it where it is not ordered with one of another block.
+        """Record one access; report a race with an access by another block that is not ordered.
 
         Parameters
         ----------

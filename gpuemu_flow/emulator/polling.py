@@ -147,7 +147,11 @@ class _Flow:
         return reach
 
     def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
-        """Add a step's results to the dependent registers, if the step depends on the value."""
+        """Extend the dependent registers by those that a step writes, if the step depends on them.
+
+        A step depends on them if it reads one of them, or loads from memory that may hold the value
+        of one.
+        """
         base, space = step.opcode.base, step.opcode.space
         defined, used = passes
         if base == "ld" and reach.hidden and space in _HIDDEN:

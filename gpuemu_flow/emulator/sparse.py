@@ -81,7 +81,7 @@ class SparseForm:
 
 
 def _row_words(metadata: Array, form: SparseForm) -> Array:
-    """Return the metadata (…, 16, chunks) of each row from those of the lanes."""
+    """Arrange the metadata of lanes by row; the result has the shape (…, 16, chunks)."""
     row = np.arange(_ROWS)[:, None]
     chunk = np.arange(form.chunks)[None, :]
     place = form.selector * form.chunks + chunk

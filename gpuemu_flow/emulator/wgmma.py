@@ -94,7 +94,7 @@ def element_offsets(outer: Array, k: Array, size: int, descriptor: Array, *, by_
 
 
 class WarpGroups(Stack):
-    """``wgmma`` of one batch."""
+    """The executor of the ``wgmma`` instructions of one batch of blocks."""
 
     def _by_group(self, x: Array) -> Array:
         return np.ascontiguousarray(self.spread(x)).reshape(self.count, -1, WARPGROUP)

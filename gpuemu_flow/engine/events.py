@@ -30,7 +30,10 @@ class Listener:
         """Handle the start: `total` tasks are selected, and `todo` of them may have to run."""
 
     def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Handle the expected durations in seconds, before tasks start to run `jobs` at a time."""
+        """Handle the tasks' expected durations in seconds; called before any task starts.
+
+        At most `jobs` tasks run at a time.
+        """
 
     def on_task(self, event: TaskEvent) -> None:
         """Handle a change of a task's status."""

@@ -140,7 +140,7 @@ class _World:
         return made
 
     def _space(self, names: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a module's globals that all functions of the module share."""
+        """Return the copy of a module's globals, which the shadows of all its functions share."""
         made = self._modules.get(id(names))
         if made is None:
             made = self._modules[id(names)] = ModuleType(str(names.get("__name__", "shadow")))

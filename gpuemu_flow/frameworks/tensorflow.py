@@ -65,7 +65,10 @@ class TensorFlowAdapter(FrameworkAdapter):
         return str(tensor.dtype.name)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor is a variable, which tapes watch by themselves."""
+        """Tell whether a tensor is a variable, or convert it; see `FrameworkAdapter.requires_grad`.
+
+        Tapes watch variables without being told to.
+        """
         tf = self.module
         if requires is None:
             return isinstance(tensor, tf.Variable)

@@ -162,8 +162,8 @@ class TritonOp:
         reference : callable, or array
             A function of numpy arrays, with floats in float64; or the expected output itself.
         atol, rtol : float, optional
-            Replace the tolerance measured on a callable reference or, without one, the documented
-            one of the output's dtype.
+            Used in place of the default tolerance, which is measured on the reference if that can
+            be called, and is else the documented tolerance of the output's dtype.
         precision : str
             Values that the kernel may round, see ``docs/oracle.md``: ``tensor-core``,
             ``float32`` or ``input``.

@@ -59,7 +59,10 @@ def _fixed(root: Path, pattern: str) -> Path:
 
 
 def _behind_links(top: Path) -> Iterator[Path]:
-    """Yield all paths behind links to folders below `top`, but not behind a link to around it."""
+    """Yield all paths behind those links below `top` that lead to folders.
+
+    A link to a folder that contains the link is not followed, which would never end.
+    """
     pending: list[tuple[Path, bool, tuple[str, ...]]] = [(top, False, (os.path.realpath(top),))]
     while pending:
         start, is_behind, above = pending.pop()

@@ -1,8 +1,9 @@
 """Call the user's functions that compare an output, only in the reference's process.
 
 Such a function gets ``(actual, expected, inputs, tolerance)`` and returns its failures, as a list
-of texts or of ``{"message": ..., "index": [...]}``. It may also return a mapping with ``failures``
-and the number of elements that it ``compared``. None means that nothing was compared.
+of texts or of ``{"message": ..., "index": [...]}``. It may also return a mapping with
+``failures`` and, optionally, ``compared``, the number of elements that were compared. None
+means that nothing was compared.
 """
 
 from __future__ import annotations

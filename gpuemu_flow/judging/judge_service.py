@@ -113,7 +113,10 @@ class JudgeService:
         return _to_json(context.own.write(outputs))
 
     def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Make or receive the inputs, and return their positions if other processes need them."""
+        """Make the inputs, or copy those received.
+
+        If another process needs them, write them to shared memory, and return the positions.
+        """
         cases = [Case.from_json(case) for case in payload["cases"]]
         widens = self._widens and bool(payload["widens"])
         peer = context.peer if payload["give"] else None
@@ -335,7 +338,13 @@ def _cached(item: _Item) -> Arrays:
 
 
 def _in_order(outputs: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return outputs by name in C order, as in blobs; TypeError for an unknown dtype."""
+    """Return outputs sorted by name, each array in C order, as blobs hold them.
+
+    Raises
+    ------
+    TypeError
+        An output has an unknown dtype.
+    """
     for array in outputs.values():
         element_type(array)
     return {name: np.asarray(outputs[name], order="C") for name in sorted(outputs)}

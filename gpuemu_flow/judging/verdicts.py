@@ -45,7 +45,8 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
 def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
     """Return the verdict if a program has no outputs.
 
-    The reference's error takes precedence, except if only the op was run.
+    The reference's error takes precedence over the op's, unless it only says that the reference was
+    not run.
 
     Returns
     -------

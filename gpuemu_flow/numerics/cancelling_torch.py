@@ -1,4 +1,4 @@
-"""PyTorch's operators, backward passes included, with the terms of their sums moved.
+"""PyTorch's operators, backward passes included, with the terms of their sums perturbed.
 
 As `cancelling`, for references whose arithmetic numpy does not see.
 """
@@ -22,7 +22,7 @@ _SUMS = frozenset(
         "addmv", "var", "_log_softmax_backward_data",
     )
 )  # fmt: skip
-"""Operators that add; their first operand is moved by itself."""
+"""Operators that add; only their first operand is perturbed."""
 
 _PRODUCTS = frozenset(("mm", "bmm", "mv", "dot"))
 """Operators that add the products of operands, which may not have been rounded."""
@@ -96,7 +96,13 @@ class _Moving:
         return result
 
     def _again(self, func: Any, name: str, args: Any, kwargs: Any, *, before: bool) -> Any:
-        """Return the operator's result with its first operand moved; None if it adds nothing."""
+        """Compute an operator again with its first operand perturbed.
+
+        Returns
+        -------
+        torch.Tensor or None
+            None if the operator is no sum, or one whose operands were not all rounded before.
+        """
         if name == "_softmax_backward_data" and before:
             sent, weights, dim = args[:3]
             inner = (sent * weights).sum(dim, keepdim=True)
@@ -120,7 +126,7 @@ class _Moving:
         return moved
 
     def _move(self, tensor: Any, chosen: Any) -> None:
-        """Move elements by about a rounding, in place, equal ones alike."""
+        """Change elements by about a rounding error, in place; equal elements stay equal."""
         values = tensor.detach().numpy()
         shares = shares_by_value(values.astype(np.float64), self._rng.gen_u64())
         shares = (shares + np.copysign(1.0, shares)) / 2.0

@@ -319,7 +319,13 @@ def is_close(right: float, wrong: float) -> bool:
 
 
 def is_zero(right: float, wrong: float) -> bool:
-    """Tell whether zero may be the border between the nearest right and wrong values."""
+    """Tell whether right and wrong values may be separated by zero.
+
+    Parameters
+    ----------
+    right, wrong : float
+        The right and the wrong value that are nearest to each other.
+    """
     if wrong == 0.0 or right * wrong <= 0.0:
         return max(abs(right), abs(wrong)) <= NEAR_ZERO
     return abs(right) <= abs(wrong) <= TINY

@@ -32,7 +32,10 @@ class _BesideConstants(Single):
 
 
 class _Constant(Single):
-    """An array that depends on no input; numpy moves each float32 result that may be rounded.
+    """An array that depends on no input.
+
+    Where a numpy function computes float32 values from it and may round them, these values are
+    changed by up to `unit`.
 
     Attributes
     ----------

@@ -152,7 +152,7 @@ class OutputContract:
 
     @property
     def in_place(self) -> bool:
-        """Tell whether elements that count are compared with expected ones at the same indices."""
+        """Tell whether each judged element is compared with the expected one at the same index."""
         return not (self.ties or self.order or self.up_to or self.apart)
 
     @property

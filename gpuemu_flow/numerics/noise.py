@@ -215,7 +215,7 @@ def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[An
     -----
     This is `noisy` for references whose outputs are float64. It recognises a rounding by repeating
     the operation on numpy's long doubles. Where these are no wider than float64, as on ARM, only
-    matrix products are moved.
+    matrix products are perturbed.
     """
     return wrapped64(inputs, Noisy64, rng=rng, unit=unit)
 

@@ -1,8 +1,9 @@
 """Relations between wrong outputs and the reference's, as formulas that can be tested on any case.
 
 A relation predicts the wrong output of every case. It counts as found if, in every case that was
-looked at, it explains nine tenths of the error of nearly all wrong elements. A mere likeness (a
-repeat, where neighbours hardly differ) does not count.
+looked at, it explains nine tenths of the error of nearly all wrong elements. A formula that
+is only roughly right does not count: ``repeated``, say, roughly fits any output whose neighbours
+hardly differ.
 
 ==================  ==============================================================================
 kind                actual is

@@ -45,7 +45,10 @@ class Places:
 
     @property
     def prefix(self) -> str:
-        """Return the path from `into` to `root`, with a ``/`` at its end; empty for copies."""
+        """Return the path from `into` to `root`, ending in ``/``.
+
+        It is empty if the two are the same folder, or the files are copied.
+        """
         if not self.in_place:
             return ""
         below = self.root.resolve().relative_to(self.into.resolve()).as_posix()

@@ -50,7 +50,8 @@ class CheckedInputs:
     values : mapping of str to ndarray or None
         None to make the values from the case's seed.
     dtype : str
-        Dtype of the float values that are converted; used only if `case` is None.
+        Dtype of the float values before their conversion to `input_dtype`; used only if `case`
+        is None.
     input_dtype : str or None
         Dtype to which float values are converted; None leaves them as they are.
     decoy_values : mapping of str to ndarray or None

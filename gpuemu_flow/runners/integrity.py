@@ -70,7 +70,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Whole:
-    """All that seals remember of the modules that are loaded at one moment."""
+    """Everything that a `Seal` remembers about the modules that are loaded at one moment."""
 
     names: tuple[_Names, ...]
     values: tuple[Any, ...]

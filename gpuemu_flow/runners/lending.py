@@ -165,7 +165,11 @@ class Output(io.TextIOWrapper):
         return True
 
     def write(self, text: str, /) -> int:
-        """Write text after the document that is held; ignore white space after that document."""
+        """Write text; if a document is held back, write the document first.
+
+        White space alone is dropped while a document is held back. A document that was just made by
+        ``json.dumps`` is held back in place of being written.
+        """
         if current is not None and current.dumped is not None and text is current.dumped.text:
             if self.hold(current.dumped):
                 return len(text)

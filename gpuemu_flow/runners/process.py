@@ -271,7 +271,7 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process and its group now: the server does so when the lifeline closes."""
+        """Kill the process and its group now; closing the lifeline makes the server do so."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""The letters by which records of used files and variables begin; see `sightings`."""
+"""The first letters of records of used files and variables; see `sightings`."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _dot_sizes() -> Callable[..., Any] | None:
 class Interpreter:
     """Runs host functions of Triton kernels on the CPU.
 
-    Inside `running`, kernels are the objects that they are on a machine with a GPU, so that
+    Inside `running`, each kernel is an object of the same type as on a machine with a GPU, so that
     wrappers find the attributes that they expect. Only a launch or a call is interpreted.
 
     Raises

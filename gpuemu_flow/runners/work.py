@@ -244,7 +244,7 @@ class CallInMemory:
 
 @dataclass(frozen=True)
 class CallResult:
-    """The result of one of several calls: the positions of its outputs, and its `Outcome`."""
+    """The result of one of several calls, with its outputs' positions in shared memory."""
 
     slots: Mapping[str, Slot]
     violations: tuple[Failure, ...]

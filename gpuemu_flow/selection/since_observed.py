@@ -63,7 +63,7 @@ class Change:
         return found
 
     def tasks(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks that have a touched observed input.
+        """Return the tasks of which an observed input is affected by this change.
 
         Parameters
         ----------

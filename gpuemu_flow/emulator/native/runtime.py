@@ -1,4 +1,7 @@
-"""C that runs the threads of blocks in groups by segment, lowest first, like `BlockMachine`."""
+"""C code that runs the threads of a block as `BlockMachine` does.
+
+Threads at the same segment form a group. The group at the lowest segment usually runs next.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _ANSWERS = {
 
 
 class _Nothing(contextlib.AbstractContextManager[None]):
-    """A device or a stream that does nothing, as a context manager or an object."""
+    """A stand-in for a device, a stream or an event: entering it and calling it do nothing."""
 
     cuda_stream = 0
 

@@ -108,8 +108,8 @@ class Ready:
     ruleset : Ruleset or None
         None if the system has no Landlock.
     folders : mapping of str to str
-        Maps the environment variables from which frameworks take the folder for compiled code to
-        these folders.
+        For each environment variable that tells a framework where to keep compiled code: the
+        folder.
     """
 
     ruleset: landlock.Ruleset | None
