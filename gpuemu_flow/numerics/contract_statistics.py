@@ -69,7 +69,7 @@ def tested(name: str, values: Array, means: Array, statistics: Statistics) -> Te
     if broken:
         return Tested(count, (f"{broken} of {count} elements of {name!r} are NaN or infinite",))
     lags = _lags(values.size)
-    tests = 1 + by_element + (statistics.std is not None) + (statistics.zeros is not None)
+    tests = 1 + 2 * by_element + (statistics.std is not None) + (statistics.zeros is not None)
     tests += values.ndim + len(lags)
     at_least = math.log(2.0 * tests / statistics.false_alarms)  # -log of each test's share
     failures = []
@@ -92,6 +92,13 @@ def tested(name: str, values: Array, means: Array, statistics: Statistics) -> Te
                     f"the elements of {name!r} are {share:.4g} times their means on average"
                 )
             residual = residual / size
+            parts = (residual[telling], (rounding / np.abs(size))[telling], np.abs(wanted[telling]))
+            slope = _slope(*parts, at_least)
+            if not failures and slope is not None:
+                failures.append(
+                    f"the elements of {name!r} do not follow their means: the slope over these is"
+                    f" {slope:.4g}, not 1"
+                )
         if statistics.std is not None:
             excess = np.where(telling, (drawn - wanted) ** 2 - statistics.std**2, 0.0)
             slack = 4.0 * eps * np.where(telling, (drawn - wanted) ** 2, 0.0)
@@ -147,6 +154,35 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
         total -= float((slack / largest).sum())
     squares = float(np.square(scaled).sum())
     return total <= 0.0 or total * total <= 2.0 * at_least * squares
+
+
+def _slope(relative: Wide, rounding: Wide, sizes: Wide, at_least: float) -> float | None:
+    """Test that elements grow with their means, as those of other places would not.
+
+    Where an element's mean is small, so is the weight of its relative deviation: values that have
+    nothing to do with these means would have deviations of any size there. The weights of three
+    quarters are equal, so that no few elements decide.
+
+    Parameters
+    ----------
+    relative : ndarray
+        Deviations from the means, relative to these.
+    rounding : ndarray
+        Largest errors of `relative` by rounding.
+    sizes : ndarray
+        Magnitudes of the means.
+    at_least : float
+        As for `_is_centred`.
+
+    Returns
+    -------
+    float or None
+        The slope of the elements over their means; None if 1 is compatible with them.
+    """
+    weights = np.minimum(1.0, sizes / np.quantile(sizes, 0.25)) ** 2
+    if _is_centred(relative * weights, rounding * weights, at_least):
+        return None
+    return 1.0 + float((relative * weights).sum() / weights.sum())
 
 
 def _neighbours(residual: Wide, axis: int) -> Wide:

@@ -223,6 +223,18 @@ def test_draws_that_every_tile_repeats_are_found(lag: int) -> None:
     assert f"{lag} apart" in failure
 
 
+def test_draws_about_the_means_of_other_elements_are_found() -> None:
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(64, 96))
+    kept = rng.random(x.shape) >= 0.25
+    told = Statistics("x", zeros=float(1 - kept.mean()), false_alarms=1e-6)
+    y = np.where(kept, x / kept.mean(), 0)
+    assert not judge_random("y", y, x, told).failures
+    for wrong in (np.roll(y, 4, 0), y[:, ::-1], rng.permutation(y, axis=1)):
+        (failure,) = judge_random("y", wrong, x, told).failures
+        assert "do not follow" in failure
+
+
 def test_too_few_elements_say_nothing() -> None:
     found = judge_random("y", np.ones(50), np.zeros(50), Statistics(0.0, samples=100))
     assert (found.count, found.failures) == (0, ()) and "100" in found.note

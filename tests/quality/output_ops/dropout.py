@@ -42,3 +42,15 @@ def bug_last_row_kept(x):
     y = right_vectors(x)
     y[48:] = x[48:]
     return y
+
+
+def bug_reads_the_next_row(x):
+    return right_vectors(np.roll(x, -1, 0))
+
+
+def bug_reads_transposed(x):
+    return right_vectors(np.ascontiguousarray(x.T).reshape(x.shape))
+
+
+def bug_never_reads(x):
+    return right_vectors(np.random.standard_normal(x.shape).astype(x.dtype))
