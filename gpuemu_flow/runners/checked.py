@@ -3,7 +3,7 @@
 The inputs are in memory that a worker shares with the coordinator. The coordinator keeps copies
 that the worker cannot reach. From the shared memory and the outputs, it detects changes to the
 inputs and to the memory around them, differences between identical calls, and elements that nobody
-wrote. It trusts no other statement of the op's process.
+wrote. For these checks, it trusts no statement of the op's process.
 """
 
 from __future__ import annotations

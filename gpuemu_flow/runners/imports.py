@@ -163,7 +163,7 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """Return a program's callable; if `loads` is set, a loader makes it from that file.
+    """Return the function that a program runs; if `loads` is set, call the loader to get it.
 
     Raises
     ------

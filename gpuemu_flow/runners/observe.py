@@ -230,16 +230,16 @@ class Observer:
                 self._note_file(name, b"e")
 
     def _on_event(self, path: Any, *_: object) -> None:
-        """Record the path of another call that fails where there is no file."""
+        """Record that the program reads a file's extended attributes, or tries to."""
         if not isinstance(path, int):
             name = absolute(path)
             if not is_system(name) and not _is_ours(sys._getframe(2)):
                 self._note_file(name, b"e")
 
     def _on_event_with_folder(self, path: Any, *rest: Any) -> None:
-        """Record the path of a call that changes the mode, owner or times of what is there.
+        """Record the path of a call that changes the mode, owner or times of a file or folder.
 
-        The content does not count: such a call would make it look as if it were written to.
+        Only the existence of the path is recorded, not a use of the file's content.
         """
         frame = sys._getframe(2)
         if isinstance(path, int) or frame.f_code.co_name == "touch":  # makes what is missing

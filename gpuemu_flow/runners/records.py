@@ -6,8 +6,9 @@ READ, LOOKED, FOLDER, MISSED, LISTED, MODULES, SIZED = b"refmlnz"
 """First bytes of records of the program's inputs.
 
 READ is a file, LOOKED is a file that was found but not opened, FOLDER is a folder that was found,
-and MISSED is a path that did not exist. The others are listed folders: LISTED for the names and
-types of the entries, MODULES for the modules among them, SIZED also for their sizes.
+and MISSED is a path that did not exist. The others are folders that were listed. LISTED revealed
+the names and types of all entries, MODULES only the modules among the entries, and SIZED the sizes
+and modes of all entries as well.
 """
 WRITTEN, CREATED, TOUCHED, REMOVED, MADE, MOVED, LINKED = b"wctxdak"
 """First bytes of records of the program's own changes.

@@ -186,7 +186,7 @@ class Tracer:
         return False
 
     def _open_folder(self, path: bytes) -> None:
-        """Tell whether the worker opens a folder for a listing that Python announced."""
+        """Record whether the worker opens a folder for a listing that Python announced."""
         announced, self._announced = self._announced, b""
         self._listed = announced if os.path.realpath(path) == announced else b""
 
