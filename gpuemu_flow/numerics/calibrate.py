@@ -34,7 +34,7 @@ class MeasuredErrors:
     max_abs : float
         Largest ``|actual - expected|`` over the elements that are finite on both sides.
     relative : mapping of int to float
-        Largest ``|actual - expected| / |expected|`` for each exponent e, of the elements with
+        For each exponent e, the largest ``|actual - expected| / |expected|`` over the elements with
         ``2**e <= |expected| < 2**(e + 1)``.
     at_zero : float
         Largest ``|actual|`` where the expected value is 0.

@@ -87,7 +87,7 @@ def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict
 
 
 def promoted(names: Sequence[str]) -> str | None:
-    """Return the dtype to which PyTorch would promote the given ones; None if none is known.
+    """Return the dtype to which PyTorch would promote the given dtypes; None if none is known.
 
     If any is a float, integers do not count: the result is the widest float, or float32 for two
     different floats of that width. Integers and booleans follow numpy's rules, by which int64 and

@@ -1,7 +1,7 @@
 """Random outputs: tests of the distribution that their elements are drawn from.
 
 Each case is tested by itself, on all of its elements. The rate of false alarms that the contract
-states is divided among the tests, and each uses a bound that holds for few elements as well as for
+states is divided among the tests. Each test uses a bound that holds for few elements as well as for
 many: no test assumes that a sum is normally distributed.
 """
 

@@ -116,7 +116,7 @@ def _what_is_wanted(expected: Float64Array, kind: str) -> str:
 
 
 def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Find one value for all, or zeros in place of the smallest values."""
+    """Find one value or magnitude in all failing elements, or 0 where subnormals are expected."""
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(expected) == 0.0:
         return
@@ -279,7 +279,7 @@ def _sign(points: Points) -> Finding | None:
 
 
 def _narrower(evidence: Evidence, points: Points) -> Finding | None:
-    """Find a narrower float format that holds nearly all actual values, but not the expected."""
+    """Find a narrower float format that holds nearly all actual, but not the expected, values."""
     if evidence.fmt is None or len(points) < FEW:
         return None
     for name in ("float8_e5m2", "bfloat16", "float16", "float32"):
