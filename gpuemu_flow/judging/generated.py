@@ -100,7 +100,7 @@ def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
 
 
 class _GeneratorCaller:
-    """Calls one of the user's functions for many inputs; a lost worker costs only one of them."""
+    """Calls one of the user's functions for many inputs; a lost worker fails only one input."""
 
     def __init__(
         self,

@@ -168,7 +168,7 @@ def _fault(slug: str, message: str) -> OpError:
 def _called(
     function: Callable[..., Any], call: GeneratorCall, names: tuple[str, ...]
 ) -> np.ndarray:
-    """Return a copy of the function's result; OpError ``generate-result`` if it is no array."""
+    """Return a copy of the function's result, or raise OpError ``generate-result`` if no array."""
     given = call.arguments()
     returned = function(**{name: given[name] for name in names})
     try:

@@ -67,7 +67,7 @@ class JudgeService:
     Parameters
     ----------
     setup : mapping
-        See `judge_requests.Setup`. Facts that `facts` contains are not determined again.
+        See `judge_requests.Setup`. The facts in its `facts` are not determined again.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:

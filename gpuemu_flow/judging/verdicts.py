@@ -87,7 +87,7 @@ def with_violations(result: CheckResult, violations: Sequence[Failure]) -> Check
 
 
 def with_printed(result: CheckResult, printed: str) -> CheckResult:
-    """Add what a kernel printed to the result of a case that did not pass."""
+    """Add the text that a kernel printed to the result of a case that did not pass."""
     if not printed or result.verdict is Verdict.PASSED:
         return result
     return replace(result, printed=printed)
