@@ -104,8 +104,7 @@ class WorkerClient:
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        Record, kept by the caller, of the cases for which a service in the worker was last
-        prepared.
+        The caller's record of the cases for which a service in the worker was last prepared.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class Conduct:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Let this thread use any file inside the context, for our own code; see `Guard`."""
+        """Inside the context, let this thread use any file, as only our own code runs there."""
         if self._guard is None:
             yield
         else:

@@ -56,7 +56,7 @@ class _FreshLoader(machinery.SourceFileLoader):
     """Loads workspace modules from their source, never from bytecode.
 
     Python considers a bytecode file current if it records the source's size and modification time,
-    in whole seconds. After an edit that keeps both, the old code would run under the new key.
+    in whole seconds. After an edit that changes neither, the old code would run under the new key.
     """
 
     def get_code(self, fullname: str) -> types.CodeType:

@@ -32,7 +32,10 @@ class JaxGradients:
         self._leaves: dict[str, Any] = {}
 
     def argument(self, name: str, value: Any) -> Any:
-        """Convert an argument to JAX arrays; replace those whose gradient is wanted by `_Leaf`."""
+        """Convert an argument to JAX arrays.
+
+        An array whose gradient is wanted is kept here, and replaced by a `_Leaf`.
+        """
         if isinstance(value, list):
             return [self.argument(name, member) for member in value]
         if not isinstance(value, np.ndarray):

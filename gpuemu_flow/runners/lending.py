@@ -122,7 +122,7 @@ current: ScriptCall | None = None
 
 
 def begin(exchange: ScriptCall | None) -> None:
-    """Set the script's call that is being executed; None after the call."""
+    """Set the call of a script that is in progress; None after the call."""
     global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
     current = exchange
 

@@ -359,7 +359,7 @@ class Pool:
         Parameters
         ----------
         program : Program
-            Loaded in a new worker when the function first asks for it.
+            Loaded in a new worker when the function first needs it.
         target : str
             ``gpuemu_flow.module:function``; called as ``function(payload, evaluator)``.
         payload : JSON

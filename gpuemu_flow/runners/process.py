@@ -334,7 +334,7 @@ class ServerStart:
     def of(cls, program: Program) -> ServerStart:
         """Return the settings for a program.
 
-        If the server imports a framework, they include all of the program's variables.
+        If the server imports a framework, the settings include all of the program's variables.
         """
         plain = cls.plain(program)
         framework = framework_of(program)

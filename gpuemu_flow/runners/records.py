@@ -7,8 +7,8 @@ READ, LOOKED, FOLDER, MISSED, LISTED, MODULES, SIZED = b"refmlnz"
 
 READ is a file, LOOKED is a file that was found but not opened, FOLDER is a folder that was found,
 and MISSED is a path that did not exist. The others are folders that were listed. LISTED revealed
-the names and types of all entries, MODULES only the modules among the entries, and SIZED the sizes
-and modes of all entries as well.
+the names and types of all entries, MODULES only the modules among the entries. SIZED also revealed
+the sizes and modes of all entries.
 """
 WRITTEN, CREATED, TOUCHED, REMOVED, MADE, MOVED, LINKED = b"wctxdak"
 """First bytes of records of the program's own changes.

@@ -32,7 +32,7 @@ class _Asked:
     """The last import finder, which tests whether the files of modules exist, but finds nothing.
 
     The coordinator observes these tests, and so learns which files were missing. The import system
-    itself lists a folder of installed packages once, and then tests no name that is missing there.
+    itself lists a folder of installed packages once, and never looks for names that are not there.
     """
 
     @staticmethod

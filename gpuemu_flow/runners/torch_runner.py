@@ -229,9 +229,9 @@ class TorchRunner(GradientRunner):
     ) -> None:
         """Call the program with other values before the backward pass of the call that is judged.
 
-        A model may use a layer twice before its backward pass. Values that the judged forward pass
-        stored in a wrong place, not in its own context, are then overwritten. A program that fails
-        on the other values is not blamed for it.
+        A model may use a layer twice before its backward pass. The second forward pass then
+        overwrites values that the first did not store in its own context. A program that fails on
+        the other values is not blamed for it.
         """
         torch = self._host.torch
 

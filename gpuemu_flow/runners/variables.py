@@ -182,7 +182,7 @@ def _reader(depth: int) -> str:
 def watch(
     tell: Callable[[str], None], tell_asked: Callable[[str], None], own: Iterable[str]
 ) -> None:
-    """Report each name that is read from now on, once; `ALL_VARIABLES` stands for an iteration.
+    """Report each variable that is read from now on, once; an iteration counts as `ALL_VARIABLES`.
 
     Parameters
     ----------

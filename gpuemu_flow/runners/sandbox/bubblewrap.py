@@ -43,7 +43,7 @@ _REASON_CHARACTERS = 200
 
 @cache
 def program() -> str:
-    """Return bubblewrap's path; empty if it is missing, or if not only root can change it."""
+    """Return bubblewrap's path; empty if it is missing, or if users besides root can change it."""
     for folder in _FOLDERS:
         path = f"{folder}/{_NAME}"
         try:

@@ -109,7 +109,7 @@ def lacks(level: str) -> tuple[str, ...]:
 
 
 def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
-    """Name the parts that a level lacks but its mode demands, ``strict`` or else ``require``."""
+    """Name the parts that a level lacks, but the mode ``strict`` or ``require`` demands."""
     found = lacks(level)
     return (*found, _BWRAP) if strict and not has_bwrap(level) else found
 
