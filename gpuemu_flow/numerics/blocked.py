@@ -1,8 +1,8 @@
-"""Compare one output with its expected values in blocks of elements, most by a quick proof.
+"""Compare one output with its expected values in blocks; most blocks need only a quick proof.
 
-For each block, a handful of vector operations first tries to prove that all elements pass, in the
-narrowest arithmetic that can show it. They pass, and none is NaN or Inf, if the largest error is
-finite and the largest ratio of error to tolerance stays below 1 by more than these operations
+For each block of elements, a handful of vector operations first tries to prove that all pass, in
+the narrowest arithmetic that can show it. They pass, and none is NaN or Inf, if the largest error
+is finite and the largest ratio of error to tolerance stays below 1 by more than these operations
 round. Only blocks without such a proof are judged element by element in float64.
 """
 
@@ -78,7 +78,8 @@ class Prover:
     atol, rtol : float
         Finite and not negative; `provable` tells whether they suit the arithmetic.
     work : numpy dtype
-        The dtype of the arithmetic, float32 or float64. It must hold both sides exactly.
+        The dtype of the arithmetic, float32 or float64. It must hold the actual and the expected
+        values exactly.
 
     Attributes
     ----------

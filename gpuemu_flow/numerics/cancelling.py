@@ -34,7 +34,7 @@ _KEPT = 2**24
 class Operands:
     """The operands of sums in the evaluations so far, in the order in which they were met.
 
-    The first evaluation is one without noise.
+    There is no noise in the first evaluation.
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class _Moving:
         self._unit = unit
         self._operands = operands
         self._rounded: dict[int, Any] = {}
-        """Rounded tensors by the address of their memory; kept, so that no other tensor gets it."""
+        """Rounded tensors by address. They are kept, so that no other tensor gets the address."""
 
     def dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         given = self._tensors((args, kwargs))

@@ -36,7 +36,7 @@ class Policy:
         ``match``: NaN where the expected value is NaN, Inf where it is the same Inf, nowhere else.
         ``strict``: the same, and no NaN (Inf) at all unless the case itself feeds NaN or Inf.
         ``ignore``: elements whose expected value is NaN (Inf) are not judged. In a case that feeds
-        NaN or Inf, those whose actual value is NaN (Inf) are not judged either.
+        NaN or Inf, elements whose actual value is NaN (Inf) are not judged either.
     invariants : tuple of str
         Names from `types.INVARIANTS`, checked on every output.
     shape_preserved_input : str or None

@@ -18,10 +18,10 @@ from gpuemu_flow.numerics.ulp import Float64Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 STRAY = 0.005
-"""Share of the wrong elements that may lie outside of a claim, since rounding makes some wrong."""
+"""Share of the wrong elements that a claim may miss, since rounding makes some elements wrong."""
 
 DENSE = 0.3
-"""Share of the elements inside a claim that must be wrong; other operands may hide the rest."""
+"""Share of the elements inside a claim that must be wrong; other operands may hide other errors."""
 
 DENSE_ROWS = 0.8
 """`DENSE` for rows: a row with one wrong element is wrong, so that few errors are hidden."""
@@ -99,7 +99,7 @@ class Claim:
         return self.feature, self.kind, exact, self.also.about if self.also else None
 
     def inside(self, seen: LabelledUnits) -> tuple[BoolArray, BoolArray]:
-        """Mark the units that the claim calls wrong, and the free ones, on which it is silent."""
+        """Mark the units that the claim calls wrong, and the free units, on which it is silent."""
         values = seen.values[self.feature]
         with np.errstate(invalid="ignore"):
             inside, free = _inside(self, values, seen.sizes.get(self.feature, 0))
@@ -171,7 +171,7 @@ def _nearest(claim: Claim, values: Float64Array, near: BoolArray) -> BoolArray:
 
 @dataclass(frozen=True)
 class _Pool:
-    """One feature's values for all wrong units seen and for all right ones."""
+    """One feature's values for all wrong units, and for all right units, that were seen."""
 
     wrong: Float64Array
     right: Float64Array

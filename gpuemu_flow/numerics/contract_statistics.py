@@ -167,7 +167,7 @@ def _is_repeated(products: Wide, at_least: float) -> bool:
     """Tell whether products are positive more often than those of independent terms.
 
     Products of repeated draws are positive. A negative sum proves nothing: where few terms are
-    large, as in a mask that is nearly always 0, the large ones may not be paired with each other.
+    large, as in a mask that is nearly always 0, the large terms may not be paired with each other.
     """
     return float(products.sum()) > 0.0 and not _is_centred(products, None, at_least)
 

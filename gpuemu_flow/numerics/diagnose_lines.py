@@ -55,7 +55,7 @@ def line_relations(evidence: Evidence) -> list[Finding]:
 
 @dataclass(frozen=True)
 class _Lines:
-    """A grid of some rows or columns, and the indices of those with enough wrong elements."""
+    """A grid of some rows or columns, and the indices of the lines with enough wrong elements."""
 
     name: str
     points: Points

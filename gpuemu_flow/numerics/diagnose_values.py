@@ -49,7 +49,7 @@ SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
 
 
 def values(evidence: Evidence) -> list[Finding]:
-    """Describe the values of the failing elements that are finite on both sides."""
+    """Describe the failing elements whose actual and expected values are finite."""
     points = evidence.finite
     if not len(points):
         return []
@@ -60,7 +60,7 @@ def values(evidence: Evidence) -> list[Finding]:
 
 
 def special_values(evidence: Evidence) -> Iterator[Finding]:
-    """Find NaN and Inf on one side only."""
+    """Find elements where an actual or expected NaN or Inf does not match the other value."""
     points = evidence.failing
     actual, expected = points.actual, points.expected
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)

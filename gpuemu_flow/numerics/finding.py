@@ -144,7 +144,7 @@ class Evidence:
 
     @cached_property
     def finite(self) -> Points:
-        """Return the failing elements that are finite on both sides."""
+        """Return the failing elements whose actual and expected values are finite."""
         points = self.failing
         return points.where(np.isfinite(points.actual) & np.isfinite(points.expected))
 

@@ -96,9 +96,9 @@ class Rules:
     special_inputs : bool
         True if the case feeds NaN or Inf.
     clip : FloatLimits or None
-        Format of the output if the expected values are wider than this format. Both sides are
-        clipped to its largest value, so that an overflow that any right op would show is no
-        failure.
+        Format of the output if the expected values are wider than this format. The actual and the
+        expected values are clipped to its largest value, so that an overflow that any right op
+        would show is no failure.
     """
 
     nan: str = "match"
@@ -120,7 +120,7 @@ class Judgement:
     failed : ndarray of bool
         False also where the element has no verdict.
     finite : ndarray of bool or None
-        True where both sides are finite; None if all are.
+        True where the actual and the expected value are finite; None if all are.
     unjudged : ndarray of bool or None
         True where the element has no verdict; None if all have one.
     """

@@ -30,7 +30,7 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.spread import HEADROOM, Spread
 
 GROWN = 2
-"""Number of evaluations on magnitudes that have grown, besides the one on |x| itself."""
+"""Number of evaluations on enlarged magnitudes, besides the evaluation on |x| itself."""
 
 FEW_BITS = 2.0**-140
 """Magnitude below which a float32 has at most nine bits, so that rounding errors are large."""
@@ -49,12 +49,10 @@ SETTLING = 12
 """Number of draws, none of which may change an integer if its verdict is to be restored."""
 
 NOISY = 4
-"""Number of draws of a float64 reference in which every rounding is perturbed. A thorough
-measurement makes three times as many."""
+"""Number of draws that perturb a float64 reference's roundings; three times as many if thorough."""
 
 CANCELLING = 8
-"""Number of draws in which the operands of sums are perturbed. A second look makes twice as many.
-"""
+"""Number of draws in which operands of sums are perturbed; a second look makes twice as many."""
 
 STEPPED = 8
 """Number of rounding operations, from the first on, that are perturbed one at a time."""
@@ -63,8 +61,7 @@ ROUNDED = 5
 """Number of draws in which intermediate results are rounded at random."""
 
 WEAK_LARGEST, WEAK_SMALLEST = 1e18, 1e-18
-"""Magnitudes of inputs beyond which float32 intermediates may overflow or underflow. They are used
-only without a shadow."""
+"""Input magnitudes beyond which, without a shadow, float32 may overflow or underflow unnoticed."""
 
 
 class ErrorMeasurement:
@@ -103,12 +100,12 @@ class ErrorMeasurement:
     `constants`). S is the larger of |r| and, unless the result grows exponentially, the reference
     at |x|, which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability
     of Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows.
-    The reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole
-    that the result is far from. Hence the reference is also evaluated on magnitudes that are each
-    multiplied by a random factor between 1 and 2, and S uses the smallest of all these results. S
-    is at most the largest of |r|, the largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the
-    largest number of elements of an input: the error of a sum of N terms that are each perturbed by
-    a rounding is at least about ``u S / sqrt(N)``.
+    The reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole far
+    from the result. Hence the reference is also evaluated on magnitudes that are each multiplied by
+    a random factor between 1 and 2, and S uses the smallest of these results. S is at most the
+    largest of |r|, the largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the largest number of
+    elements of an input: the error of a sum of N terms that are each perturbed by a rounding is at
+    least about ``u S / sqrt(N)``.
 
     There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale: an op
     that is ten times off, or gives 0, would pass there. The scale is the largest of |r|, of S with
@@ -122,9 +119,8 @@ class ErrorMeasurement:
       may overflow in some order of its terms is made to overflow (see `overflow`);
     - on anything, if no evaluation succeeds.
 
-    A reference that refuses float64 is evaluated in float32; if it refuses float32, too, in the
-    case's own dtype. Its inputs are then perturbed by that dtype's rounding, and the effect counts
-    as R.
+    A reference that refuses float64 is evaluated in float32 or, if it refuses both, in the case's
+    own dtype. Its inputs are then perturbed by that dtype's rounding; the effect counts as R.
 
     Without a shadow, errors of intermediates that the result does not depend on in exact arithmetic
     (a maximum subtracted and added again) go unseen; S is then at least the largest |x| or 1, but

@@ -160,7 +160,8 @@ class Spread:
     ) -> None:
         """Find the elements that depend on no rounding.
 
-        Such integers get a verdict again; for floats, the result is kept for `bound`.
+        Such integers get a verdict again, and integers that a perturbed rounding changes lose
+        theirs. For floats, the elements that were found are kept for `bound`.
 
         Parameters
         ----------
@@ -416,7 +417,7 @@ def _mean_over_binades(
 
 
 def _binades(reference: Float64Array, judged: BoolArray) -> NDArray[np.intp]:
-    """Number results by power of two, with separate numbers for zeros and unjudged ones."""
+    """Number results by power of two, with one further number for zeros and unjudged results."""
     _, exponents = np.frexp(np.where(judged, reference, 0.0))
     exponents = np.where(judged & (reference != 0.0), exponents, -2000)
     groups: NDArray[np.intp] = (exponents - int(exponents.min(initial=0))).astype(np.intp)

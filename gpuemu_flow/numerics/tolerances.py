@@ -1,4 +1,4 @@
-"""Explicit tolerances: defaults, reading of tables, and the choice of the one that applies."""
+"""Explicit tolerances: defaults, reading of tables, and choice of the tolerance that applies."""
 
 from __future__ import annotations
 
