@@ -144,7 +144,7 @@ def _answer(
 
 
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's arguments; raise OpError if it requires unknown ones."""
+    """Return the names of a function's arguments; raise OpError if it requires any other."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of a function that is not written in Python

@@ -35,9 +35,9 @@ def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
 
 
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
-    """Return the result of a submission, which cannot be passed if gradients are missing.
+    """Return the result of a submission.
 
-    It is inconclusive instead.
+    If gradients are missing, a result that would be passed is inconclusive instead.
 
     Parameters
     ----------
@@ -132,7 +132,8 @@ def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
     result : CheckResult
         The result of the call as it stands.
     trained : CheckResult
-        The result with inputs that require gradients, which is returned if `result` is passed.
+        The result with inputs that require gradients; returned if the verdict of `result` is
+        ``passed``.
     """
     if result.verdict is not Verdict.PASSED:
         return result

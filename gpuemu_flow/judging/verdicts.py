@@ -51,7 +51,7 @@ def without_outputs(reference: RunError | None, op: RunError | None) -> CheckRes
     Returns
     -------
     CheckResult or None
-        None if both have outputs, so that they have to be compared.
+        None if both programs have outputs, which then have to be compared.
     """
     both = ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION))
     found = [(error, kind) for error, kind in both if error is not None]
