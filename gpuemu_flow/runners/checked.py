@@ -252,7 +252,10 @@ class _Laid:
         self.buffers = InputBuffers(arena.views(self.slots), memories)
 
     def take(self, arrays: Arrays) -> bool:
-        """Overwrite the inputs with new values; False if a name, shape, stride or dtype differs."""
+        """Overwrite the inputs with new values.
+
+        Return False, and change nothing, if a name, shape, stride or dtype differs.
+        """
         mine = self.buffers.arrays
         fits = mine.keys() == arrays.keys() and all(
             (mine[n].shape, mine[n].strides, mine[n].dtype) == (a.shape, a.strides, a.dtype)

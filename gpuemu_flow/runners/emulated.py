@@ -197,7 +197,7 @@ class EmulatedRunner:
         return buffers
 
     def _run_together(self, cases: Sequence[Inputs]) -> list[dict[str, np.ndarray]] | None:
-        """Run cases of equal shapes together, kernel by kernel; None if that is impossible."""
+        """Run cases of equal shapes together, kernel by kernel; return None if impossible."""
         if self._described.backend == "c" or self._variants():
             return None
         shapes = {name: tuple(array.shape) for name, array in cases[0].items()}

@@ -73,7 +73,10 @@ _usual_code = machinery.SourceFileLoader.get_code
 
 
 def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
-    """Compile a module that is not installed from its source, whichever finder found it."""
+    """Return a module's code, whichever finder found the module.
+
+    A module that is neither installed nor ours is compiled from its source, never read as bytecode.
+    """
     path = loader.get_filename(fullname)
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
     if is_installed(absolute) or _is_below(absolute, _PACKAGE):

@@ -47,7 +47,7 @@ NO_FILL = 0xFF
 
 
 def perturb(fill: int) -> bool:
-    """Make malloc fill all memory that it returns with this byte; 0xFF turns this off.
+    """Make malloc fill all memory that it returns with the byte `fill`; 0xFF turns this off.
 
     Small pieces of memory from per-thread caches keep their old contents.
 

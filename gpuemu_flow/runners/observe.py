@@ -125,7 +125,7 @@ class Observer:
         self._count_preloaded()
 
     def _count_preloaded(self) -> None:
-        """Repeat the module searches of the fork server's imports in this program's folders."""
+        """Repeat, in this program's folders, the module searches that the fork server made."""
         searches = preloaded_searches()
         if searches:
             self._searches.add(searches)
@@ -279,7 +279,7 @@ class Observer:
     def _trace(
         self, *, children_only: bool = False, looks: bool = True, quietly: bool = False
     ) -> bool:
-        """Make the fork server trace machine code and other processes; False if it cannot."""
+        """Make the fork server trace machine code and other processes; tell whether it can."""
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
             text = f"{self._name}: its files cannot be traced on this system ({failure})"

@@ -37,7 +37,7 @@ LOAD_SECONDS = 120.0
 _SERVER_STARTS = 3
 _SLICE = 0.1
 _MOST_PRELOADED = 4
-"""Maximum number of fork servers with a framework, each for programs with another environment."""
+"""Maximum number of fork servers that import a framework, each for another environment."""
 
 OnOutcome = Callable[[Outcome], None]
 OnObserved = Callable[[Observation], None]

@@ -297,7 +297,7 @@ class Incoming:
         self._taken = 0
 
     def take(self) -> Tracer | None:
-        """Receive one descriptor; None if the worker has gone."""
+        """Receive one descriptor; return None if the worker has gone."""
         try:
             kind, fds, _, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_DONTWAIT)
         except OSError:

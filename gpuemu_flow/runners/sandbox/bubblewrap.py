@@ -204,7 +204,7 @@ def _is_own(path: str) -> bool:
 
 
 def _interpreter() -> Iterator[str]:
-    """Yield the folders of this interpreter, its packages and our own.
+    """Yield the folders of this interpreter, of its packages, and of our own package.
 
     The first entry of ``sys.path`` is left out: it is a program's folder, or the current folder.
     """
