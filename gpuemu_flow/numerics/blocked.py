@@ -160,9 +160,9 @@ class Prover:
     def max_ulp(self, actual: Array, expected: Array, fmt: FloatLimits) -> float:
         """Return the largest error in ulp of the block that `prove` has just proven.
 
-        If both sides have one dtype, the error in ulp is the number of steps between the values.
-        For float64 expected values, it is the error divided by the spacing of `fmt` at the expected
-        value.
+        If both arrays have the same dtype, the error in ulp is the number of steps between the
+        values. For float64 expected values, it is the error divided by the spacing of `fmt` at the
+        expected value.
         """
         if actual.dtype == expected.dtype:
             return float(max_steps_finite(actual, expected, self._buffers[3]))
@@ -389,8 +389,8 @@ class _FloatComparison:
     def _ulps(self, judgement: Judgement, block_a: Array, block_e: Array) -> Float64Array | None:
         """Return the error in ulp of each element.
 
-        It is the number of steps between the values if both sides have one dtype, else
-        ``|a-e| / spacing``; 0 where NaN or Inf match and where there is no verdict, and
+        It is the number of steps between the values if both blocks have the same dtype, else
+        ``|a-e| / spacing``. It is 0 where NaN or Inf match and where there is no verdict, and
         `NON_FINITE_DISTANCE` where NaN or Inf do not match.
         """
         if self._fmt is None:

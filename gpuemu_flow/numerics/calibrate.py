@@ -21,7 +21,7 @@ FEWEST_CASES = 20
 """With fewer cases, the percentile is their maximum and predicts little about the next case."""
 
 TOP_BINADES = 3
-"""Binades below the largest value whose errors count as relative: they decide ``rtol``."""
+"""Number of binades, from the largest value down, in which the relative errors decide ``rtol``."""
 
 
 @dataclass(frozen=True)

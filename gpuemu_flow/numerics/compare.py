@@ -1,4 +1,4 @@
-"""Compare a case's outputs with the reference's: order of checks, policies, one verdict."""
+"""Compare a case's outputs with the reference's, and combine all checks into one verdict."""
 
 from __future__ import annotations
 

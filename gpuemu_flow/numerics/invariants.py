@@ -46,7 +46,7 @@ def check_invariant(
     output : ndarray
         Any dtype with a canonical name, any strides.
     dtype : str
-        Its canonical name.
+        Canonical name of the output's dtype.
     tolerance : Tolerance
         Used by ``symmetric`` (``|A - A^T| <= atol + rtol |A^T|``) and ``normalized``.
     exempt : ndarray of bool, same shape, or None

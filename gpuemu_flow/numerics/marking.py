@@ -116,5 +116,5 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
 
 
 def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
-    """Return float32 arrays that multiply by the reciprocal instead of dividing if it overflows."""
+    """Return arrays that multiply by the reciprocal, not divide, where the reciprocal overflows."""
     return wrapped(inputs, _Inverting, stand_in=stand_in)

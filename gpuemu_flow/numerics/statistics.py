@@ -1,4 +1,4 @@
-"""Gather error statistics block by block: exact figures, sampled figures, and all combined."""
+"""Gather error statistics block by block: exact figures, sampled figures, and their combination."""
 
 from __future__ import annotations
 
