@@ -163,7 +163,7 @@ class ExpectedStore:
         self.found = self.kept = 0
 
     def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
-        """Add inputs that the reference was seen to use to the key of later outputs."""
+        """Make the key of later outputs include the inputs that the reference was seen to use."""
         if self.inputs is not None:
             self.inputs.learn("reference", seen, given)
 
