@@ -355,7 +355,7 @@ class CaseEvaluator:
     def judge_outputs(self, case: Case, inputs: Arrays, actual: Arrays) -> CheckResult:
         """Judge outputs that were computed elsewhere.
 
-        Outputs of a dtype that no op can have end in the verdict ``error``.
+        If an output has a dtype that no op can have, the verdict is ``error``.
         """
         (found,) = self.judge_groups([[GivenCase(case, inputs, actual)]])
         return _only(found)
@@ -391,7 +391,7 @@ class CaseEvaluator:
             yield self._results_of(sent, alone=alone)
 
     def _finish_given(self, sent: GivenBatch) -> bool:
-        """Wait for the answer about a group, and tell whether it has a result of every case."""
+        """Wait for the answer about a group, and tell whether it has a result for every case."""
         if sent.request is None:
             return False
         sent.attempt = self._reference.finish_work(sent.request)

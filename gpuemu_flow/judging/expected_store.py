@@ -163,7 +163,7 @@ class ExpectedStore:
         self.found = self.kept = 0
 
     def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
-        """Add inputs that the reference was seen to use to the key of later outputs."""
+        """Make the key of later outputs include the inputs that the reference was seen to use."""
         if self.inputs is not None:
             self.inputs.learn("reference", seen, given)
 
@@ -173,7 +173,7 @@ class ExpectedStore:
         return self._left <= 0
 
     def find(self, case: Case) -> Path | None:
-        """Return the file with the reference's outputs for a case; None if it must run."""
+        """Return the file with the reference's outputs for a case; None if there is none."""
         if not self._keeps_some:  # spares a look-up per case for every fast reference
             return None
         digest = self._record("outputs", case.identity())

@@ -100,7 +100,10 @@ def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
 
 
 class _GeneratorCaller:
-    """Calls one of the user's functions for many inputs; a lost worker costs only one of them."""
+    """Calls one of the user's functions for many inputs.
+
+    If a worker is lost, only one of the inputs gets no values.
+    """
 
     def __init__(
         self,

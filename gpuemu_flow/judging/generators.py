@@ -144,7 +144,7 @@ def _answer(
 
 
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's arguments; raise OpError if it requires unknown ones."""
+    """Return the names of a function's arguments; raise OpError if it requires any other."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of a function that is not written in Python
@@ -168,7 +168,7 @@ def _fault(slug: str, message: str) -> OpError:
 def _called(
     function: Callable[..., Any], call: GeneratorCall, names: tuple[str, ...]
 ) -> np.ndarray:
-    """Return a copy of the function's result; OpError ``generate-result`` if it is no array."""
+    """Return a copy of the function's result, or raise OpError ``generate-result`` if no array."""
     given = call.arguments()
     returned = function(**{name: given[name] for name in names})
     try:

@@ -12,7 +12,7 @@ _all_but_seed = attrgetter(*(field.name for field in fields(Case) if field.name 
 
 
 def cases_to_json(cases: Sequence[Case]) -> list[Json]:
-    """Return cases as JSON; of a case that differs from the first only by its seed, the seed."""
+    """Return cases as JSON, but only the seed of each case that otherwise equals the first."""
     first, *others = cases
     rest = _all_but_seed(first)
     found: list[Json] = [first.to_json()]

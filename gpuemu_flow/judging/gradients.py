@@ -35,7 +35,9 @@ def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
 
 
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
-    """Return the result of a submission; if gradients are missing, inconclusive instead of passed.
+    """Return the result of a submission.
+
+    If gradients are missing, a result that would be passed is inconclusive instead.
 
     Parameters
     ----------
@@ -123,7 +125,16 @@ def _explained(failure: Failure, actual: Arrays) -> Failure:
 
 
 def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
-    """Return the worse of two results; `trained` is the one with inputs that require gradients."""
+    """Return the worse of two results.
+
+    Parameters
+    ----------
+    result : CheckResult
+        The result of the call as it stands.
+    trained : CheckResult
+        The result with inputs that require gradients; returned if the verdict of `result` is
+        ``passed``.
+    """
     if result.verdict is not Verdict.PASSED:
         return result
     note = f"{result.verdict.value} as it stands, but not with {WITH_GRADIENTS}"

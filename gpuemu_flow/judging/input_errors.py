@@ -8,7 +8,7 @@ from gpuemu_flow.types import Case
 
 
 def input_error(case: Case) -> RunError | None:
-    """Return the error of an input of the case that could not be made; None if all can."""
+    """Return the error of an input of the case that could not be made; None if all were made."""
     fault = case_fault(case)
     if fault is None:
         return None

@@ -83,7 +83,7 @@ class Criteria:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The latest case's tensors, and what was already found out about them and the reference."""
+    """The latest case's tensors, with facts that were already derived from them."""
 
     inputs: Arrays
     expected: Arrays

@@ -132,7 +132,7 @@ class Verdicts:
             self._judge()
 
     def finish(self) -> list[Json]:
-        """Judge the waiting cases, and return the verdict of each case; None if it was skipped."""
+        """Judge the waiting cases, and return the verdict on each case; None for skipped cases."""
         self._judge()
         return [None if result is None else result.to_json() for result in self._results]
 

@@ -52,14 +52,14 @@ class GivenCase:
 
 
 class GivenBatch:
-    """A group of given cases, divided into those to judge together and the others.
+    """A group of given cases, divided into cases to judge together and other cases.
 
     Attributes
     ----------
     results : list of CheckResult or None
         One per case: the verdict if an input could not be made, else None.
     refused : dict of int to RunError
-        By case number: the errors of outputs that no op can have.
+        By case number: the error of a case with outputs that no op could return.
     plain : dict of int to GivenCase
         By case number: the other cases, with their outputs as plain arrays in C order.
     together : list of int
@@ -105,7 +105,7 @@ class GivenBatch:
     def read(self) -> dict[str, Json]:
         """Set `results` from the worker's answer, and return its facts; see `Setup`.
 
-        The worker can work on the next request meanwhile, since this takes a while.
+        This takes a while, in which the worker can work on the next request.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class GivenBatch:
 
 
 def _as_plain(one: GivenCase) -> GivenCase:
-    """Return a case with its outputs as plain arrays in C order; OpError if that is impossible."""
+    """Return a case with its outputs as plain arrays in C order; raise OpError if impossible."""
     outputs = {
         name: np.asarray(as_plain_array(array, name), order="C")
         for name, array in one.outputs.items()
@@ -140,7 +140,7 @@ class GivenRequest:
     Attributes
     ----------
     facts : dict
-        After `finish`, when the attempt is good; see `Setup`.
+        Facts about the reference, set by `finish` if the attempt is good; see `Setup`.
     """
 
     def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
@@ -201,16 +201,21 @@ class GivenRequest:
 
     @property
     def has_all(self) -> bool:
-        """Tell whether the answer that `finish` took has a result of every case."""
+        """Tell whether the answer that `finish` took has a result for every case."""
         return all(result is not None for _, found in self._found for result in found)
 
     def results(self) -> list[CheckResult | None]:
-        """Read the answer that `finish` took: one result per case, None if it must be asked alone.
+        """Read the answer that `finish` took.
+
+        Returns
+        -------
+        list of CheckResult or None
+            One per case; None for a case that must be requested separately.
 
         Raises
         ------
         Exception
-            One of `MALFORMED`, if these are no results.
+            One of `MALFORMED`, if the answer does not consist of results.
         """
         results: list[CheckResult | None] = [None] * len(self._given)
         for numbers, found in self._found:

@@ -143,7 +143,7 @@ def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
 
 
 class Evaluation:
-    """The reference's outputs on other inputs, as written or as its float32 shadow.
+    """A request for the outputs of the reference, or of its float32 shadow, on other inputs.
 
     Attributes
     ----------
@@ -195,7 +195,7 @@ class JudgeRequest:
     method : str
         ``judge``, or ``expected`` for the reference's outputs on a single case.
     bring : bool
-        True to return the tensors of ``expected``; False only to find out whether there are any.
+        True to return the tensors of ``expected``; False to find out only whether there are any.
     explain : bool
         True to make ``judge`` find out what the wrong elements have in common.
     watch : bool

@@ -67,7 +67,7 @@ class JudgeService:
     Parameters
     ----------
     setup : mapping
-        See `judge_requests.Setup`. Facts that `facts` contains are not determined again.
+        See `judge_requests.Setup`. The facts in its `facts` are not determined again.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:
@@ -201,7 +201,7 @@ class JudgeService:
         return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
 
     def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge the available outputs, except those of cases to be requested separately."""
+        """Judge the available outputs, except outputs of cases to request separately."""
         places, arena = payload["places"], context.peer
         if places is None or arena is None:
             places, arena = [payload["slots"]], context.own
@@ -234,7 +234,7 @@ class JudgeService:
         return self._facts
 
     def _judge_given(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge cases whose outputs came with the request, except those to be requested separately.
+        """Judge cases whose outputs came with the request, except cases to request separately.
 
         Raises
         ------

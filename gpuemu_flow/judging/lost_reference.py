@@ -1,4 +1,4 @@
-"""Judge a case step by step, if judging it at once ended the reference's process.
+"""Judge a case step by step, if judging it in one request ended the reference's process.
 
 If the process ends while a case is judged in one request, it is unknown which step ended it: the
 call in float64, the call in the case's own dtype, the probe of the output dtypes, or an evaluation
@@ -18,10 +18,10 @@ from gpuemu_flow.types import CheckResult
 def ask_expected(
     reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
 ) -> tuple[Attempt, JudgeRequest]:
-    """Run the reference on a case in float64, or in its own dtype if float64 kills the process.
+    """Run the reference on a case in float64, or in the case's dtype if float64 ends the process.
 
     If the reference raises an exception in float64, but the process does not end, the service
-    itself runs it in its own dtype.
+    itself runs the reference in the case's dtype.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def _ask(
 def _with_probe_or_without(
     reference: ProgramSession, setup: Setup, request: JudgeRequest
 ) -> Attempt:
-    """Make a request that may probe output dtypes; without the probe if the process ended."""
+    """Make a request that may probe output dtypes; if the process ends, repeat it without probe."""
     attempt = reference.ask(request)
     if attempt.ended and setup.probes:
         setup.probes = False

@@ -23,7 +23,7 @@ def widens(dtype: str, asked: str | None) -> bool:
 
 
 def probe_case(samples: Sequence[Case]) -> Case:
-    """Choose the case on which the reference runs in its own dtype, to find its output dtypes."""
+    """Choose the case on which the reference runs in the case's dtype, to find output dtypes."""
     return min(samples, key=lambda case: case.numel)
 
 

@@ -35,7 +35,7 @@ def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[st
 
 
 def precision_note(precision: str, dtype: str) -> str:
-    """Return the note that a failed case passes under a wider precision, with its meaning."""
+    """Return a note that a failed case passes under a wider precision, which the note explains."""
     what = "the result of every step" if precision == INPUT else "operands of matrix products"
     return (
         f'this passes under `precision = "{precision}"`, where {what} may be rounded to {dtype}; '

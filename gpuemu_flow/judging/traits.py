@@ -32,7 +32,7 @@ class OpTraits:
 
 
 def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
-    """Evaluate the reference on the samples' shapes, with plain values.
+    """Find an op's traits by evaluating the reference on the samples' shapes, with plain values.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ def blamed(result: CheckResult, found: Failure) -> CheckResult:
 
 
 def _once_more(evaluations: Evaluations, inputs: Arrays, expected: Arrays) -> Failure | None:
-    """Return the first output in which one more evaluation differs; None if none does.
+    """Return the first output that differs in one more evaluation; None if all outputs agree.
 
     The expected outputs may have been computed from float64 inputs or from inputs of the case's own
     dtypes, so it is enough if an evaluation of either kind agrees.

@@ -51,7 +51,7 @@ def without_outputs(reference: RunError | None, op: RunError | None) -> CheckRes
     Returns
     -------
     CheckResult or None
-        None if both have outputs, so that they have to be compared.
+        None if both programs have outputs, which then have to be compared.
     """
     both = ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION))
     found = [(error, kind) for error, kind in both if error is not None]
@@ -87,7 +87,7 @@ def with_violations(result: CheckResult, violations: Sequence[Failure]) -> Check
 
 
 def with_printed(result: CheckResult, printed: str) -> CheckResult:
-    """Add what a kernel printed to the result of a case that did not pass."""
+    """Add the text that a kernel printed to the result of a case that did not pass."""
     if not printed or result.verdict is Verdict.PASSED:
         return result
     return replace(result, printed=printed)

@@ -1,9 +1,9 @@
-"""Compare one output with its expected values block by block, most blocks by a quick proof.
+"""Compare one output with its expected values in blocks; most blocks need only a quick proof.
 
-A block is first tried with a handful of vector operations in the narrowest arithmetic that can
-prove it: if the largest error is finite and the largest error relative to the tolerance stays below
-1 by more than the rounding of those operations, every element passes and none is NaN or Inf.
-Only blocks without such a proof are judged element by element in float64.
+For each block of elements, a handful of vector operations first tries to prove that all pass, in
+the narrowest arithmetic that can show it. They pass, and none is NaN or Inf, if the largest error
+is finite and the largest ratio of error to tolerance stays below 1 by more than these operations
+round. Only blocks without such a proof are judged element by element in float64.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PADDING = 128  # keeps buffers from lying a power of two apart, where they comp
 
 @dataclass(frozen=True)
 class BlockedOutcome:
-    """One output compared: totals over all elements, and the sample for the other statistics."""
+    """The comparison of one output: totals over all elements, and a sample for other statistics."""
 
     totals: Totals
     sample: Sample
@@ -78,7 +78,8 @@ class Prover:
     atol, rtol : float
         Finite and not negative; `provable` tells whether they suit the arithmetic.
     work : numpy dtype
-        The dtype of the arithmetic, float32 or float64. It must hold both sides exactly.
+        The dtype of the arithmetic, float32 or float64. It must hold the actual and the expected
+        values exactly.
 
     Attributes
     ----------
@@ -145,7 +146,10 @@ class Prover:
         return float(relative.max()) if relative.size else 0.0
 
     def extremes(self, actual: Array, expected: Array) -> NDArray[np.intp]:
-        """Return the positions of the largest error and largest share in a block that passes."""
+        """Return the positions, in a block that passes, of the largest error and largest share.
+
+        An element's share is its error divided by its tolerance.
+        """
         proof = self.prove(actual, expected)
         error, scale = self._buffers[0, : actual.size], self._buffers[3, : actual.size]
         at = {int(error.argmax())}
@@ -156,8 +160,9 @@ class Prover:
     def max_ulp(self, actual: Array, expected: Array, fmt: FloatLimits) -> float:
         """Return the largest error in ulp of the block that `prove` has just proven.
 
-        If both sides have one dtype, it is a number of steps between values. For float64 expected
-        values, it is the error divided by the spacing of `fmt` at the expected value.
+        If both arrays have the same dtype, the error in ulp is the number of steps between the
+        values. For float64 expected values, it is the error divided by the spacing of `fmt` at the
+        expected value.
         """
         if actual.dtype == expected.dtype:
             return float(max_steps_finite(actual, expected, self._buffers[3]))
@@ -382,10 +387,11 @@ class _FloatComparison:
             self._totals.max_ulp = max(self._totals.max_ulp, float(ulps.max()))
 
     def _ulps(self, judgement: Judgement, block_a: Array, block_e: Array) -> Float64Array | None:
-        """Return the error in ulp per element: steps in one dtype, else ``|a-e| / spacing``.
+        """Return the error in ulp of each element.
 
-        It is 0 where NaN or Inf match and where there is no verdict, and `NON_FINITE_DISTANCE`
-        where NaN or Inf do not match.
+        It is the number of steps between the values if both blocks have the same dtype, else
+        ``|a-e| / spacing``. It is 0 where NaN or Inf match and where there is no verdict, and
+        `NON_FINITE_DISTANCE` where NaN or Inf do not match.
         """
         if self._fmt is None:
             return None

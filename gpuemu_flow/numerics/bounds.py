@@ -1,4 +1,4 @@
-"""Bounds of the ``auto`` tolerance: a quick one, and the envelope with one entry per element."""
+"""Bounds of the ``auto`` tolerance: a quick bound, and the envelope with one entry per element."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
 
     With `longest_dim`, it is the floor for ops that compute. Their intermediate products may
     underflow and then be multiplied by up to the square root of a dim, as in a norm: hence a
-    factor of ``8 g``.
+    factor of ``8 g``, where g is `growth`.
     """
     smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
     return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest
@@ -56,7 +56,8 @@ def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
 class QuickBound:
     """A lower bound of the envelope that needs no evaluation of the reference.
 
-    It is ``8 g u |r| + 2 ulp(r) + 8 g least``, and ``2 ulp(r) + least`` for exact ops.
+    It is ``8 g u |r| + 2 ulp(r) + 8 g least``, and ``2 ulp(r) + least`` for exact ops, where r is
+    the expected value, g is `growth`, and u is `unit`.
 
     Attributes
     ----------
@@ -110,7 +111,8 @@ class Excuse:
     def size(self, error: Float64Array) -> float:
         """Return the mean of the squared errors, each divided by its variance and clipped.
 
-        Clipping limits the influence of one large error, which the bound of its element finds.
+        Clipping limits the influence of a single large error, since that exceeds the bound of its
+        element anyway.
         """
         known = (self.variance > 0.0) & np.isfinite(error)
         if not known.any():

@@ -21,7 +21,7 @@ FEWEST_CASES = 20
 """With fewer cases, the percentile is their maximum and predicts little about the next case."""
 
 TOP_BINADES = 3
-"""Binades below the largest value whose errors count as relative: they decide ``rtol``."""
+"""Number of binades, from the largest value down, in which the relative errors decide ``rtol``."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class MeasuredErrors:
     ----------
     dtype : str
     max_abs : float
-        Largest ``|actual - expected|`` over the elements that are finite on both sides.
+        Largest ``|actual - expected|`` over the elements where both values are finite.
     relative : mapping of int to float
-        Largest ``|actual - expected| / |expected|`` for each exponent e, of the elements with
+        For each exponent e, the largest ``|actual - expected| / |expected|`` over the elements with
         ``2**e <= |expected| < 2**(e + 1)``.
     at_zero : float
         Largest ``|actual|`` where the expected value is 0.
     mismatches : int
-        Elements that are NaN or Inf on one side only.
+        Elements whose actual or expected value, but not both, is NaN or Inf.
     """
 
     dtype: str
@@ -77,7 +77,8 @@ class Calibration:
     above : int
         Cases with an error beyond the suggestion: they would be false alarms.
     mismatches : int
-        Elements with NaN or Inf on one side only, which no tolerance covers.
+        Elements whose actual or expected value, but not both, is NaN or Inf. No tolerance covers
+        them.
     """
 
     dtype: str

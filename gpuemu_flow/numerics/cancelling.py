@@ -1,10 +1,10 @@
-"""Arithmetic that shows what rounding leaves of terms that cancel in the reference's own order.
+"""Arithmetic that perturbs the terms of sums, to measure errors that the reference cancels exactly.
 
-``dp - (p * dp).sum()`` is exactly 0 where p is 1, whatever errors dp has: both terms have the same.
-A right op computes the second one in another way, with other errors. So what a sum is made of is
-moved by itself, if it has been rounded before (Parker's "precision bounding", see `noise`): by as
-much as it was off in the evaluation before. Values that no rounding has touched still cancel
-exactly, and zeros stay zeros.
+``dp - (p * dp).sum()`` is exactly 0 where p is 1, whatever errors dp has, since both terms have the
+same errors. A right op computes the second term in another way, with other errors. So each operand
+of a sum is perturbed independently, if it has been rounded before (Parker's "precision bounding",
+see `noise`): by a random share of the error that it had in the previous evaluation. Values that no
+rounding has touched still cancel exactly, and zeros stay zeros.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEPT = 2**24
 class Operands:
     """The operands of sums in the evaluations so far, in the order in which they were met.
 
-    The first evaluation is one without noise.
+    There is no noise in the first evaluation.
     """
 
     def __init__(self) -> None:
@@ -42,14 +42,14 @@ class Operands:
         self._size = 0
 
     def begin(self) -> None:
-        """Begin another evaluation; of those before, the first and the last count."""
+        """Begin another evaluation; of the previous evaluations, keep the first and the last."""
         self._evaluations = [*self._evaluations[:1], *self._evaluations[1:][-1:], []]
         self._size = 0
 
     def errors(self, value: NDArray[Any]) -> NDArray[Any] | None:
-        """Note an operand, and return the errors that it had in the evaluation before.
+        """Record an operand, and return the errors that it had in the previous evaluation.
 
-        None if that is not known.
+        Return None if these errors are not known.
         """
         *before, now = self._evaluations
         self._size += value.size
@@ -68,10 +68,10 @@ class Operands:
 
 
 class _Cancelling(Base):
-    """Part of an array class: knows whether it has been rounded, and moves what sums are made of.
+    """Base class of arrays that know whether they were rounded, and that sums perturb if so.
 
-    Equal results of one operation move alike, so that ties stay ties; each result moves by at least
-    half a unit, so that it is not rounded back.
+    Equal results of one operation change by the same factor, so that ties stay ties. Each result
+    changes by at least half a unit, so that it is not rounded back.
     """
 
     rng: SeededRng
@@ -104,14 +104,14 @@ class _Cancelling(Base):
         self.rounded = self.rounded or _is_rounded(value)
 
     def _moved_terms(self, value: Any) -> Any:
-        """Move the operands of a product of matrices: the terms of its sums."""
+        """Perturb an operand of a matrix product, whose sums have products as terms."""
         if type(value) in (list, tuple):
             return type(value)(map(self._moved_terms, value))
         known = isinstance(value, _Cancelling) and not value.rounded
         return self._moved(_plain(value)) if known else self._moved_again(value)
 
     def _moved_again(self, value: Any) -> Any:
-        """Move an operand by itself, apart from other places where it is used."""
+        """Perturb an operand independently of the other operations that use the same array."""
         if not _is_rounded(value):
             return value
         plain = _plain(value)
@@ -138,7 +138,7 @@ class _Cancelling(Base):
 
 
 class _Cancelling32(_Cancelling, Noisy):
-    """Of float32; see `_Cancelling`."""
+    """A float32 array; see `_Cancelling`."""
 
     def _sums(self, ufunc: np.ufunc, method: str) -> bool:
         return super()._sums(ufunc, method) or ufunc is np.matmul
@@ -156,23 +156,23 @@ class _Cancelling32(_Cancelling, Noisy):
 
 
 class _Cancelling64(_Cancelling, Noisy64):
-    """Of float64; see `_Cancelling`."""
+    """A float64 array; see `_Cancelling`."""
 
 
 def cancelling(
     inputs: Arrays, rng: SeededRng, unit: float, operands: Operands
 ) -> dict[str, NDArray[Any]]:
-    """Return float32 or float64 arrays as `noise` does, whose sums also move their operands.
+    """Return float32 or float64 arrays as `noise` does, but perturb the operands of sums, too.
 
     Parameters
     ----------
     inputs : mapping of str to ndarray
     rng : SeededRng
     unit : float
-        One rounding; 0 for the first evaluation. With a negative one, all that is moved up with its
-        magnitude is moved down.
+        Relative size of one rounding; 0 for the first evaluation. A negative unit turns increases
+        by the unit into decreases, and decreases into increases.
     operands : Operands
-        Told that an evaluation begins.
+        Its `begin` is called.
 
     Notes
     -----
@@ -203,7 +203,7 @@ def _is_rounded(value: Any) -> bool:
 
 
 def _marked(result: Any) -> Any:
-    """Note of each float array of a result that it has been rounded."""
+    """Mark each float array in a result as rounded."""
     if isinstance(result, (tuple, list)):
         for member in result:
             _marked(member)

@@ -1,6 +1,6 @@
 """PyTorch's operators, backward passes included, with the terms of their sums perturbed.
 
-As `cancelling`, for references whose arithmetic numpy does not see.
+This module does the same as `cancelling`, for references whose arithmetic numpy does not see.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ _SUMS = frozenset(
 """Operators that add; only their first operand is perturbed."""
 
 _PRODUCTS = frozenset(("mm", "bmm", "mv", "dot"))
-"""Operators that add the products of operands, which may not have been rounded."""
+"""Operators that add products of their operands. The products are rounded even if the operands are
+not."""
 
 
 def cancelling_torch(
     rng: SeededRng, unit: float, operands: Operands
 ) -> AbstractContextManager[Any]:
-    """Return the surroundings of one evaluation; if PyTorch is not loaded, nothing changes.
+    """Return the context for one evaluation; it changes nothing if PyTorch is not loaded.
 
     Parameters
     ----------
     rng, unit
         As for `cancelling.cancelling`.
     operands : Operands
-        One of PyTorch's alone, told that an evaluation begins.
+        Operands of PyTorch's operators only; its `begin` is called.
     """
     operands.begin()
     torch = sys.modules.get("torch")
@@ -66,7 +67,7 @@ class _Moving:
         self._unit = unit
         self._operands = operands
         self._rounded: dict[int, Any] = {}
-        """Tensors that have been rounded, by their memory, which must not be used again."""
+        """Rounded tensors by address. They are kept, so that no other tensor gets the address."""
 
     def dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         given = self._tensors((args, kwargs))
@@ -101,7 +102,8 @@ class _Moving:
         Returns
         -------
         torch.Tensor or None
-            None if the operator is no sum, or one whose operands were not all rounded before.
+            None if the operator makes no sums, or if it adds operands that were not all rounded
+            before.
         """
         if name == "_softmax_backward_data" and before:
             sent, weights, dim = args[:3]

@@ -36,7 +36,7 @@ class Policy:
         ``match``: NaN where the expected value is NaN, Inf where it is the same Inf, nowhere else.
         ``strict``: the same, and no NaN (Inf) at all unless the case itself feeds NaN or Inf.
         ``ignore``: elements whose expected value is NaN (Inf) are not judged. In a case that feeds
-        NaN or Inf, those whose actual value is NaN (Inf) are not judged either.
+        NaN or Inf, elements whose actual value is NaN (Inf) are not judged either.
     invariants : tuple of str
         Names from `types.INVARIANTS`, checked on every output.
     shape_preserved_input : str or None
@@ -107,7 +107,7 @@ class CheckedOutput:
         return [Failure(kind, message, self.name, place, expected=expected, actual=actual)]
 
     def _place(self, index: tuple[int, ...]) -> tuple[int, ...]:
-        """Convert an index in the compared part to one in the whole output."""
+        """Convert an index in the compared part to an index in the whole output."""
         if self.seen is None:
             return index
         place = self.seen.contracts.index(self.name, index)
@@ -196,8 +196,8 @@ class CheckedOutput:
 
 
 FEW, FEW_SHARE = 16, 0.01
-"""Failing elements that get a second look, as a number or a share of all: what the first draws
-miss of an ill-conditioned problem is an element here and there, never a whole output."""
+"""Largest number of failing elements, or share of all elements, that gets a second look. The first
+draws may miss a few elements of an ill-conditioned problem, but never a whole output."""
 
 
 def compare_output(
@@ -281,7 +281,7 @@ def _rules(policy: Policy, special: SpecialInputs, clip: FloatLimits | None) -> 
 
 
 def _as_integers(expected: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert float64 values to an integer dtype; return them unchanged if one does not fit."""
+    """Convert float64 values to an integer dtype; return all unchanged if any does not fit."""
     if expected.dtype == dtype:
         return expected
     with np.errstate(all="ignore"):

@@ -100,7 +100,7 @@ def _place(claim: Claim, *, plain: bool = False) -> str:
 
 
 def _round(least: float, most: float) -> int:
-    """Return the roundest integer from `least` to `most`: a multiple of the largest tile."""
+    """Return the integer from `least` to `most` that is divisible by the highest power of two."""
     for tile in (1 << power for power in range(20, 0, -1)):
         found = int(most) // tile * tile
         if found >= max(least, 1.0):

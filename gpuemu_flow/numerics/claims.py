@@ -1,7 +1,7 @@
 """Claims about which elements of an output are wrong, by an input's value or by index.
 
-A claim is learned from all cases seen so far, and predicts the next: no element outside of it is
-wrong, and many elements inside (for a threshold, those next to it) are. Values between the last
+A claim is learned from all cases seen so far, and predicts the next case: no element outside of the
+claim is wrong, and many elements inside (for a threshold, next to it) are. Values between the last
 right and the first wrong element are *free*: nothing is known about them yet.
 """
 
@@ -18,13 +18,13 @@ from gpuemu_flow.numerics.ulp import Float64Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 STRAY = 0.005
-"""Share of the wrong elements that may lie outside: rounding can be larger than the error."""
+"""Share of the wrong elements that a claim may miss, since rounding makes some elements wrong."""
 
 DENSE = 0.3
-"""Share of the elements inside that have to be wrong; the rest hides behind other operands."""
+"""Share of the elements inside a claim that must be wrong; other operands may hide other errors."""
 
 DENSE_ROWS = 0.8
-"""`DENSE` for rows: a row with one wrong element is wrong, so that little hides."""
+"""`DENSE` for rows: a row with one wrong element is wrong, so that few errors are hidden."""
 
 NEXT_TO = 48
 """Number of elements of a case next to a threshold that are examined."""
@@ -32,17 +32,17 @@ NEXT_TO = 48
 FEWEST_OUTSIDE, FEWEST_INSIDE = 24, 3
 SHARE_OUTSIDE = 0.02
 PLACE_COSTS = 0.1
-"""Lead that a claim by value has over one by place, as a share of wrong elements."""
+"""Advantage of a claim by value over a claim by index, as a share of wrong elements."""
 
 SECOND_END_COSTS = 0.08
-"""Lead that a claim with one end has over one with two, as a share of wrong elements."""
+"""Advantage of a claim with one end over a claim with two, as a share of wrong elements."""
 
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 WIDE_COSTS = 0.1
 VAGUE_COSTS, VAGUE_PLACE_COSTS = 0.05, 0.3
-"""Cost of a claim by value, and of one by place, whose ends are not known exactly yet.
+"""Cost of a claim by value, and of a claim by index, whose ends are not known exactly yet.
 
-It is larger for places, since more cases hardly narrow their ends down.
+It is larger for indices, since more cases hardly narrow the ends down.
 """
 
 CLOSE = 1.2
@@ -99,7 +99,7 @@ class Claim:
         return self.feature, self.kind, exact, self.also.about if self.also else None
 
     def inside(self, seen: LabelledUnits) -> tuple[BoolArray, BoolArray]:
-        """Mark the units that the claim calls wrong, and the free ones, on which it is silent."""
+        """Mark the units that the claim calls wrong, and the free units, on which it is silent."""
         values = seen.values[self.feature]
         with np.errstate(invalid="ignore"):
             inside, free = _inside(self, values, seen.sizes.get(self.feature, 0))
@@ -171,7 +171,7 @@ def _nearest(claim: Claim, values: Float64Array, near: BoolArray) -> BoolArray:
 
 @dataclass(frozen=True)
 class _Pool:
-    """One feature's values for all wrong units seen and for all right ones."""
+    """One feature's values for all wrong units, and for all right units, that were seen."""
 
     wrong: Float64Array
     right: Float64Array
@@ -442,7 +442,7 @@ def _of_place(feature: Feature, pool: _Pool, seen: Sequence[LabelledUnits]) -> I
 
 
 def _both(axes: Sequence[Feature], seen: Sequence[LabelledUnits]) -> Iterator[Claim]:
-    """Yield claims about corners: indices from a border on along each of two axes."""
+    """Yield claims about corners, where the indices on two axes are at or beyond a border."""
     for place, first in enumerate(axes):
         for second in axes[place + 1 :]:
             ends = [_corner(each, seen) for each in (first, second)]

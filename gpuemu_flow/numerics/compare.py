@@ -1,4 +1,4 @@
-"""Compare a case's outputs with the reference's: order of checks, policies, one verdict."""
+"""Compare a case's outputs with the reference's, and combine all checks into one verdict."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def check_outputs(
         The reference's outputs; float64 values may represent a narrower output and are then
         compared unrounded.
     tolerance : mapping of dtype name to Tolerance, or Envelope
-        Explicit tolerances; a dtype that is missing has the documented default, integers and
-        booleans are exact then. An `Envelope` is the ``auto`` tolerance.
+        Explicit tolerances. A dtype that is missing has its documented default, which is exact for
+        integers and booleans. An `Envelope` is the ``auto`` tolerance.
     policy : Policy
     expected_dtypes : mapping of str to str, optional
         Dtype that each output should have, where `expected` is wider.

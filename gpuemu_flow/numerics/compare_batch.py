@@ -94,7 +94,7 @@ def check_batch(
     ----------
     form : Form
     actual, expected : sequence of ndarray
-        The output of each case, and the reference's.
+        The output of each case, and the reference's output.
     inputs : sequence of mapping of str to ndarray
     dtype : str
         Dtype that the output should have.

@@ -1,8 +1,8 @@
-"""Arithmetic on constants with each rounding moved: positions, windows and other tables.
+"""Arithmetic on constants (positions, windows and other tables) with each rounding perturbed.
 
-A reference may compute tables from ``np.arange`` and sizes alone. Moved inputs do not change these,
-and the shadow leaves integers, and what is computed from them alone, as wide as they are. A right
-op computes a table in float32 and in its own order: ``(i + 0.5) * (n / o)`` for
+A reference may compute tables from ``np.arange`` and sizes alone. Perturbed inputs do not change
+these tables, and the shadow does not narrow integers, or tables that are computed from integers
+alone. A right op computes a table in float32 and in its own order: ``(i + 0.5) * (n / o)`` for
 ``(i + 0.5) * n / o``.
 """
 
@@ -20,15 +20,16 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.single import Single, bare, narrowed, operands_in_float32, wrapped
 
 UP, DOWN = 1.0, -1.0
-"""Directions in which all roundings of constants are moved together."""
+"""Directions in which all roundings of constants are perturbed together."""
 
 RANDOM = 2
-"""Number of draws in which roundings are moved at random, besides the one in which all are moved up
-and the one in which all are moved down. A thorough measurement makes three times as many."""
+"""Number of draws in which roundings are perturbed at random, besides the draw in which all results
+are increased and the draw in which all are decreased. A thorough measurement makes three times as
+many random draws."""
 
 
 class _BesideConstants(Single):
-    """A float32 input beside which the arrays that a shadow makes are `_Constant`."""
+    """A float32 input; the arrays that a shadow makes during a call with it are `_Constant`."""
 
 
 class _Constant(Single):
@@ -93,7 +94,7 @@ class _Constant(Single):
 def moving_constants(
     inputs: Arrays, rng: SeededRng, unit: float, direction: float = 0.0
 ) -> dict[str, NDArray[Any]]:
-    """Return float32 inputs beside which what the shadow computes from constants alone is moved.
+    """Return float32 inputs with which the shadow perturbs its arithmetic on constants.
 
     Parameters
     ----------
@@ -102,13 +103,14 @@ def moving_constants(
     unit : float
         Largest relative change of each rounded result.
     direction : float
-        `UP` or `DOWN` to move all of them by that much; 0 to move each at random.
+        `UP` or `DOWN` to change all rounded results by `unit` in this direction; 0 to change each
+        at random.
 
     Notes
     -----
-    Quotients count as rounded even where they are exact, except by a power of two: a product with
-    the rounded reciprocal, or with a rounded ratio, is not exact there. Arithmetic that involves an
-    input is not moved, nor is that on single numbers or of other libraries.
+    Quotients count as rounded even where they are exact, unless the divisor is a power of two: an
+    op that multiplies by the rounded reciprocal, or by a rounded ratio, rounds there. Arithmetic
+    that involves an input, is on single numbers, or is done by other libraries is not perturbed.
     """
     attributes = {"rng": rng, "unit": unit, "direction": direction}
     made = type("_Constant", (_Constant,), attributes)
@@ -139,7 +141,7 @@ def _is_input(value: Any) -> bool:
 
 
 def _as_input(result: Any) -> Any:
-    """Return a result that depends on an input as a plain float32 array, which is not moved."""
+    """Return a result that depends on an input as an array that is no longer perturbed."""
     if isinstance(result, (tuple, list)):
         make = getattr(type(result), "_make", type(result))
         return make(map(_as_input, result))

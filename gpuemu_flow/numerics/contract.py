@@ -141,7 +141,7 @@ class OutputContract:
 
     @property
     def plain(self) -> bool:
-        """Tell whether all elements are compared with the expected ones at the same indices."""
+        """Tell whether all elements are compared with the expected elements at the same indices."""
         views = self.ties or self.order or self.up_to or self.only is not None
         return not views and not self.apart
 

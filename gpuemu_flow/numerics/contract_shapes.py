@@ -87,7 +87,7 @@ def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict
 
 
 def promoted(names: Sequence[str]) -> str | None:
-    """Return the dtype to which PyTorch would promote the given ones; None if none is known.
+    """Return the dtype to which PyTorch would promote the given dtypes; None if none is known.
 
     If any is a float, integers do not count: the result is the widest float, or float32 for two
     different floats of that width. Integers and booleans follow numpy's rules, by which int64 and
@@ -107,8 +107,8 @@ def promoted(names: Sequence[str]) -> str | None:
 def bounds_fault(contract: OutputContract, values: Array) -> tuple[int, Failure] | None:
     """Return the failure of the first element outside of the declared bounds, and its position.
 
-    A float may lie beyond a bound by two units in its last place, since rounding can cause that
-    much; bounds of 0 and those of integers are exact. NaN lies within any bounds.
+    A float may lie beyond a bound by two units in its last place, since rounding can cause such an
+    error; bounds of 0, and bounds of integers, are exact. NaN lies within any bounds.
     """
     if (contract.low is None and contract.high is None) or not values.size:
         return None

@@ -1,7 +1,7 @@
 """Random outputs: tests of the distribution that their elements are drawn from.
 
 Each case is tested by itself, on all of its elements. The rate of false alarms that the contract
-states is divided among the tests, and each uses a bound that holds for few elements as well as for
+states is divided among the tests. Each test uses a bound that holds for few elements as well as for
 many: no test assumes that a sum is normally distributed.
 """
 
@@ -203,7 +203,7 @@ def _is_repeated(products: Wide, at_least: float) -> bool:
     """Tell whether products are positive more often than those of independent terms.
 
     Products of repeated draws are positive. A negative sum proves nothing: where few terms are
-    large, as in a mask that is nearly always 0, the large ones may not be paired with each other.
+    large, as in a mask that is nearly always 0, the large terms may not be paired with each other.
     """
     return float(products.sum()) > 0.0 and not _is_centred(products, None, at_least)
 

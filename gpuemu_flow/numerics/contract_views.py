@@ -1,7 +1,7 @@
 """Transform outputs for comparison so that differences which a contract allows disappear.
 
-The op's outputs, the reference's, and those of the reference on perturbed inputs are transformed in
-the same way, so that the tolerance is measured on the values that are compared.
+The op's outputs, the reference's outputs, and the reference's outputs on perturbed inputs are
+transformed in the same way, so that the tolerance is measured on the values that are compared.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def distances(values: Array, expected: Array) -> Array:
     """Return real numbers that differ from ``|expected|`` by ``|values - expected|``.
 
     The expected values themselves give ``|expected|``: so a comparison of real numbers judges
-    complex ones by the absolute value of the difference. All numbers with an infinite part count as
-    one infinity (C17, annex G.3), as their direction depends on the order of the operations.
+    complex numbers by the absolute value of the difference. All numbers with an infinite part count
+    as one infinity (C17, annex G.3), as their direction depends on the order of the operations.
     """
     with np.errstate(all="ignore"):
         wide, wanted = values.astype(np.complex128), expected.astype(np.complex128)

@@ -1,4 +1,4 @@
-"""Apply the contracts of one case: transform outputs, and check what needs no expected values."""
+"""Apply the contracts of one case: transform outputs, and make checks without expected values."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ class CaseContracts:
         return multi_index(int(np.flatnonzero(mask)[index[0]]), mask.shape)
 
     def note(self, name: str) -> str:
-        """Describe the values in a failure's message if they were transformed; else empty."""
+        """Describe transformed values for a failure's message; return "" for other values."""
         contract = self._contracts.get(name)
         if contract is None:
             return ""

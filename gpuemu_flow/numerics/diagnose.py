@@ -47,19 +47,20 @@ def diagnose(
     actual, expected : ndarray
         One output and the reference's; the reference's may be float64 for a narrower output.
     failing : ndarray of bool, Tolerance or Bound
-        The elements that fail, or the bound that decides it.
+        The elements that fail, or the bound that decides which elements fail.
     inputs : mapping of str to ndarray, optional
         The case's inputs, for findings that depend on them.
     rules : Rules, optional
-        Rules for NaN and Inf if `failing` is not a mask. By default they must match, and where the
-        expected values are wider, values beyond the output's range count as its largest.
+        Rules for NaN and Inf if `failing` is not a mask. By default, NaN and Inf must match. If the
+        expected values have a wider dtype than the output, values beyond the output's range count
+        as its largest value.
     limit : int
         Largest number of findings.
 
     Returns
     -------
     tuple of Finding
-        Empty when nothing fails, when the shapes differ, or for dtypes outside the vocabulary.
+        Empty when nothing fails, when the shapes differ, or for dtypes without a canonical name.
 
     Examples
     --------

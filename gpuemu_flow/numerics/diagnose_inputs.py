@@ -51,7 +51,7 @@ def conditions(evidence: Evidence) -> list[Finding]:
 def _border(failing: Float64Array, passing: Float64Array) -> tuple[str, float] | None:
     """Find the value that (nearly) separates failing from passing elements, and its failing side.
 
-    ``("above", v)``: the failing ones are at least v. None when they mix.
+    ``("above", v)``: the failing elements are at least v. None if no value separates them.
     """
     failing, passing = failing[~np.isnan(failing)], passing[~np.isnan(passing)]
     if failing.size < ENOUGH or passing.size < ENOUGH:

@@ -3,8 +3,8 @@
 A factor per row comes from a wrong denominator, norm or rescaling; a factor or an offset per column
 from weights or a bias that are missing or taken from another place. Kinds: ``row-factor``,
 ``row-offset``, ``column-factor``, ``column-offset``, and ``low-rank``: the error matrix is a sum of
-few products of a number per row and a number per column. Missing terms of a matrix product cause
-that, or a wrong mean before weights are applied.
+few products of a number per row and a number per column. Possible causes of ``low-rank`` are
+missing terms of a matrix product, or a wrong mean before weights are applied.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def line_relations(evidence: Evidence) -> list[Finding]:
 
 @dataclass(frozen=True)
 class _Lines:
-    """A grid of some rows or columns, and the indices of those with enough wrong elements."""
+    """A grid of some rows or columns, and the indices of the lines with enough wrong elements."""
 
     name: str
     points: Points

@@ -4,7 +4,7 @@
 kind                the failing elements are
 ==================  ==============================================================================
 ``transposed``      the reference's with two axes of one size swapped
-``memory-order``    the reference's with two axes swapped and then read as if they were not
+``memory-order``    the reference's with two axes swapped, but read in the original memory order
 ``reversed``        the reference's from the other end of an axis
 ``shifted``         the reference's at a fixed distance along an axis (along rows: ``stale``)
 ``repeated``        the reference's first row, or first tile, over and over
@@ -63,8 +63,8 @@ def _thinned(points: Points) -> Points:
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
     """Return the share of points with the value expected at `sources` and not at the point itself.
 
-    A point counts only if the value of its source leaves at most a tenth of the point's error,
-    since a value close to the one expected at its own place proves nothing about other places.
+    A point counts only if this value explains at least nine tenths of the point's error. Where the
+    two expected values hardly differ, agreement proves nothing about the source.
     """
     candidate = evidence.expected_at(sources)
     explained = np.abs(points.actual - candidate) <= LEFT * np.abs(points.actual - points.expected)
@@ -123,7 +123,7 @@ def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
 
 
 def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: int) -> Positions:
-    """Return the positions in `expected` from which elements come if it is read in a swapped shape.
+    """Return the positions from which elements come if `expected` is read in a swapped shape.
 
     The order is that of ``expected.reshape(swapped shape).swapaxes(i, j)``.
     """

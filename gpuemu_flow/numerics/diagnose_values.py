@@ -49,7 +49,7 @@ SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
 
 
 def values(evidence: Evidence) -> list[Finding]:
-    """Describe the values of the failing elements that are finite on both sides."""
+    """Describe the failing elements whose actual and expected values are finite."""
     points = evidence.finite
     if not len(points):
         return []
@@ -60,7 +60,7 @@ def values(evidence: Evidence) -> list[Finding]:
 
 
 def special_values(evidence: Evidence) -> Iterator[Finding]:
-    """Find NaN and Inf on one side only."""
+    """Find elements where an actual or expected NaN or Inf does not match the other value."""
     points = evidence.failing
     actual, expected = points.actual, points.expected
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
@@ -116,7 +116,7 @@ def _what_is_wanted(expected: Float64Array, kind: str) -> str:
 
 
 def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Find one value for all, or zeros in place of the smallest values."""
+    """Find one value or magnitude in all failing elements, or 0 where subnormals are expected."""
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(expected) == 0.0:
         return
@@ -279,7 +279,7 @@ def _sign(points: Points) -> Finding | None:
 
 
 def _narrower(evidence: Evidence, points: Points) -> Finding | None:
-    """Find a narrower float format that holds nearly all actual values, but not the expected."""
+    """Find a narrower float format that holds nearly all actual, but not the expected, values."""
     if evidence.fmt is None or len(points) < FEW:
         return None
     for name in ("float8_e5m2", "bfloat16", "float16", "float32"):

@@ -77,7 +77,7 @@ def _name_of(dtype: np.dtype[Any]) -> str | None:
 
 
 def element_name(dtype: np.dtype[Any] | type) -> str | None:
-    """Return the name of a dtype as `dtype_name` does, or of a complex one; None for others."""
+    """Return the name of a dtype as `dtype_name` does, but also of complex dtypes."""
     if isinstance(dtype, np.dtype) and dtype.kind == "c" and dtype.isnative:
         return dtype.name if dtype.name in COMPLEX else None
     return dtype_name(dtype)

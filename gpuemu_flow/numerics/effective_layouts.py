@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuemu_flow.types import Shape
 
 LEAST_RANKS = {"padded": 2, "permuted": 3}
-"""Dims that a tensor needs for some layouts; with fewer it has another one, tested anyway."""
+"""Number of dims that a tensor needs for some layouts; with fewer dims, it gets another layout."""
 
 
 def effective_layout(layout: str, shape: Shape) -> str:

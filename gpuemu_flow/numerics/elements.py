@@ -40,8 +40,9 @@ class Feature(NamedTuple):
     level : str
         `ELEMENT` or `ROW`.
     kind : str
-        ``value``, ``magnitude``, ``top``, ``low`` (of an input, or of its row), ``flat`` or
-        ``axis`` (the unit's index).
+        ``value`` or ``magnitude`` of an input's element, ``top``, ``low`` or ``magnitude`` of an
+        input's row (its largest and smallest value, and its largest magnitude), or ``flat`` or
+        ``axis`` for the unit's index.
     subject : str
         The input, or the number of the axis; empty for the flat index.
     """

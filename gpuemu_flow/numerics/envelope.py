@@ -1,6 +1,6 @@
 """The ``auto`` tolerance: the error allowed for a right op, measured on the reference only.
 
-The reference is evaluated in float64 on inputs moved by less than their own rounding, and, where
+The reference is evaluated in float64 on inputs perturbed by less than their own rounding, and, if
 its source allows, once more in float32 arithmetic (its *shadow*). The differences between these
 evaluations show how the problem itself amplifies rounding errors. A right op, with its own order of
 operations, stays within a small multiple of them. Only the reference is needed. The envelope does
@@ -28,9 +28,9 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array
 
 FINE, COARSE = 2.0**-20, 2.0**-10
-"""Relative distances by which roundings are moved to see if they show.
+"""Relative sizes of perturbations of roundings, to see whether outputs depend on them.
 
-The coarse one is for integers, of which only those beside a step change.
+The coarse size is for integer outputs, of which only elements next to a step change.
 """
 
 
@@ -94,7 +94,7 @@ class Envelope:
         return tried.reason
 
     def quick(self, name: str) -> Bound:
-        """Bound an output without any evaluation. The bound is never above that of `full`."""
+        """Return a bound that needs no evaluation, and is never above the bound of `full`."""
         fmt = self._formats[name]
         if fmt is None:
             return AffineBound(0.0, 0.0)
@@ -106,23 +106,27 @@ class Envelope:
     def full(self, name: str) -> Bound:
         """Return the envelope itself; the first call evaluates the reference about 20 times.
 
-        For exact outputs, and without a reference to evaluate, it is the quick bound.
+        For exact outputs, and without a reference to evaluate, return the quick bound.
         """
         if self._is_exact(name):
             return self.quick(name)
         return self._excused(name, self.bounds().get(name)) or self.quick(name)
 
     def bounds(self) -> Mapping[str, ElementBound]:
-        """Return all envelopes, to be stored and given to `build_envelope`; empty if exact."""
+        """Return the envelopes of all outputs, to be stored and passed to `build_envelope`.
+
+        Empty for an exact op, or without a reference to evaluate.
+        """
         if self._bounds is None:
             self._first = self._measure(thorough=False)
             self._bounds = self._first.bounds() if self._first else {}
         return self._bounds
 
     def cancelled(self, name: str) -> Bound:
-        """Return the envelope that also knows what is left of terms that cancel.
+        """Return the envelope that also allows for errors of terms that cancel; see `cancelling`.
 
-        Some more evaluations for an output about to fail; `full` gives the same from then on.
+        This takes some more evaluations, for an output that is about to fail. Afterwards, `full`
+        returns the same envelope.
         """
         if self._first is not None:
             self._first.look_for_cancellation()
@@ -203,7 +207,7 @@ def build_envelope(
     expected64 : mapping of str to ndarray
         The reference's outputs on them, floats as float64.
     evaluate : Evaluate or None
-        None when there is nothing to evaluate with: only the quick bound is used then.
+        None if the reference cannot be evaluated; then only the quick bound is used.
     dtype : str or mapping of str to str
         Canonical dtype of the op's float outputs, or of each output by name. Integer and boolean
         outputs keep their own.
@@ -281,9 +285,9 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 def exact_outputs_of(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[str]:
     """Return the float outputs that no rounding can change, for an op that is not exact as a whole.
 
-    On every sample, float32 can represent their values, and they do not change if each value that
-    the shadow rounds is replaced by NaN or moved. Integer outputs are not returned: `measure` finds
-    out case by case which of their elements a rounding decides.
+    On every sample, float32 can represent the values of such an output, and they do not change if
+    each value that the shadow rounds is replaced by NaN, or is perturbed. Integer outputs are not
+    returned: `measure` finds out case by case which of their elements depend on a rounding.
 
     Parameters
     ----------
@@ -326,8 +330,8 @@ def _equal(values: NDArray[Any], expected: Float64Array) -> bool:
 def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
     """Tell whether intermediate roundings have an influence on an integer output.
 
-    Moved roundings may change none, as where nearly all results saturate. If each becomes NaN,
-    the influence always shows.
+    Perturbed roundings may change no element, for example if nearly all results saturate. If each
+    rounded value becomes NaN, the influence always shows.
     """
     evaluations = Evaluations(evaluate, inputs)
     if _rounds_in_sight(evaluations, inputs, COARSE):

@@ -50,7 +50,7 @@ class Evaluations:
         self._evaluate = evaluate
         self._native = {name: array.dtype for name, array in native.items()}
         self._kinds = dtypes_to_try(widened=True, single=True)
-        """Dtypes to try; only the accepted one, once the reference has given outputs."""
+        """Dtypes to try; once the reference has given outputs, only the dtype that it accepted."""
         self._takes_single = True
         self.count = 0
         self.succeeded = 0
@@ -91,7 +91,7 @@ class Evaluations:
         return None
 
     def _shadow_outputs(self, inputs: Arrays, rounding: Rounding | None) -> Arrays | None:
-        """Evaluate the shadow on arrays that stay float32, or on plain ones if it refuses those."""
+        """Evaluate the shadow on arrays that stay float32; if it refuses them, on plain arrays."""
         if self._takes_single:
             kept = single(inputs)
             with staying_single(kept) as making:

@@ -82,7 +82,7 @@ class Evidence:
     Parameters
     ----------
     actual, expected : ndarray
-        Same shape; dtypes of the vocabulary.
+        Same shape; dtypes with a canonical name.
     failing : ndarray of bool
         Same shape.
     inputs : mapping of str to ndarray
@@ -144,7 +144,7 @@ class Evidence:
 
     @cached_property
     def finite(self) -> Points:
-        """Return the failing elements that are finite on both sides."""
+        """Return the failing elements whose actual and expected values are finite."""
         points = self.failing
         return points.where(np.isfinite(points.actual) & np.isfinite(points.expected))
 
@@ -191,7 +191,7 @@ def spread(values: Positions, limit: int) -> Positions:
 def some_positions(mask: BoolArray, count: int) -> Positions:
     """Return at most `SAMPLE` positions where a flat mask is set, ascending.
 
-    Ranks are spread evenly and then moved by a golden-ratio sequence, since an even step could
+    They are spread evenly and then shifted by a golden-ratio sequence, since an even step could
     coincide with the period of the tiles.
     """
     if count <= SAMPLE:

@@ -27,12 +27,12 @@ _STEPS = (2, 8)
 with them are exact as long as the other factors are. None is negative, so that the gradient at |x|
 shows the sum of the magnitudes where it is a sum of products; see `measure.ErrorMeasurement`."""
 _NUDGE = 4.0
-"""Number of roundings by which inputs are moved to find where a gradient jumps."""
+"""Number of roundings by which inputs are perturbed to find where a gradient jumps."""
 _VANISHED = 2.0**-50
 """Share of the usual size below which float64 may give exactly 0 for a sum that cancels."""
 _PAIRS = 3
-"""Number of directions of such moves. Inputs move forwards and backwards along each, since only one
-of the two crosses a kink."""
+"""Number of directions of such perturbations. For each direction, inputs are also perturbed in the
+opposite direction, since only one of the two crosses a kink."""
 
 
 def gradient_name(of: str) -> str:
@@ -65,7 +65,9 @@ _moving: _Moving | None = None
 
 
 class MovedCotangents:
-    """The reference, differentiated with cotangents moved by one rounding, to measure a tolerance.
+    """The reference, differentiated with cotangents perturbed by one rounding.
+
+    It is used to measure a tolerance.
 
     Where equal cotangents cancel, the reference may return exactly 0, while a right op returns a
     rounding error of the cancelled terms. Perturbed inputs do not show this error.
@@ -73,7 +75,7 @@ class MovedCotangents:
     Parameters
     ----------
     evaluate : Evaluate
-        The reference in this process. Cotangents are not moved for its float32 shadow.
+        The reference in this process. Cotangents are not perturbed for its float32 shadow.
     seed : int
     unit : float
         One rounding of the case's arithmetic.
@@ -153,11 +155,11 @@ class Excused:
 
 
 class Kinks:
-    """Elements of a case's gradients that jump if the inputs move by a few roundings.
+    """Elements of a case's gradients that jump if the inputs change by a few roundings.
 
-    There, several values are right: all from 0 to 1 as the derivative of relu at 0, or any share of
-    the gradient of a maximum for each of the equal elements. Nothing is evaluated before it is
-    needed.
+    Several values are right for such an element: the derivative of relu at 0 may be any value from
+    0 to 1, and equal elements may share the gradient of their maximum in any way. Nothing is
+    evaluated before it is needed.
 
     Parameters
     ----------
@@ -166,7 +168,7 @@ class Kinks:
     inputs, expected : mapping of str to ndarray
         The case's inputs in their own dtypes, and the reference's outputs on them.
     seed : int
-        Decides the directions.
+        Decides the directions in which inputs are perturbed.
     unit : float
         One rounding of the case's arithmetic.
     """
@@ -184,11 +186,11 @@ class Kinks:
     def excuse(self, name: str, actual: Array) -> Excused:
         """Find elements of a gradient that a kink makes right or impossible to judge.
 
-        An element is not judged if its error is at most twice the jump at an element with the same
-        input value: of all elements that share a maximum, a nudge moves only one or two. An element
-        is not judged either if its input is NaN or infinite, where no derivative exists, or if such
-        inputs make it NaN. Where the reference gives exactly 0, a value too small to change 1 in
-        float64 is right, too.
+        An element is not judged if its error is at most twice the jump at any element with the same
+        input value: if many elements share a maximum, a perturbation changes the gradient of only
+        one or two. An element is not judged either if its input is NaN or infinite, where no
+        derivative exists, or if such inputs make the element NaN. Where the reference gives exactly
+        0, a value is right, too, if it is tiny beside the terms that the gradient sums.
         """
         before, given = _as_wide(self._expected[name]), _as_wide(actual)
         jump, right = np.zeros(before.shape), np.zeros(before.shape, bool)
@@ -227,7 +229,7 @@ class Kinks:
         return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
 
     def _usual(self, name: str) -> float:
-        """Estimate the size of the terms that a gradient sums, from it and from output / input."""
+        """Estimate the size of a gradient's terms, from the gradient and from output / input."""
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
         largest = 0.0 if values is None else _largest(values)
@@ -235,7 +237,7 @@ class Kinks:
         return max(_largest(self._expected[name]), ratio)
 
     def _nudged_outputs(self) -> list[Arrays]:
-        """Return the reference's outputs on all nudged inputs, as far as it gives any."""
+        """Return the reference's outputs on perturbed inputs, without failed evaluations."""
         if self._nudges is None:
             evaluations = Evaluations(self._evaluate, self._inputs)
             inputs64 = widen(self._inputs)
@@ -248,7 +250,7 @@ class Kinks:
         return self._nudges
 
     def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
-        """Move every finite float by about one rounding, and 0 by that of the median magnitude."""
+        """Change every finite float by a few roundings, and 0 by those of the median magnitude."""
         rng = SeededRng(self._seed).derive(f"gradients/{pair}")
 
         def change(values: Float64Array) -> Float64Array:
@@ -289,7 +291,7 @@ def _change(before: Array, now: Array) -> Float64Array:
 
 
 def _largest_of_equals(values: Array, jump: Float64Array) -> Float64Array:
-    """Raise the jump of each element to the largest among equal values of the input."""
+    """Raise each element's jump to the largest jump of elements with the same input value."""
     _, groups = np.unique(_as_wide(values).reshape(-1), return_inverse=True)
     groups = groups.reshape(-1)
     largest = np.zeros(int(groups.max(initial=0)) + 1)

@@ -1,7 +1,8 @@
-"""Results that a wider type gives alike although they are rounded: what the rounding lost is tiny.
+"""Recognise float32 results that are rounded although float64 arithmetic gives the same result.
 
-Whether a float32 operation rounds is seen by the same operation in float64. This fails where
-float64 rounds to the same number: ``1 + 1e-30`` is 1 in both, and so is ``tanh(30)``.
+Usually, the same operation in float64 shows whether a float32 operation rounds. This fails if the
+rounding error is so tiny that float64 rounds to the same number: ``1 + 1e-30`` is 1 in both types,
+and so is ``tanh(30)``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _NEVER_EXACT = frozenset(
         "expit", "log_expit", "ndtr", "log_ndtr", "softplus",
     )
 )  # fmt: skip
-"""Functions, also of other libraries, whose values at algebraic numbers are transcendental, but for
-few at 0 and such that are 0 (Baker, "Transcendental Number Theory", 1975, theorem 1.4)."""
+"""Functions, also of other libraries, whose values at algebraic numbers are transcendental, except
+for values at a few points such as 0 (Baker, "Transcendental Number Theory", 1975, theorem 1.4)."""
 
 _LOST = 2.0**-53
 """Share of a sum below which float64 loses a term."""

@@ -44,9 +44,9 @@ def check_invariant(
     name : str
         One of `types.INVARIANTS`. ``shape_preserved`` always holds here: it is about two tensors.
     output : ndarray
-        Any dtype of the vocabulary, any strides.
+        Any dtype with a canonical name, any strides.
     dtype : str
-        Its canonical name.
+        Canonical name of the output's dtype.
     tolerance : Tolerance
         Used by ``symmetric`` (``|A - A^T| <= atol + rtol |A^T|``) and ``normalized``.
     exempt : ndarray of bool, same shape, or None
@@ -55,7 +55,7 @@ def check_invariant(
     Returns
     -------
     BrokenInvariant or None
-        The first place where it does not hold.
+        The first place at which the invariant does not hold; None if it holds.
 
     Raises
     ------

@@ -23,8 +23,8 @@ class Bound(Protocol):
     Attributes
     ----------
     proof : (float, float) or None
-        ``(atol, rtol)`` such that ``atol + rtol * |e|`` never exceeds the element's tolerance; a
-        block is first tried against it. None if every element must be checked.
+        ``(atol, rtol)`` such that ``atol + rtol * |e|`` never exceeds the element's tolerance. A
+        block of elements is first tried against this bound. None if every element must be checked.
     """
 
     @property
@@ -35,7 +35,7 @@ class Bound(Protocol):
         ...
 
     def no_verdict(self, where: Where) -> BoolArray | None:
-        """Mark the elements at `where` that have no verdict if they fail; None if none has."""
+        """Mark the elements at `where` that have no verdict if they fail; None if all have one."""
         ...
 
 
@@ -96,8 +96,9 @@ class Rules:
     special_inputs : bool
         True if the case feeds NaN or Inf.
     clip : FloatLimits or None
-        Format of the output when the expected values are wider than it: both sides are clipped to
-        its largest value, so that an overflow that any right op would show is no failure.
+        Format of the output if the expected values are wider than this format. The actual and the
+        expected values are clipped to its largest value, so that an overflow that any right op
+        would show is no failure.
     """
 
     nan: str = "match"
@@ -119,7 +120,7 @@ class Judgement:
     failed : ndarray of bool
         False also where the element has no verdict.
     finite : ndarray of bool or None
-        True where both sides are finite; None if all are.
+        True where the actual and the expected value are finite; None if all are.
     unjudged : ndarray of bool or None
         True where the element has no verdict; None if all have one.
     """
@@ -148,8 +149,8 @@ def judge(
     Notes
     -----
     A finite value never matches NaN or Inf, Inf matches only Inf of its sign, NaN only NaN; the
-    comparison is written so that a NaN error counts as a failure. An element that the bound has no
-    verdict on still passes when it lies within the tolerance given for it.
+    comparison is written so that a NaN error counts as a failure. An element in the bound's
+    `no_verdict` still passes if its error is within its tolerance.
     """
     finite = np.isfinite(actual) & np.isfinite(expected)
     all_finite = bool(finite.all())

@@ -14,16 +14,16 @@
     Rows without gaps between their elements, and a gap after each row, as in a slice of a wider
     tensor. Where no two rows follow each other the tensor is ``strided`` instead.
 ``permuted``
-    The last dim but two and the last but one are exchanged in memory, as in ``x.transpose(1, 2)``
+    The second and the third dim from the end are exchanged in memory, as in ``x.transpose(1, 2)``
     of [B, S, H, D]; the elements of a row are neighbours. Where that changes nothing the tensor is
     ``padded`` instead.
 ``expanded``
     Read-only, with stride 0 along the first dim of more than one element; `contiguous` and
     read-only where there is no such dim.
 
-`effective_layout` tells which of them a shape really gets. Gaps and guard zones hold NaN with a
-payload of its own (integers and booleans: 0xA5 in every byte): a read of them shows in the result,
-and a write into them is found by `LaidOut.intact`.
+`effective_layout` tells which of these layouts a shape really gets. Gaps and guard zones hold NaN
+with a payload of its own (integers and booleans: 0xA5 in every byte): a read of them shows in the
+result, and `LaidOut.intact` finds a write into them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Array = NDArray[Any]
 ALIGNMENT = 64  # bytes; for the start of every layout but `offset`, and the size of guard zones
 ELEMENT_STEP = 2  # `strided`: distance of neighbours in a row, in elements
 ROW_GAP = 3
-"""Further elements after each row (`padded`), each row, matrix and so on (`strided`). It is odd, so
-that rows of even length begin at odd places, too."""
+"""Number of elements in the gap after each row (`padded`), or after each row, matrix and so on
+(`strided`). The number is odd, so that rows of even length begin at odd offsets, too."""
 GUARD_BYTES = 4096
 LONGEST_ROW = 1 << 16  # largest number of bytes by which a row extends a guard zone
 
@@ -166,7 +166,7 @@ class LaidOut:
     Attributes
     ----------
     array : ndarray
-        View of the tensor: its shape, strides and dtype are the layout's.
+        The tensor itself, a view of `buffer`.
     buffer : ndarray of uint8
         Everything: the elements, the gaps between them and the guard zones.
     placement : Placement

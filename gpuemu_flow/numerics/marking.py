@@ -1,4 +1,4 @@
-"""Arithmetic that marks rounded results, moves one rounding, or multiplies by reciprocals.
+"""Arithmetic that marks rounded results, perturbs one operation, or multiplies by reciprocals.
 
 Random changes of roundings (see `noise`) may fail to show that a result depends on them: where
 three roundings decide a quantised value together, twelve draws may well agree. If each rounded
@@ -46,9 +46,9 @@ class _Marking(_Casting, Doubting):
 
 
 class _Stepping(Doubting):
-    """Changes all values that one chosen operation rounds by the same factor, and nothing else.
+    """Multiplies the rounded results of one chosen operation by one factor; changes nothing else.
 
-    A value that several results share, such as a scale, then moves for all of them.
+    A value that several results depend on, such as a scale, then changes for all of them.
     """
 
     turn: int
@@ -116,5 +116,5 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
 
 
 def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
-    """Return float32 arrays that multiply by the reciprocal instead of dividing if it overflows."""
+    """Return arrays that multiply by the reciprocal, not divide, where the reciprocal overflows."""
     return wrapped(inputs, _Inverting, stand_in=stand_in)

@@ -30,10 +30,10 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.spread import HEADROOM, Spread
 
 GROWN = 2
-"""Number of evaluations on magnitudes that have grown, besides the one on |x| itself."""
+"""Number of evaluations on enlarged magnitudes, besides the evaluation on |x| itself."""
 
 FEW_BITS = 2.0**-140
-"""Magnitude below which a float32 has at most nine bits: a product with 1.5 is rounded much."""
+"""Magnitude below which a float32 has at most nine bits, so that rounding errors are large."""
 
 NOISE = 64.0
 """Noise, in units of one rounding, that a result must withstand to have a verdict at all."""
@@ -49,24 +49,23 @@ SETTLING = 12
 """Number of draws, none of which may change an integer if its verdict is to be restored."""
 
 NOISY = 4
-"""Number of draws of a float64 reference in which every rounding is moved. A thorough measurement
-makes three times as many."""
+"""Number of draws that perturb a float64 reference's roundings; three times as many if thorough."""
 
 CANCELLING = 8
-"""Draws in which the operands of sums are moved; a second look has twice as many."""
+"""Number of draws in which operands of sums are perturbed; a second look makes twice as many."""
 
 STEPPED = 8
-"""Number of rounding operations, from the first on, that are moved up and down one at a time."""
+"""Number of rounding operations, from the first on, that are perturbed one at a time."""
 
 ROUNDED = 5
 """Number of draws in which intermediate results are rounded at random."""
 
 WEAK_LARGEST, WEAK_SMALLEST = 1e18, 1e-18
-"""Without a shadow, magnitudes of inputs beyond which float32 intermediates may leave its range."""
+"""Input magnitudes beyond which, without a shadow, float32 may overflow or underflow unnoticed."""
 
 
 class ErrorMeasurement:
-    """The envelopes of one case's outputs, measured by evaluating the reference at once.
+    """The envelopes of one case's outputs; the constructor evaluates the reference.
 
     Parameters
     ----------
@@ -79,7 +78,7 @@ class ErrorMeasurement:
         As for `envelope.build_envelope`.
     thorough : bool
         True for more draws of every kind, in a case that is about to fail: a few draws may miss the
-        largest change of an ill-conditioned element, and each further one halves the risk.
+        largest change of an ill-conditioned element, and each further draw halves the risk.
     rounding : Rounding, optional
         Values that a right op may round to a narrower type.
 
@@ -94,33 +93,34 @@ class ErrorMeasurement:
 
         allowed = 8 g (E + u S + least) + 2 R + 2 ulp(r)
 
-    E is the largest change of the element over the evaluations, then the largest within the binade
-    of |r|; R the same over evaluations that also round values to a narrower type, as `rounding`
-    specifies. To what E at the element itself allows, ``8 g C`` is added, C the largest change over
-    evaluations that move the roundings of constants (see `constants`). S is the larger of |r| and,
-    unless the result grows exponentially, the reference at |x|, which for sums of products is the
-    sum of the magnitudes (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, 3.1).
-    Such a sum is finite and never shrinks as any |x| grows. The reference at |x| need not be such a
-    sum: where 1 - x becomes 1 - |x|, it may have a pole that the result is far from. Hence S is the
-    smallest over |x| and over magnitudes that have each grown by a factor of its own between 1 and
-    2. S is at most the largest of |r|, the largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the
-    largest number of elements of an input: the error of a sum of N terms that are each moved by a
-    rounding is at least about ``u S / sqrt(N)``.
+    E is the largest change, over the evaluations, of the element or of any other element in the
+    binade of |r|. R is the same over evaluations that also round values to a narrower type, as
+    `rounding` specifies. Where the element's own change is used in place of E, ``8 g C`` is added;
+    C is the largest change over evaluations that perturb the roundings of constants (see
+    `constants`). S is the larger of |r| and, unless the result grows exponentially, the reference
+    at |x|, which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability
+    of Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows.
+    The reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole far
+    from the result. Hence the reference is also evaluated on magnitudes that are each multiplied by
+    a random factor between 1 and 2, and S uses the smallest of these results. S is at most the
+    largest of |r|, the largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the largest number of
+    elements of an input: the error of a sum of N terms that are each perturbed by a rounding is at
+    least about ``u S / sqrt(N)``.
 
     There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale: an op
     that is ten times off, or gives 0, would pass there. The scale is the largest of |r|, of S with
     the limits above, and of the median magnitude of the results that are not 0. Nor is there a
     verdict
 
-    - where 64 units of noise move the result by more than a quarter of the largest result;
+    - where 64 units of noise change the result by more than a quarter of the largest result;
     - where r is finite and the float32 shadow is not, or is not at 1024 |x| (unless the result
       grows exponentially);
-    - where the shadow and r are neither both finite nor the same NaN or infinity, once each sum
-      overflows that may overflow in some order of its terms (see `overflow`);
+    - where the shadow and r are neither both finite nor the same NaN or infinity, if every sum that
+      may overflow in some order of its terms is made to overflow (see `overflow`);
     - on anything, if no evaluation succeeds.
 
-    A reference that refuses float64 is evaluated in float32, one that refuses that in the case's
-    own dtype. Its inputs are then moved by that dtype's rounding, and the effect counts as R.
+    A reference that refuses float64 is evaluated in float32 or, if it refuses both, in the case's
+    own dtype. Its inputs are then perturbed by that dtype's rounding; the effect counts as R.
 
     Without a shadow, errors of intermediates that the result does not depend on in exact arithmetic
     (a maximum subtracted and added again) go unseen; S is then at least the largest |x| or 1, but
@@ -171,7 +171,7 @@ class ErrorMeasurement:
         self.weak = not self._shadowed and not in_float64
 
     def look_for_cancellation(self) -> None:
-        """Evaluate the reference with the operands of its sums moved; see `cancelling`."""
+        """Evaluate the reference with the operands of its sums perturbed; see `cancelling`."""
         if not self.weak:
             count = 2 * CANCELLING if self._thorough else CANCELLING
             with np.errstate(all="ignore"):
@@ -308,14 +308,14 @@ class _Session:
         """Evaluate the reference in float64 with every rounding of numpy's arithmetic perturbed.
 
         Perturbed inputs do not show the rounding of intermediate results. If two logarithms near
-        350 are subtracted, their own rounding outweighs by far that of the inputs.
+        350 are subtracted, the logarithms' rounding errors are far larger than those of the inputs.
         """
         for draw in range(4 * AGAIN, 4 * AGAIN + count):
             rng = self._rng.derive(f"auto/noisy/{draw}")
             self._add(self._evaluate(noisy64(self._inputs64, rng, self._unit)))
 
     def cancelling_draws(self, count: int, *, shadow: bool) -> None:
-        """Evaluate the shadow, or the reference in float64, with the operands of sums moved."""
+        """Evaluate the shadow, or the reference in float64, with the operands of sums perturbed."""
         inputs = as_float32(self._inputs64) if shadow else self._inputs64
         operands, tensors = Operands(), Operands()
         with cancelling_torch(self._rng, 0.0, tensors):
@@ -366,7 +366,7 @@ class _Session:
         return True
 
     def constant_draws(self, *, thorough: bool) -> None:
-        """Evaluate the shadow with the roundings of what it computes from constants moved."""
+        """Evaluate the shadow with perturbed roundings of values computed from constants alone."""
         if self._evaluations.makes_arrays:
             copies = as_float32(self._inputs64)
             for moved in constant_draws(copies, self._rng, self._unit, thorough=thorough):
@@ -374,7 +374,7 @@ class _Session:
                     self._outputs[name].add_constants(flat)
 
     def _overflowing_draw(self) -> None:
-        """Add results of a shadow whose sums overflow if they would in some order of terms."""
+        """Add results of a shadow in which sums overflow if any order of their terms overflows."""
         if largest_magnitude(self._inputs64) < FAR:
             return
         values = self._evaluate(overflowing(as_float32(self._inputs64)), shadow=True)
@@ -404,8 +404,8 @@ class _Session:
         verdict, even if perturbed inputs leave it unchanged: the changes of a quotient and of a
         zero point that share a scale may cancel.
 
-        Floats are like integers where the reference rounds to integers on its way to them, as the
-        fake quantisation of a training does.
+        Float outputs are treated in the same way if the reference rounds to integers to compute
+        them, as fake quantisation in training does.
         """
         if not self._steps and all(spread.fmt is not None for spread in self._outputs.values()):
             return

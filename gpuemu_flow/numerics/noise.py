@@ -1,10 +1,10 @@
-"""Arithmetic with each rounding perturbed at random, to find the effect of another order.
+"""Arithmetic with each rounding perturbed at random, to show the effect of reordered operations.
 
 Perturbed inputs do not show errors of intermediate results: where equal results cancel, the
 reference may return exactly 0, while a right op, which adds in another order, returns a rounding
-error of the cancelled terms. Moving each result by its rounding shows this error (Vignes, "A
-stochastic arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arithmetic",
-1997).
+error of the cancelled terms. Perturbing each result by about its rounding error shows the error of
+the op (Vignes, "A stochastic arithmetic for reliable scientific computation", 1993; Parker, "Monte
+Carlo Arithmetic", 1997).
 """
 
 from __future__ import annotations
@@ -58,11 +58,14 @@ class Noisy(Single):
         return self._into(out, result, "unsafe")
 
     def _sums(self, ufunc: np.ufunc, method: str) -> bool:
-        """Tell whether an operation makes sums whose terms are to be moved, too."""
+        """Tell whether an operation makes sums whose terms are to be perturbed, too."""
         return ufunc in (np.add, np.subtract) and method != "__call__"
 
     def _moved_sum(self, plain: Any, again: Any, exact: Any) -> Any:
-        """Return the moved result of a sum: `plain`, and `again` with moved terms."""
+        """Return the perturbed result of a sum.
+
+        `plain` is the sum as it was computed, and `again` is the sum of perturbed terms.
+        """
         return self._moved(again, exact)
 
     def _product(self, result: Any) -> Any:
@@ -84,7 +87,7 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
 
     Notes
     -----
-    Results that are exact do not move, so that ties of exact values stay ties; zero stays zero.
+    Results that are exact do not change, so that ties of exact values stay ties; zero stays zero.
     Arithmetic on single elements, and that of other libraries, is not perturbed.
     """
     return wrapped(inputs, Noisy, rng=rng, unit=unit)
@@ -108,7 +111,8 @@ class Doubting(Noisy):
 def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
     """Return arrays as `noisy` does, but also perturb quotients that a reciprocal would change.
 
-    A tie (such as 2.5) that comes from a rounded scale is moved; one of exact numbers is not.
+    A tie (such as 2.5) that was computed with a rounded scale is perturbed; a tie of exact numbers
+    is not.
     """
     return wrapped(inputs, Doubting, rng=rng, unit=unit)
 
@@ -221,7 +225,7 @@ def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[An
 
 
 def wrapped64(inputs: Arrays, kind: type[Noisy64], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float64 arrays viewed as `kind`, whose class has these attributes."""
+    """View the float64 arrays of the inputs as a subclass of `kind` that has these attributes."""
     made = type(kind.__name__, (kind,), attributes)
     return {
         name: array.view(made) if array.dtype == np.float64 else array

@@ -1,8 +1,8 @@
 """Intermediate rounding in a shadow: of operands of matrix products, or of every step.
 
 Tensor cores take their operands in the narrow type and add in float32. A kernel that computes in
-float32 between two products must round the operands of the second, which is no error. The source of
-a *rounded* shadow (see `shadow`) passes such values through `rounded`.
+float32 between two products must round the operands of the second product, which is no error. The
+source of a *rounded* shadow (see `shadow`) passes such values through `rounded`.
 """
 
 from __future__ import annotations

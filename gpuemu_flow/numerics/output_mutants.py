@@ -38,7 +38,7 @@ class OutputMutant:
     why : str
         The real bug that it imitates.
     plant : callable
-        Makes the wrong tensor from a `Site`; None where the bug would not show.
+        Makes the wrong tensor from a `Site`; returns None where the bug would not show.
     in_input : bool
         True if the tensor is an input, on which the reference is then evaluated; False if it is an
         output.
@@ -190,7 +190,7 @@ def _shuffled(tensors: Arrays, rng: SeededRng) -> list[str]:
 
 @dataclass(frozen=True)
 class MutantResult:
-    """The op's own verdict on one mutant, on one case on which it applies.
+    """The verdict of the op's own check on one mutant, in one case to which the mutant applies.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Arithmetic whose sums overflow if they would in some order of their terms.
+"""Arithmetic in which a sum overflows if any order of its terms would overflow.
 
 Float32 ends at 3.4e38, and parts of a sum may overflow where the whole sum does not. The order of
 additions then decides between a number, an infinity and, where parts of both signs overflow, NaN.
@@ -29,11 +29,11 @@ FAR = 1e6
 
 _LARGEST = FLOAT_LIMITS["float32"].max
 _DIGITS = 2.0**-50
-"""Share of the terms' magnitudes, times their number, that a sum in float64 may be off by."""
+"""Error of a float64 sum, per term, as a share of the sum of the terms' magnitudes."""
 
 
 class _Overflowing(Single):
-    """A float32 array whose sums and products overflow if they would in some order of terms."""
+    """A float32 array whose sums and matrix products overflow if any order of terms would."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -69,7 +69,7 @@ class _Overflowing(Single):
 
 
 def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' float32 arrays so that a sum overflows if it would in some order of terms.
+    """Wrap the inputs' float32 arrays so that a sum overflows if any order of its terms would.
 
     Notes
     -----

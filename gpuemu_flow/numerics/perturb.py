@@ -53,7 +53,7 @@ class Perturbation:
     Only finite values other than zero change. No method modifies `inputs64`.
 
     One rounding of a float32 subnormal is half of 2**-149, whatever its size, since an op may scale
-    its inputs first. Where the op computes in a wider type, subnormals move as all other values do.
+    its inputs first. If the op computes in a wider type, subnormals change as other values do.
     """
 
     def __init__(self, inputs64: Arrays, seed: int, unit: float) -> None:
@@ -101,8 +101,7 @@ class Perturbation:
     def flushed(self, below: float = FLOAT32_SMALLEST_NORMAL) -> Arrays | None:
         """Replace float32 subnormals by zero; return None when the inputs hold none.
 
-        With a smaller `below`, larger subnormals stay: only those are replaced that have few
-        significant bits left.
+        With a smaller `below`, only values below it are replaced, which have few significant bits.
         """
         return self._with_zeros(lambda sizes: sizes < below)
 
@@ -119,7 +118,7 @@ class Perturbation:
         return self._with_zeros(chosen)
 
     def _with_zeros(self, chosen: Callable[[Float64Array], NDArray[np.bool_]]) -> Arrays | None:
-        """Replace values by zeros, chosen by magnitude; return None if nothing changes."""
+        """Replace values of chosen magnitudes by zeros; return None if nothing changes."""
         found = False
 
         def change(values: Float64Array) -> Float64Array:

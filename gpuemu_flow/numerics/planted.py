@@ -240,7 +240,7 @@ def saturated(site: Site) -> Array | None:
 
 
 def index_off(site: Site) -> Array | None:
-    """Add one to one integer."""
+    """Add 1 to one of the integers."""
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     flat = np.array(site.values).reshape(-1)

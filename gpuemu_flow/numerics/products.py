@@ -58,7 +58,7 @@ def wrapping_edits(tree: ast.Module, wrap: str) -> Iterator[Edit]:
     wrap : str
         ``operands``: the operands of ``@`` and of the functions and methods that multiply matrices
         or convolve (matmul, dot, einsum, tensordot, inner, conv2d, linear and their like, whatever
-        module they are of). ``steps``: those, and the results of arithmetic and of calls.
+        module they are of). ``steps``: these operands, and the results of arithmetic and of calls.
     """
     steps = wrap == "steps"
     left_alone = _left_alone(tree)

@@ -10,7 +10,7 @@ def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, .
     """List the dtypes in which a reference is given float inputs, in turn, until it gives outputs.
 
     A reference refuses a dtype if it raises, exits, crashes or hangs. It is then given the next
-    one. If it refuses all, the error for the last one is reported.
+    dtype. If it refuses all dtypes, the error for the last dtype is reported.
 
     Parameters
     ----------

@@ -251,7 +251,7 @@ def _predictions(
 
 
 def _wrapped(expected: Float64Array) -> Iterator[tuple[Relation, Float64Array]]:
-    """Yield relations to the expected integers wrapped to fewer bits, with those integers."""
+    """Yield relations in which integers wrap to fewer bits, each with the integers it predicts."""
     for bits in (8, 16, 32):
         whole = 2.0**bits
         for sign, least in (("", -whole / 2), ("u", 0.0)):

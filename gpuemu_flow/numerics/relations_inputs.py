@@ -310,7 +310,10 @@ def _of_axes(seen: ObservedCase) -> Iterator[Change]:
 
 
 def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
-    """Yield relations in which a factor per row scales the distance from the output on zeros."""
+    """Yield relations in which each row has a factor, with the outputs that they predict.
+
+    The factor scales the distance of an output from the output on an input of zeros.
+    """
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f" or not array.shape[-1]:
             continue

@@ -14,7 +14,7 @@ from gpuemu_flow.numerics.relations_inputs import CUT_TILES, Ask
 from gpuemu_flow.quick_dataclass import dataclass
 
 FILLED = 0.5
-"""Share of the elements of a place that must be wrong if the bug is that place."""
+"""Smallest share of wrong elements in a part of an output for a relation about that part."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The streams of several seeds, drawn from together: a row of values for each of them.
+"""Draw from the streams of several seeds together: a row of values for each stream.
 
 Each row holds the values that `rng.SeededRng` gives for its seed, bit for bit. For many short rows,
 all streams take a step with the same few vector operations.
@@ -93,7 +93,7 @@ class SeededStreams(ArrayDraws):
         return [((new ^ newer) + newer) & MASK64 for newer, new in self._states]
 
     def choice(self, options: Sequence[T]) -> list[T]:
-        """Return a random one of `options` for each stream."""
+        """Return a random element of `options` for each stream."""
         return [options[index] for index in self.gen_range(0, len(options)).tolist()]
 
     def shuffled(self, count: int) -> NDArray[np.int64]:

@@ -45,7 +45,7 @@ def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
     """Return `normals_f64` rounded to float32, bit for bit.
 
     Vectorised functions differ from the C library's in the last bits of the float64. That alters
-    the float32 only next to a rounding boundary, so only values near one are done again.
+    the float32 only next to a rounding boundary, so only values near a boundary are computed again.
     """
     if uniforms.size <= FEW:
         return normals_f64(uniforms).astype(np.float32)

@@ -55,7 +55,7 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
     a dtype is expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and
     their like), the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the
     builtin ``float``. Calls of numpy's functions that make float64 unless told otherwise
-    (``np.zeros(n)``, ``np.asarray(x)``, ...) become calls of those in `single`. Comments,
+    (``np.zeros(n)``, ``np.asarray(x)``, ...) become calls of functions in `single`. Comments,
     docstrings, formatting and line numbers stay.
 
     Parameters

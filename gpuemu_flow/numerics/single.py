@@ -37,7 +37,7 @@ class Single(Base):
     Attributes
     ----------
     made : type
-        Class of the arrays that the functions of `MAKERS` make beside inputs of this class.
+        Class of the arrays that the functions of `MAKERS` make if the inputs are of this class.
     holds_integers : bool
         True if arrays of integers that these functions make are of that class, too.
     """
@@ -68,7 +68,7 @@ class Single(Base):
         return self._again(self._product(result) if func in PRODUCTS else result)
 
     def _product(self, result: Any) -> Any:
-        """Finish the result of a matrix product that is no ufunc."""
+        """Finish the result of one of `PRODUCTS`, the matrix products that are no ufuncs."""
         return result
 
     def _into(self, out: tuple[Any, ...], result: Any, casting: Any = "same_kind") -> Any:
@@ -105,7 +105,7 @@ def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """Return the inputs with float32 arrays viewed as a `kind` that has these attributes."""
+    """View the float32 arrays of the inputs as a subclass of `kind` that has these attributes."""
     made = type(kind.__name__, (kind,), attributes) if attributes else kind
     return {
         name: array.view(made) if array.dtype == np.float32 else array
@@ -187,7 +187,7 @@ class Making:
     Attributes
     ----------
     kind : type
-        Class of those of float32.
+        Class of the float32 arrays among them.
     count : int
         Number of arrays that have been made other than from arrays of a `Single`.
     """
@@ -201,7 +201,7 @@ _MAKING: ContextVar[Making | None] = ContextVar("staying_single", default=None)
 
 @contextmanager
 def staying_single(inputs: Arrays | None = None) -> Iterator[Making]:
-    """While inside, let the functions of `MAKERS` return `Single` arrays for float32 ones.
+    """Inside the context, let the functions of `MAKERS` return float32 arrays as `Single`.
 
     Parameters
     ----------
@@ -241,5 +241,5 @@ MAKERS = {
         "eye", "identity", "linspace", "arange",
     )
 }  # fmt: skip
-"""Functions of numpy that give float64 unless told otherwise, or that drop an array's kind, by name
-as a shadow calls them instead."""
+"""Replacements, by name, for functions of numpy that return float64 by default, or that drop an
+array's class. A shadow calls the replacements."""

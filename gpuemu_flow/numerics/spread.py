@@ -40,16 +40,16 @@ It does not grow with the length of sums: each operand is rounded once, and the 
 as the op."""
 
 SMOOTH_SHARE = 2.0**-10
-"""Largest change by moved roundings of constants, as a share of the scale of the value, that
-counts. A larger one is that of another index, of a nearest neighbour for example."""
+"""Largest change by perturbed roundings of constants, as a share of the scale of the value, that
+counts. A larger change means that another index was computed, as of a nearest neighbour."""
 
 LOOSE_SHARE = 2.0**-6
-"""Tolerance, as a share of the scale of the value, above which moved inputs show a step of the
-reference and no error of its arithmetic, if that rounds nothing."""
+"""Tolerance, as a share of the scale of the value, above which perturbed inputs have crossed a step
+of the reference. It is used for elements that depend on no rounding."""
 
 FEW_ROUNDINGS = 64.0
-"""Largest change by moved roundings of constants, in roundings of the largest input, that is taken
-for a rounding error where it is large beside the value itself."""
+"""Largest change by perturbed roundings of constants, in roundings of the largest input, that may
+be a rounding error although it is large beside the value itself."""
 
 ACCOUNTED = 16.0
 """Factor by which S may exceed what the measured error supports; see `Spread._accounted`."""
@@ -104,8 +104,8 @@ class Spread:
     def add_cancelled(self, values: NDArray[Any]) -> None:
         """Add an evaluation whose terms cancel differently than in the reference's own order.
 
-        Where NaN or an infinity is expected, and it gives another value, rounding decides, and
-        there is no verdict.
+        Where NaN or an infinity is expected and the evaluation gives another value, there is no
+        verdict, since rounding decides between the two.
         """
         if self.fmt is None:
             return
@@ -158,16 +158,17 @@ class Spread:
     def restore_exact(
         self, *, marked: list[NDArray[Any] | None], moved: list[NDArray[Any] | None]
     ) -> None:
-        """Decide which elements depend on no rounding; integers that do not have a verdict.
+        """Find the elements that depend on no rounding.
 
-        Floats that do not are kept for `bound`.
+        Such integers get a verdict again, and integers that a perturbed rounding changes lose
+        theirs. For floats, the elements that were found are kept for `bound`.
 
         Parameters
         ----------
         marked : list of ndarray or None
             Evaluations in which every value that the computation rounded is changed.
         moved : list of ndarray or None
-            Evaluations in which each rounding is moved at random; None stands for a failed
+            Evaluations in which each rounding is perturbed at random; None stands for a failed
             evaluation.
         """
         touched = self._beyond.copy()
@@ -190,10 +191,11 @@ class Spread:
     def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
         """Set the sum of magnitudes S from the reference at |x|; see `measure.ErrorMeasurement`.
 
-        The first of `at_magnitudes` is the reference at |x|; in the others each |x| has grown by a
-        factor of its own. A sum of magnitudes never shrinks as they grow, so that the value at |x|
-        should be the smallest. Where another value is smaller, |x| lies near a pole, and S proves
-        nothing. An exponential at |x| is no sum of magnitudes at all.
+        The first of `at_magnitudes` is the reference at |x|; for the others, each |x| was
+        multiplied by a factor of its own, which is at least 1. A sum of magnitudes never shrinks as
+        the magnitudes grow, so that the value at |x| should be the smallest. Where another value is
+        smaller, |x| lies near a pole, and S proves nothing. An exponential at |x| is no sum of
+        magnitudes at all.
         """
         if self.fmt is None:
             return
@@ -254,14 +256,14 @@ class Spread:
 
         Notes
         -----
-        Changes by moved constants widen an element's own tolerance only. A change that is large
-        beside the value does not count, but there is no verdict if it is one of a few roundings of
-        an input: a tap of an interpolation whose weight is 0 may be of a number that is larger by
-        orders of magnitude.
+        The change of an element by perturbed constants widens only this element's tolerance. A
+        change that is large beside the value does not count. There is no verdict, however, if such
+        a change is as small as a few roundings of an input: in an interpolation, the input with the
+        weight 0 may be larger than the result by orders of magnitude.
 
-        Elements that depend on no rounding (see `restore_exact`) have the quick bound where their
-        own would be loose: moving the inputs takes them across a step of the reference, on which
-        the op's inputs lie exactly.
+        Elements that depend on no rounding (see `restore_exact`) get the quick bound if their own
+        bound would be loose: the op's inputs then lie exactly on a step of the reference, which
+        perturbed inputs cross.
         """
         if self.fmt is None:
             return ElementBound(None, self.unstable if self.unstable.any() else None)
@@ -298,10 +300,10 @@ class Spread:
         return replace(wider, excuse=self._excuse(error, judged, plain))
 
     def _spread_error(self, judged: BoolArray) -> Float64Array:
-        """Return the errors of all evaluations, raised to those of results of the same size.
+        """Return each element's largest error, raised to that of results of the same size.
 
-        What cancellation leaves is shared by those only that have some themselves: zeros that
-        nothing moves, such as masked ones, must not be allowed what others are.
+        Errors that cancellation leaves count only for elements that have such errors themselves:
+        zeros that no perturbation changes, such as masked elements, must not get this allowance.
         """
         error = _spread_over_binades(self._error, self._reference, judged)
         some = judged & (self._cancelled > 0.0)
@@ -357,9 +359,9 @@ class Spread:
         """Return the sum of magnitudes S, limited to what the measured error supports.
 
         If the computation had rounding errors as large as S implies, E would show them, since each
-        term of a sum was moved by a rounding: S / E is at most about the root of the number of
-        terms. An evaluation at |x| that is merely large, as ``1 / (relu(-x) + eps)`` is, has no
-        such effect.
+        term of a sum was perturbed by a rounding: ``u S / E`` is at most about the root of the
+        number of terms, where u is one rounding. An evaluation at |x| that is merely large, as
+        ``1 / (relu(-x) + eps)`` is, has no such effect.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)
@@ -415,7 +417,7 @@ def _mean_over_binades(
 
 
 def _binades(reference: Float64Array, judged: BoolArray) -> NDArray[np.intp]:
-    """Number results by power of two, with separate numbers for zeros and unjudged ones."""
+    """Number results by power of two, with one further number for zeros and unjudged results."""
     _, exponents = np.frexp(np.where(judged, reference, 0.0))
     exponents = np.where(judged & (reference != 0.0), exponents, -2000)
     groups: NDArray[np.intp] = (exponents - int(exponents.min(initial=0))).astype(np.intp)

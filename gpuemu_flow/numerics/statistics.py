@@ -1,4 +1,4 @@
-"""Gather error statistics block by block: exact figures, sampled figures, and all combined."""
+"""Gather error statistics block by block: exact figures, sampled figures, and their combination."""
 
 from __future__ import annotations
 
@@ -243,8 +243,8 @@ def combine(
     Parameters
     ----------
     parts : sequence of (Totals, Sample, shape)
-        One per output. The worst element is that of the output with the largest share; its index
-        is in that output's shape.
+        One per output. The worst element is that of the output with the largest share of its
+        tolerance; the element's index is in the shape of that output.
     unjudged : int, optional
         Number of elements without a verdict, in place of the number that `parts` give.
     """

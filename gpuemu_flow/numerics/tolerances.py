@@ -1,4 +1,4 @@
-"""Explicit tolerances: defaults, reading of tables, and the choice of the one that applies."""
+"""Explicit tolerances: defaults, reading of tables, and choice of the tolerance that applies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ToleranceTable = Mapping[str, PartialTolerance]
 def default_tolerance(dtype: str) -> Tolerance:
     """Return the documented default of a dtype: `DEFAULTS`, exact for integers and booleans.
 
-    A dtype outside the vocabulary gets float32's.
+    An unknown dtype gets the default of float32.
     """
     known = DTYPES.get(dtype)
     value = DEFAULTS["float32"] if known is None else DEFAULTS.get(dtype, 0.0)

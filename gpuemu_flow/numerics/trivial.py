@@ -37,7 +37,7 @@ class TrivialCandidate:
 
 @dataclass(frozen=True)
 class TrivialResult:
-    """The op's own verdict on one candidate on one case.
+    """The verdict of the op's own check on one candidate in one case.
 
     Attributes
     ----------

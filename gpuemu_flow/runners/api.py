@@ -20,8 +20,8 @@ REFUSALS = frozenset(
 """Slugs of launches that the emulator refuses; it would refuse them again."""
 
 MOST_PRINTED = 4_000
-MAX_OUTPUTS = 64
 """Maximum number of characters of ``printf`` output that are kept for a case."""
+MAX_OUTPUTS = 64
 
 DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
@@ -90,7 +90,8 @@ class Program:
     argv : tuple of str
         Extra arguments of a command or script.
     loads : str
-        Absolute path of a file; `function` is called with it once, and returns the function to run.
+        Absolute path of a file for a loader: `function` is then called once, with this path, and
+        returns the function to run.
     output_names : tuple of str
         Names of the outputs; empty for a single output called ``result``.
     kwargs : mapping
@@ -135,7 +136,8 @@ class Program:
     optional : tuple of str
         Inputs that are passed as None if their array has only axes of size 0.
     groups : mapping
-        Arguments that consist of several inputs, by name: ``kind`` and ``members`` of each.
+        Maps the name of each argument that consists of several inputs to a mapping with its
+        ``kind`` and its ``members``.
     framework : str
         An installed package that the program imports; empty for none. The fork server may import it
         before it forks workers; see `preloadable`.

@@ -1,4 +1,4 @@
-"""Pass tensors, with their layouts, between two processes in shared memory."""
+"""Pass tensors, with their layouts, between two processes through shared memory."""
 
 from __future__ import annotations
 

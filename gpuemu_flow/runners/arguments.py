@@ -40,7 +40,10 @@ def for_protocol(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray
 
 
 def pinned(program: Program, inputs: Inputs) -> tuple[Program, dict[str, np.ndarray]]:
-    """Move a case's scalars to the program's keyword arguments; return program and tensors."""
+    """Return a program whose keyword arguments include a case's scalars, and the case's tensors.
+
+    Inputs that are absent become keyword arguments, too.
+    """
     tensors, rest = split(program, inputs)
     if not rest:
         return program, tensors

@@ -59,7 +59,10 @@ class Attempt:
     killed: bool = False
 
     def outcome_of(self, request: Request) -> Outcome:
-        """Return the outcome with the index of a request, as many cases share a loading error."""
+        """Return the outcome with its index replaced by that of a request's case.
+
+        Many cases share an attempt that failed to load the program.
+        """
         return replace(self.outcome, index=request.case.index)
 
 
@@ -101,7 +104,7 @@ class WorkerClient:
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        State for which a service in the worker was last prepared; set by the caller.
+        The caller's record of the cases for which a service in the worker was last prepared.
     """
 
     def __init__(
@@ -159,7 +162,7 @@ class WorkerClient:
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
     def _hinted(self, error: RunError) -> RunError:
-        """Return an error, with a hint on withheld environment variables if they may explain it."""
+        """Return the error, with a hint added if withheld environment variables may explain it."""
         sightings = self.worker.sightings
         asked = frozenset[str]() if sightings is None else sightings.asked_in_vain()
         return hinted(error, self._program, asked)
@@ -276,7 +279,13 @@ class WorkerClient:
         return None
 
     def collect(self, index: int) -> tuple[Attempt, Mapping[str, Json]]:
-        """Return the attempt that `post` began, and the worker's answer; empty if it is invalid.
+        """Wait for the answer to the request that `post` sent.
+
+        Returns
+        -------
+        attempt : Attempt
+        answer : mapping
+            The worker's answer; empty if there is none, or an invalid one.
 
         Raises
         ------

@@ -1,8 +1,8 @@
 """Tensors as safetensors bytes: written deterministically, checked before use, read by mmap.
 
 Format (github.com/huggingface/safetensors): eight bytes of little-endian header length, a JSON
-header ``{name: {"dtype", "shape", "data_offsets"}}``, then the tensors' bytes without holes. The
-library's numpy front end cannot read bfloat16 and float8, hence the small header here.
+header ``{name: {"dtype", "shape", "data_offsets"}}``, then the tensors' bytes without holes. This
+module does not use the safetensors library, whose numpy front end cannot read bfloat16 and float8.
 """
 
 from __future__ import annotations

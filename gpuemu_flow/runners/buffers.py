@@ -18,7 +18,10 @@ def address(array: np.ndarray) -> int:
 
 
 def byte_span(array: np.ndarray) -> tuple[int, int]:
-    """Return the array's lowest address and its end; both equal if it is empty."""
+    """Return the lowest address of an array's elements, and the address after the last byte.
+
+    The two are equal for an empty array.
+    """
     low = high = address(array)
     if array.size == 0:
         return low, low
@@ -158,7 +161,10 @@ class InputBuffers:
                 buffer.memory[:] = buffer.before
 
     def violations(self, mutates: tuple[str, ...]) -> list[Failure]:
-        """Report inputs that were written to since `remember` and must not have been."""
+        """Report forbidden writes to the inputs' memory since `remember`.
+
+        The elements of inputs in `mutates` may be written to, but not the memory around them.
+        """
         found = []
         for name, buffer in self._buffers.items():
             if not same_bytes(buffer.memory, buffer.before):
@@ -168,7 +174,7 @@ class InputBuffers:
 
 
 def _outside(name: str, buffer: _Buffer) -> list[Failure]:
-    """Return writes to the gaps between elements and to the guard zones."""
+    """Report writes to the gaps between elements and to the guard zones."""
     expected = buffer.before.copy()
     elements = buffer.elements(expected)
     elements[...] = buffer.array

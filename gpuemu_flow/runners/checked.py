@@ -3,7 +3,7 @@
 The inputs are in memory that a worker shares with the coordinator. The coordinator keeps copies
 that the worker cannot reach. From the shared memory and the outputs, it detects changes to the
 inputs and to the memory around them, differences between identical calls, and elements that nobody
-wrote. It trusts no other statement of the op's process.
+wrote. For these checks, it trusts no statement of the op's process.
 """
 
 from __future__ import annotations
@@ -252,7 +252,10 @@ class _Laid:
         self.buffers = InputBuffers(arena.views(self.slots), memories)
 
     def take(self, arrays: Arrays) -> bool:
-        """Overwrite the inputs with new values; False if a name, shape, stride or dtype differs."""
+        """Overwrite the inputs with new values.
+
+        Return False, and change nothing, if a name, shape, stride or dtype differs.
+        """
         mine = self.buffers.arrays
         fits = mine.keys() == arrays.keys() and all(
             (mine[n].shape, mine[n].strides, mine[n].dtype) == (a.shape, a.strides, a.dtype)

@@ -208,7 +208,7 @@ def _tensor(
 
 
 def _named(document: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the tensor objects of a response by name; a single unnamed one has the name ""."""
+    """Return the tensor objects of a response by name; the name of an unnamed tensor is ""."""
     if "outputs" in document:
         outputs = document["outputs"]
         if not isinstance(outputs, dict) or not outputs:
@@ -245,7 +245,7 @@ def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, 
     Parameters
     ----------
     data : bytes
-        All of its stdout.
+        The script's complete stdout.
     output_names : sequence of str
         Declared names. If empty, a single output is called ``result``, whatever the script names
         it, and several outputs keep the script's names.

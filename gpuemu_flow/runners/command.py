@@ -45,8 +45,8 @@ class CommandRunner:
         Raises
         ------
         OpError
-            ``op-not-loadable``, ``op-crashed``, ``op-exit-code``, or stdout is no response; see
-            `codec.decode_response`.
+            ``op-not-loadable``, ``op-crashed`` or ``op-exit-code``; if stdout is no valid response,
+            the error that `codec.decode_response` raises.
         """
         tensors, rest = for_protocol(self._program, inputs)
         request = encode_request(tensors, {**self._program.kwargs, **rest})

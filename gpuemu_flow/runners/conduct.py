@@ -1,4 +1,4 @@
-"""Watch the rules that a program in its worker must obey."""
+"""Check that a program does not touch forbidden files or replace the functions that check it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from gpuemu_flow.runners.integrity import Seal
 
 
 class Conduct:
-    """Watches one program in this process; does nothing if it has no `forbidden` paths.
+    """Watches one program in this process.
 
-    Create it before any code of the program runs.
+    Does nothing if the program has no `forbidden` paths, or runs in another process. Must be
+    created before any code of the program runs.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ class Conduct:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Suspend the rules in the context, where our own code writes a file of the cache."""
+        """Inside the context, let this thread use any file, as only our own code runs there."""
         if self._guard is None:
             yield
         else:

@@ -46,6 +46,6 @@ def comes_again(seed: int, earlier_cases: int) -> bool:
 
 
 def told(failures: Sequence[Failure]) -> list[Failure]:
-    """Return the failures, with the decoy's calls named in their messages."""
+    """Return the failures with messages that say that they were found in the decoy calls."""
     place = "in the call before the judged one and in one after it, on other inputs: "
     return [replace(failure, message=place + failure.message) for failure in failures]

@@ -95,7 +95,7 @@ MOST_NAME = 80
 
 
 def explain(error: BaseException, program: Program, *, doing: str = "", hint: str = "") -> RunError:
-    """Return a RunError for an exception of a program, or of loading it.
+    """Return a RunError for an exception that a program raised, or that loading it raised.
 
     Parameters
     ----------

@@ -131,7 +131,7 @@ class EarlyServer:
             os.kill(self.pid, number)
 
     def drop(self) -> None:
-        """End the process, which must be unused, so that it has no workers."""
+        """End the process; it must not have been used yet, so that it has no workers."""
         import signal  # noqa: PLC0415
 
         os.close(self.control)
@@ -155,7 +155,13 @@ def start(environ: "Mapping[str, str]") -> None:
 
 
 def take(environment: "Mapping[str, str]") -> EarlyServer | None:
-    """Hand over the server that was started early; None if it has another environment or ended."""
+    """Return the server that was started early; the caller then owns the server.
+
+    Returns
+    -------
+    EarlyServer or None
+        None if there is none with this `environment`, or it has ended.
+    """
     if _started and _started[0].environment == environment and _started[0].poll() is None:
         return _started.pop()
     return None

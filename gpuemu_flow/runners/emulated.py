@@ -132,7 +132,8 @@ class EmulatedRunner:
         Raises
         ------
         OpError
-            For a launch that makes no sense on these inputs, and for a kernel that does not end.
+            The launch is impossible for these inputs, or the emulator fails, as for a kernel that
+            does not end.
         """
         self._found, self.printed = [], ""
         try:
@@ -153,7 +154,7 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Return the kernels' outputs, and all outputs of variants that differ from them."""
+        """Return the kernels' outputs, and every different output of a variant."""
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}
@@ -196,7 +197,7 @@ class EmulatedRunner:
         return buffers
 
     def _run_together(self, cases: Sequence[Inputs]) -> list[dict[str, np.ndarray]] | None:
-        """Run cases of equal shapes together, kernel by kernel; None if that is impossible."""
+        """Run cases of equal shapes together, kernel by kernel; return None if impossible."""
         if self._described.backend == "c" or self._variants():
             return None
         shapes = {name: tuple(array.shape) for name, array in cases[0].items()}

@@ -19,7 +19,10 @@ from typing import Any
 _ASKING = ("stat", "lstat", "access", "readlink", "statvfs", "pathconf")
 EVENTS = ("os.listxattr", "os.getxattr")
 EVENTS_WITH_FOLDER = ("os.chmod", "os.chown", "os.utime")
-"""Audit events of further calls that fail where there is no file; the last argument is a folder."""
+"""Audit events of further calls that fail if the file does not exist.
+
+The last argument of each event is the call's ``dir_fd``.
+"""
 _SETS = (
     os.supports_dir_fd,
     os.supports_effective_ids,
@@ -29,8 +32,11 @@ _SETS = (
 
 
 _plain = ModuleType("posix", posix.__doc__)
-"""The functions as they are before anything is watched. A copy that each worker makes would write
-to the memory of all of them, which it shares with the fork server until then."""
+"""The functions as they are before anything is watched.
+
+They are copied once, in the fork server. A copy in each worker would write to the functions' memory
+(reference counts), which the worker could then no longer share with the fork server.
+"""
 vars(_plain).update(vars(posix))
 
 
@@ -42,7 +48,7 @@ _folder = _Folder()
 
 
 def folder_of_open() -> int | None:
-    """Return the ``dir_fd`` of the ``os.open`` that this thread is executing; None without one."""
+    """Return the ``dir_fd`` of the ``os.open`` that this thread executes; None if it has none."""
     return _folder.descriptor
 
 

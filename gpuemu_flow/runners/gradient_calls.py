@@ -52,7 +52,7 @@ class GradientCall:
         return f"raised with inputs that require gradients, as `gradients` asks for {names}"
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments by name; they are passed by name, in order or as a mapping."""
+        """Return a call's arguments by name, whether passed by name, in order or as a mapping."""
         if len(args) == 1 and isinstance(args[0], Mapping):
             return dict(args[0])
         names = argument_names(self._program) if self._program.groups else tuple(self.inputs)
@@ -125,8 +125,9 @@ class GradientCall:
     def outputs(self) -> dict[str, np.ndarray]:
         """Return the outputs and the gradients by name.
 
-        If an output differs from the same output of the call without gradients, it is added as a
-        variant.
+        If the program was also called without gradients, the outputs are those of that call. The
+        output of the call with gradients is added as a variant if it differs, or if identical calls
+        may differ.
         """
         mine = {name: as_plain_array(value, name) for name, value in self._outputs.items()}
         found = {name: as_plain_array(value, name) for name, value in self._gradients.items()}

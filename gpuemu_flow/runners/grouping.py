@@ -45,7 +45,7 @@ def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_apart(program: Program, given: Mapping[str, Any], inputs: Inputs) -> None:
-    """Copy changes that a call made to complex arguments to the inputs that these consist of."""
+    """Copy a call's changes of complex numbers back to the inputs that these are joined from."""
     for name, group in program.groups.items():
         if group["kind"] == _LIST or name not in given:
             continue

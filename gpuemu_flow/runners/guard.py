@@ -128,7 +128,7 @@ class Guard:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Allow this thread to write the runner's own files inside the context."""
+        """Inside the context, let this thread use any file, as only our own code runs there."""
         self._exempt = threading.get_ident()
         try:
             yield
@@ -164,7 +164,7 @@ class Guard:
         raise ForbiddenAccessError(message)
 
     def _place(self, frame: FrameType | None) -> tuple[str, int]:
-        """Return file and line of the innermost frame in the workspace; "" and 0 without one."""
+        """Return file and line of the innermost frame in the workspace, or "" and 0."""
         root = self._program.root
         while frame is not None:
             path = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""Arguments as a program gets them: what a call must leave as it is besides the elements."""
+"""Detect changes that a call makes to its arguments, other than to the elements of tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Form = dict[str, Any]
 
 
 class Handed:
-    """The arguments of one call: containers with their members, and the form of each tensor.
+    """A record of the arguments of one call: members of containers, and each tensor's form.
 
-    A tensor that is transposed or resized in place, or refers to other memory, is another one for
-    the caller though no element was written; so is a list from which the program took a member.
+    A program can change its caller's data without writing any element: it can transpose or resize a
+    tensor in place, make the tensor refer to other memory, or take a member from a list.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Handed:
     args : sequence
         Positional arguments of the call.
     kwargs : mapping of str to object
-        Arguments by name, the program's own among them.
+        Keyword arguments of the call. Those that are also in `program.kwargs` are not checked.
     """
 
     def __init__(self, program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -86,7 +86,11 @@ class Handed:
 
 
 def _form(tensor: Any) -> Form:
-    """Return shape, strides, dtype and place of a tensor of numpy or torch; nothing of others."""
+    """Return the shape, strides, dtype and address of a tensor of numpy or torch.
+
+    The result is empty for any other object, and holds only the shape of a torch tensor without
+    strides or memory.
+    """
     if isinstance(tensor, np.ndarray):
         address = tensor.__array_interface__["data"][0]
         return _named(tensor.shape, tensor.strides, tensor.dtype, address)

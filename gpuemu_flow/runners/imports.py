@@ -56,7 +56,7 @@ class _FreshLoader(machinery.SourceFileLoader):
     """Loads workspace modules from their source, never from bytecode.
 
     Python considers a bytecode file current if it records the source's size and modification time,
-    in whole seconds. After an edit that keeps both, the old code would run under the new key.
+    in whole seconds. After an edit that changes neither, the old code would run under the new key.
     """
 
     def get_code(self, fullname: str) -> types.CodeType:
@@ -73,7 +73,10 @@ _usual_code = machinery.SourceFileLoader.get_code
 
 
 def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
-    """Compile a module that is not installed from its source, whichever finder found it."""
+    """Return a module's code, whichever finder found the module.
+
+    A module that is neither installed nor ours is compiled from its source, never read as bytecode.
+    """
     path = loader.get_filename(fullname)
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
     if is_installed(absolute) or _is_below(absolute, _PACKAGE):
@@ -163,7 +166,7 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """Return a program's callable; if `loads` is set, a loader makes it from that file.
+    """Return the function that a program runs; if `loads` is set, call the loader to get it.
 
     Raises
     ------

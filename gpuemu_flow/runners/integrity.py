@@ -51,7 +51,7 @@ class _Names:
 
 @dataclass(frozen=True)
 class _Part:
-    """One module of this package: its names, its functions, and the numpy functions they name."""
+    """One module of this package: its names, its functions, and numpy functions that these use."""
 
     names: tuple[_Names, ...]
     functions: frozenset[FunctionType]

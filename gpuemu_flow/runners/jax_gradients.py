@@ -14,7 +14,7 @@ _Outputs = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class JaxGradients:
-    """The arrays of one call with respect to which gradients are computed.
+    """Computes the outputs of one call, and the gradients that the call asks for.
 
     Parameters
     ----------
@@ -32,7 +32,10 @@ class JaxGradients:
         self._leaves: dict[str, Any] = {}
 
     def argument(self, name: str, value: Any) -> Any:
-        """Convert an argument to JAX arrays; a `_Leaf` stands for each whose gradient is wanted."""
+        """Convert an argument to JAX arrays.
+
+        An array whose gradient is wanted is kept here, and replaced by a `_Leaf`.
+        """
         if isinstance(value, list):
             return [self.argument(name, member) for member in value]
         if not isinstance(value, np.ndarray):

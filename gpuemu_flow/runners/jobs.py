@@ -1,4 +1,4 @@
-"""Run this package's functions that need the reference in the reference's worker.
+"""Run, in the reference's worker, functions of this package that need the reference.
 
 A comparison under the ``auto`` tolerance evaluates the reference on perturbed inputs, and once more
 with its float64 replaced by float32. Both happen in the worker process that compares. So tensors

@@ -27,7 +27,7 @@ class KeptWorker:
             client.close()
 
     def take(self) -> WorkerClient | None:
-        """Hand out the worker, or None; the caller has to close it or give it back."""
+        """Return the worker, which the caller has to close or give back, or None."""
         client, self._client = self._client, None
         return client
 
@@ -74,7 +74,7 @@ class IdleWorkers:
             old.close()
 
     def take(self, program: Program) -> WorkerClient | None:
-        """Hand out a worker that has loaded this program, or None; the caller must close it."""
+        """Return a worker that has loaded this program, which the caller must close, or None."""
         with self._lock:
             place = next((n for n, (c, _) in enumerate(self._idle) if c.program == program), None)
             if place is None:

@@ -73,7 +73,7 @@ class ScriptCall:
         True if descriptor 0 does not hold the request, and the answer need not go through
         descriptor 1.
     limit : int
-        Maximum size, in characters, of an answer that is held.
+        Maximum size, in characters, of an answer that is held back.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ current: ScriptCall | None = None
 
 
 def begin(exchange: ScriptCall | None) -> None:
-    """Set the current exchange; None if there is none."""
+    """Set the call of a script that is in progress; None after the call."""
     global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
     current = exchange
 
@@ -179,7 +179,7 @@ class Output(io.TextIOWrapper):
         return super().write(text)
 
     def release(self) -> None:
-        """Write the document that is held."""
+        """Write the document that is held back, if any."""
         held, self.held = self.held, None
         self._written = True
         if held is not None:
@@ -187,7 +187,7 @@ class Output(io.TextIOWrapper):
 
     @property
     def buffer(self) -> Any:
-        """Return the binary stream, after writing the document that is held."""
+        """Return the binary stream, after writing the document that is held back, if any."""
         self.release()
         return super().buffer
 
@@ -203,5 +203,5 @@ def open_stdout() -> Output:
 
 
 def is_input(stream: object) -> bool:
-    """Tell whether a stream is one that `open_stdin` opened, or its buffer."""
+    """Tell whether a stream was opened by `open_stdin`, or is the buffer of such a stream."""
     return isinstance(stream, (_Text, _Bytes))

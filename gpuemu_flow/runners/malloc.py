@@ -47,9 +47,9 @@ NO_FILL = 0xFF
 
 
 def perturb(fill: int) -> bool:
-    """Make malloc fill every block with this byte from now on; 0xFF turns this off.
+    """Make malloc fill all memory that it returns with the byte `fill`; 0xFF turns this off.
 
-    Small blocks from per-thread caches keep their old contents.
+    Small pieces of memory from per-thread caches keep their old contents.
 
     Returns
     -------

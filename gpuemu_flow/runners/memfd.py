@@ -16,7 +16,9 @@ PREPARING, CALLING, FINISHING = range(3)
 
 
 def create(name: str, *, fixed: bool = False) -> int:
-    """Return a descriptor of an empty file, in memory where the system can; closed on exec.
+    """Create an empty file, in memory if the system can, and return a descriptor of it.
+
+    The descriptor is closed on exec.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Find the modules that were loaded since an earlier moment, without touching all others.
 
-A copy of ``sys.modules`` writes to the memory of every name in it, which a forked process shares
-with its fork server until then.
+To copy ``sys.modules`` is to write to the memory of every name in it, since reference counts
+change. A forked process could then no longer share this memory with its fork server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Moment:
     count : int
         Number of loaded modules.
     last : str
-        Name of the one that was added last.
+        Name of the module that was added last.
     """
 
     count: int

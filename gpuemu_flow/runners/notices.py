@@ -48,7 +48,8 @@ class PathCall:
     flags : int
         Position of the flags; -1 if there are none.
     to_folder, to_path : int
-        Positions of the descriptor and the path of a second file; `to_path` is -1 without one.
+        Positions of the descriptor and the path of a second file; `to_path` is -1 if the call names
+        only one file.
     """
 
     name: str

@@ -125,7 +125,7 @@ class Observer:
         self._count_preloaded()
 
     def _count_preloaded(self) -> None:
-        """Repeat the module searches of the fork server's imports in this program's folders."""
+        """Repeat, in this program's folders, the module searches that the fork server made."""
         searches = preloaded_searches()
         if searches:
             self._searches.add(searches)
@@ -230,16 +230,16 @@ class Observer:
                 self._note_file(name, b"e")
 
     def _on_event(self, path: Any, *_: object) -> None:
-        """Record the path of another call that fails where there is no file."""
+        """Record that the program reads a file's extended attributes, or tries to."""
         if not isinstance(path, int):
             name = absolute(path)
             if not is_system(name) and not _is_ours(sys._getframe(2)):
                 self._note_file(name, b"e")
 
     def _on_event_with_folder(self, path: Any, *rest: Any) -> None:
-        """Record the path of a call that changes the mode, owner or times of what is there.
+        """Record the path of a call that changes the mode, owner or times of a file or folder.
 
-        The content does not count: such a call would make it look as if it were written to.
+        Only the existence of the path is recorded, not a use of the file's content.
         """
         frame = sys._getframe(2)
         if isinstance(path, int) or frame.f_code.co_name == "touch":  # makes what is missing
@@ -279,7 +279,7 @@ class Observer:
     def _trace(
         self, *, children_only: bool = False, looks: bool = True, quietly: bool = False
     ) -> bool:
-        """Make the fork server trace machine code and other processes; False if it cannot."""
+        """Make the fork server trace machine code and other processes; tell whether it can."""
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
             text = f"{self._name}: its files cannot be traced on this system ({failure})"

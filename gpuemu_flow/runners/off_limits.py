@@ -52,8 +52,8 @@ def off_limits(
     ----------
     op, reference : Located
     sources : iterable of Path
-        Absolute paths of the configuration's files and the reference's, including those that it
-        shares with the op.
+        Absolute paths of the configuration's files and of the reference's files, including files
+        that the reference shares with the op.
     alone : iterable of Path
         Absolute paths of modules that are part of the reference and not of the op.
     cache : Path
@@ -88,7 +88,7 @@ def _forbidden(
 ) -> tuple[str, ...]:
     """Return the reference's own files and the cache folder.
 
-    A file or package that contains the op, too, is left out. So is everything outside of the
+    A file or package that also contains the op is left out. So is everything outside of the
     workspace, such as an interpreter that runs the reference.
     """
     own = set(map(_real, op_files))

@@ -16,7 +16,7 @@ from gpuemu_flow.runners.records import (
 
 
 class OwnChanges:
-    """Tracker of the changes that one program makes to files, in their order.
+    """Tracker of the changes that one program makes to files, in the order of the changes.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ LOAD_SECONDS = 120.0
 _SERVER_STARTS = 3
 _SLICE = 0.1
 _MOST_PRELOADED = 4
-"""Maximum number of fork servers with a framework, each for programs with another environment."""
+"""Maximum number of fork servers that import a framework, each for another environment."""
 
 OnOutcome = Callable[[Outcome], None]
 OnObserved = Callable[[Observation], None]
@@ -132,7 +132,7 @@ class Pool:
         server.close()
 
     def _start_for(self, program: Program) -> ServerStart:
-        """Return the settings of the fork server for a program from `_equipped`."""
+        """Return the settings of the fork server for a program that `_equipped` returned."""
         start = ServerStart.of(program)
         if start.framework:
             with self._lock:
@@ -148,7 +148,7 @@ class Pool:
         *,
         calls_only: bool = False,
     ) -> WorkerProcess:
-        """Return a new worker of the shared fork server for a program from `_equipped`."""
+        """Return a new worker of the shared fork server for a program that `_equipped` returned."""
         _check_fence(program)
         start = self._start_for(program)
         complaint = ""
@@ -282,8 +282,8 @@ class Pool:
         cancel : threading.Event, optional
             When set, the workers are killed and the remaining cases have no outcome.
         on_observed : callable, optional
-            Called with everything that the program was seen to use so far, whenever that has grown:
-            before `on_outcome`, and at the end.
+            Called with everything that the program was seen to use so far: before `on_outcome` and
+            at the end, each time only if the program was seen to use something new.
         kept : KeptWorker, optional
             Holds a worker of an earlier run of the same program. This run uses that worker, and
             leaves it there for a later run if all cases went well.
@@ -359,7 +359,7 @@ class Pool:
         Parameters
         ----------
         program : Program
-            Loaded in a new worker when the function first asks for it.
+            Loaded in a new worker when the function first needs it.
         target : str
             ``gpuemu_flow.module:function``; called as ``function(payload, evaluator)``.
         payload : JSON
@@ -445,7 +445,10 @@ def _open_worker(
 
 
 def _import_work() -> None:
-    """Import the modules that make cases: numpy alone takes as long as loading a program."""
+    """Import the modules that make cases, while a worker starts.
+
+    To import numpy alone takes as long as to load a program.
+    """
     importlib.import_module("gpuemu_flow.runners.work")
 
 

@@ -34,7 +34,10 @@ def framework_of(program: Program) -> str:
 
 
 def identity(framework: str) -> str:
-    """Return the path, time and size of an installed package's file; empty if there is none."""
+    """Return the path, modification time and size of an installed package's ``__init__.py``.
+
+    Empty if the package is not installed.
+    """
     for folder in _installed_folders():
         path = f"{folder}/{framework}/__init__.py"
         try:

@@ -289,7 +289,7 @@ class WorkerProcess:
 
 
 def _outer_pid(handle: int) -> int:
-    """Return a process's id in this namespace, 0 if it has ended, and close its pidfd."""
+    """Close a pidfd, and return its process's id in this namespace; 0 if the process has ended."""
     with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as file:  # noqa: PTH123
         found = next((line for line in file if line.startswith("Pid:")), "Pid: -1")
     os.close(handle)
@@ -332,7 +332,10 @@ class ServerStart:
 
     @classmethod
     def of(cls, program: Program) -> ServerStart:
-        """Return the settings for a program; with a framework, they include all its variables."""
+        """Return the settings for a program.
+
+        If the server imports a framework, the settings include all of the program's variables.
+        """
         plain = cls.plain(program)
         framework = framework_of(program)
         known = identity(framework) if framework else ""

@@ -2,7 +2,7 @@
 
 A protocol script spends most of its time in ``json.loads``, ``base64.b64decode``,
 ``base64.b64encode`` and ``json.dumps``, on megabytes of base64 text. In a worker these functions
-are replaced by ones that return the same values and leave everything unusual to the originals.
+are replaced by functions that return the same values and leave everything unusual to the originals.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class ScriptRunner:
         Raises
         ------
         OpError
-            ``op-exit-code``, or stdout is no response; see `codec.decode_response`.
+            ``op-exit-code``; if stdout is no valid response, the error that
+            `codec.decode_response` raises.
         BaseException
             Whatever the script raises.
         """
@@ -198,11 +199,11 @@ def _leave(streams: tuple[Any, ...]) -> bool:
 
 
 def _renew_exit_functions() -> None:
-    """Prepare modules of the standard library for the end of the script's next call.
+    """Make exit functions of the standard library run again at the end of the script's next call.
 
-    They register an exit function when they are imported or first used, and remember that it ran.
-    Without this, processes that the next call forks would end without it: what they put into a
-    queue would be lost.
+    `multiprocessing` and `weakref` register an exit function once, and remember that the function
+    ran. Processes that the next call forks would then end without running it, and lose the data
+    that they put into a queue.
     """
     processes: Any = sys.modules.get("multiprocessing.util")
     if processes is not None:

@@ -82,9 +82,11 @@ class Searches:
         """Yield the files that the searches since the last call would have found, had they existed.
 
         Files in installed packages and the standard library are left out, since these change only
-        as a whole. If the module was found nowhere, these files are included: a package that is
-        installed later would provide it.
-        A distribution stands among them as a file without its version, whether it is there or not.
+        as a whole. If the module was found nowhere, the files in folders of installed packages are
+        included: a package that is installed later would provide the module.
+
+        For a distribution that was searched for, yield paths that end in ``NAME.dist-info``,
+        without the version, whether or not the distribution is installed.
         """
         asked, self._asked = self._asked, []
         names: dict[str, frozenset[str]] = {}
@@ -121,10 +123,10 @@ class Searches:
                     break
 
     def present(self) -> list[str]:
-        """Return the files that were found but not imported, as `missed` saw since the last call.
+        """Return the files that `missed` found since the last call, but that were not imported.
 
-        A folder stands for a package without an ``__init__`` file. Of such packages, those that
-        were imported are among them too.
+        For a namespace package, which has no ``__init__`` file, its folders are returned, even if
+        the package was imported.
         """
         present, self._present = self._present, []
         return present
@@ -182,7 +184,7 @@ def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[tuple
     Yields
     ------
     str
-        The last one may be a folder without an ``__init__`` file: a part of a namespace package.
+        The last path may be a folder without an ``__init__`` file: a part of a namespace package.
     bool
         True if the path exists.
     """

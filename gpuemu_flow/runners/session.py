@@ -118,8 +118,9 @@ class ProgramSession:
     ) -> None:
         """Start a call as `call` does, but return at once; `finish` returns the result.
 
-        If `inputs` are arrays, `case` may name the case that they belong to. The checks `decoy` and
-        `guards` need it. `decoy` may hold the values of the decoy; otherwise they are drawn.
+        If `inputs` are arrays, `case` may name the case that they belong to; the checks `decoy` and
+        `guards` need `case`. The argument `decoy` may hold the values of the decoy; otherwise they
+        are drawn.
 
         Calls begun in two sessions run at the same time.
         """

@@ -29,15 +29,15 @@ def _numpy_dtype(name: str) -> Any:
 
 
 class _Asked:
-    """Ask for the files of modules and packages that nothing else finds.
+    """The last import finder, which tests whether the files of modules exist, but finds nothing.
 
-    Each question can be seen from outside. The import system lists an installed folder once and
-    then asks for none of the names that are missing there.
+    The coordinator observes these tests, and so learns which files were missing. The import system
+    itself lists a folder of installed packages once, and never looks for names that are not there.
     """
 
     @staticmethod
     def find_spec(name: str, path: Any = None, _: Any = None) -> None:
-        """Ask for each file that would be the module if its package were installed."""
+        """Test whether each file exists that would be the module if its package were installed."""
         tail = name.rpartition(".")[2]
         for folder in sys.path if path is None else path:
             if "-packages" in folder:
@@ -46,7 +46,7 @@ class _Asked:
 
     @staticmethod
     def find_distributions(context: Any) -> Any:
-        """Ask for the distribution as `searches` records it."""
+        """Test whether the paths exist that `searches` records for a distribution."""
         if context.name:
             name = re.sub(r"[-_.]+", "_", context.name).lower()
             for folder in context.path:

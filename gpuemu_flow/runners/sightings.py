@@ -220,7 +220,7 @@ def _source_of(path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _base(records: bytes) -> Observation:
-    """Read a worker's initial records, the same for every worker of a fork server."""
+    """Read a worker's initial records, which are the same for every worker of a fork server."""
     lines = records.split(b"\n")
 
     def named(kind: int) -> frozenset[str]:

@@ -68,7 +68,7 @@ class StandInFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return a spec for the reference's module; None for every other."""
+        """Return a spec for the reference's module; None for every other module."""
         if not self._refuser.stands_in_for(fullname):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)

@@ -26,7 +26,7 @@ def gives_up(outcomes: Sequence[Outcome]) -> bool:
 
 
 def was_given_up(outcome: Outcome) -> bool:
-    """Tell whether a case was not run because those before it timed out."""
+    """Tell whether a case was not run because the cases before it timed out."""
     return outcome.error is not None and outcome.error.slug == NOT_RUN_SLUG
 
 

@@ -1,4 +1,4 @@
-"""Cotangents that a backward pass of PyTorch is given: their place in memory, and what it left."""
+"""Lay out the cotangents of a backward pass of PyTorch in memory, and detect writes to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def layout_of_case(arrays: Iterable[np.ndarray]) -> str:
 
 @dataclass(frozen=True)
 class LaidCotangent:
-    """The cotangent of one output in a layout, between elements that are NaN.
+    """The cotangent of one output, in some layout; the memory around its elements is NaN.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class LaidCotangent:
 
     @classmethod
     def of(cls, torch: Any, name: str, values: Any, layout: str) -> LaidCotangent:
-        """Lay out a tensor of values in C order."""
+        """Make a cotangent that holds `values` in a layout."""
         shape = tuple(values.shape)
         where = place(layout, shape, 1)
         memory = torch.full((where.nbytes,), float("nan"), dtype=values.dtype)

@@ -15,7 +15,7 @@ from gpuemu_flow.types import Failure
 
 
 class TorchGradients:
-    """The tensors of one call that require gradients.
+    """Makes the tensors of one call that require gradients, and computes these gradients.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class TorchGradients:
     Attributes
     ----------
     changed : list of Failure
-        Writes of the backward pass to what it was given.
+        Writes of the backward pass to the memory of its cotangents.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TorchGradients:
         self.changed: list[Failure] = []
 
     def argument(self, name: str, value: Any) -> Any:
-        """Return an argument whose float tensors require gradients if gradients are wanted."""
+        """Convert an argument to tensors, which require gradients where gradients are wanted."""
         if isinstance(value, np.ndarray):
             return self._tensor(name, value)
         if isinstance(value, list):
@@ -81,7 +81,7 @@ class TorchGradients:
         self._leaves |= {n: w for n, w in named.items() if PARAMETERS in wanted or n in wanted}
 
     def of(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the gradients of the outputs by name; zeros where none arrives."""
+        """Run the backward pass, and return the gradients by name; zeros where none arrives."""
         torch = self._torch
         sent = {
             name: value

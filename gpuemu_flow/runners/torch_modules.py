@@ -144,7 +144,11 @@ class _Caller:
         return made
 
     def _draw(self, module: Any, other: Any) -> None:
-        """Draw the weights again; `other`, made with another seed, shows which are random."""
+        """Draw the random and the constant weights of a module again.
+
+        `other` is the same module made with another seed. The weights that differ from the module's
+        are random.
+        """
         again = dict(_weights(other))
         with self._torch.no_grad():
             for name, weight in _weights(module):
@@ -191,7 +195,10 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype for a call's weights: its first float tensor's, or else the call's."""
+    """Return the dtype for a call's weights: that of its first float tensor, or else of the case.
+
+    Weights are float32 if that dtype is unsuitable, as float8 is.
+    """
     for value in given:
         if isinstance(value, Mapping):
             return _float_of(torch, tuple(value.values()))

@@ -229,8 +229,9 @@ class TorchRunner(GradientRunner):
     ) -> None:
         """Call the program with other values before the backward pass of the call that is judged.
 
-        What a forward pass leaves elsewhere than in its context, the next one overwrites, as in a
-        model that has a layer twice. A program that refuses these values is not blamed for it.
+        A model may use a layer twice before its backward pass. The second forward pass then
+        overwrites values that the first did not store in its own context. A program that fails on
+        the other values is not blamed for it.
         """
         torch = self._host.torch
 

@@ -186,7 +186,7 @@ class Tracer:
         return False
 
     def _open_folder(self, path: bytes) -> None:
-        """Tell whether the worker opens a folder for a listing that Python announced."""
+        """Record whether the worker opens a folder for a listing that Python announced."""
         announced, self._announced = self._announced, b""
         self._listed = announced if os.path.realpath(path) == announced else b""
 
@@ -297,7 +297,7 @@ class Incoming:
         self._taken = 0
 
     def take(self) -> Tracer | None:
-        """Receive one descriptor; None if the worker has gone."""
+        """Receive one descriptor; return None if the worker has gone."""
         try:
             kind, fds, _, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_DONTWAIT)
         except OSError:

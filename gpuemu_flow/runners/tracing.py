@@ -33,7 +33,8 @@ class Tracing:
         children_only : bool
             True to leave this process out, if the program runs in other processes.
         looks : bool
-            True to report also files that are only looked for. Ignored if tracing began without it.
+            True to report also files that are only looked for. Has no effect once tracing has
+            begun.
 
         Returns
         -------

@@ -43,8 +43,8 @@ class Unfolding:
     Parameters
     ----------
     maps : sequence of mapping or None
-        Data of Triton's compiler about each tensor descriptor; None if it passes them without a
-        map.
+        The data that Triton's compiler recorded for the tensor map of each descriptor; None or
+        empty if the kernel takes descriptors without tensor maps.
     refused : callable
         Makes the error for an argument that cannot be emulated, from a message and a hint.
 

@@ -42,7 +42,10 @@ _CONTEXTS = ("device", "device_of", "stream", "graph")
 
 
 def _answer(name: str, value: Any) -> Callable[..., Any]:
-    """Make a separate function for each name, as torch's compiler keeps tables of functions."""
+    """Return a function that returns `value`.
+
+    Each name needs a function of its own, since torch's compiler keeps tables of functions.
+    """
 
     def answer(*_: Any, **__: Any) -> Any:
         return value
@@ -53,7 +56,7 @@ def _answer(name: str, value: Any) -> Callable[..., Any]:
 
 
 class _Context(AbstractContextManager[None]):
-    """A stand-in for a device or a stream, as a context or a decorator."""
+    """A stand-in for a device or a stream; works as a context manager and as a decorator."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 

@@ -150,7 +150,11 @@ class CompiledTriton:
         return [*patches, (descriptor, "__post_init__", checked)]
 
     def _chosen(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> bool:
-        """Tell whether to run a configuration: the first that works in a round of autotuning."""
+        """Tell whether to run a configuration of an autotuned kernel.
+
+        In each round of autotuning, this is the first configuration that works, unless the variable
+        `CONFIGURATION` selects one.
+        """
         wanted = os.environ.get(CONFIGURATION)
         if wanted is not None:
             return config is tuner.configs[int(wanted) % len(tuner.configs)]

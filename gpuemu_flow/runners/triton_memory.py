@@ -74,7 +74,7 @@ class Memory:
     _found: dict[tuple[str, int, str, str], _Trespass] = field(default_factory=dict)
 
     def begin(self, kernel: str, file: str, regions: list[Region]) -> None:
-        """Begin a launch: only `regions` and the shared ones may be touched from now on.
+        """Begin a launch: only `regions` and the regions in `shared` may be touched from now on.
 
         Parameters
         ----------

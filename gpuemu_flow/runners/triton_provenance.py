@@ -187,7 +187,10 @@ class Provenance:
         return [(names[n] if n < len(names) else "result", value) for n, value in enumerate(values)]
 
     def _writers(self, value: Any) -> list[str]:
-        """Name the functions that wrote to an output's memory; if none did, all that ran."""
+        """Name the functions that wrote to an output's memory.
+
+        If none is known, name all functions that wrote to any memory.
+        """
         if isinstance(value, self.torch.Tensor):
             with self.quietly():
                 own = self._wrote.get(value.untyped_storage().data_ptr())
@@ -233,7 +236,7 @@ class Provenance:
         )
 
     def _carry(self, name: str, sources: Sequence[Any], target: Any) -> bool:
-        """Copy the flags from a copy's source to its target; False if the copy is not plain."""
+        """Copy the flags from a copy's source to its target; return False if that is impossible."""
         source = sources[1] if name == "copy_" and len(sources) > 1 else sources[0]
         if name == "copy_" and len(sources) < 2:
             return False

@@ -129,7 +129,7 @@ class Values:
     # --- what the source of a kernel says
 
     def assigned(self, value: Any) -> Any:
-        """Convert a value for its variable: numbers become typed scalars."""
+        """Convert a value that is assigned to a variable: numbers become typed scalars."""
         value = self._plain(value)
         if isinstance(value, tuple):
             return type(value)(*map(self.assigned, value)) if hasattr(value, "_fields") else tuple(

@@ -36,9 +36,9 @@ AT_START = (
 )  # fmt: skip
 """Variables that the interpreter and its libraries read when they start, unseen by Python code.
 
-``OMP_*`` stands for all names that begin so, set or not. Of the interpreter's variables those are
-left out that only change what is shown or where bytecode lies, and that containers and editors set,
-such as ``PYTHONUNBUFFERED`` and ``PYTHONDONTWRITEBYTECODE``.
+``OMP_*`` stands for all names that begin with ``OMP_``, set or not. Some variables of the
+interpreter are left out, such as ``PYTHONUNBUFFERED`` and ``PYTHONDONTWRITEBYTECODE``: containers
+and editors set them, and they only affect printing or the storage of bytecode.
 """
 _OF_PACKAGES = {
     "_cffi_backend": (ALL_VARIABLES,),  # calls any function that the program names
@@ -182,7 +182,7 @@ def _reader(depth: int) -> str:
 def watch(
     tell: Callable[[str], None], tell_asked: Callable[[str], None], own: Iterable[str]
 ) -> None:
-    """Report each name that is read from now on, once; `ALL_VARIABLES` stands for an iteration.
+    """Report each variable that is read from now on, once; an iteration counts as `ALL_VARIABLES`.
 
     Parameters
     ----------

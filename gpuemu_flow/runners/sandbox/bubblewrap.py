@@ -30,8 +30,7 @@ _NAMESPACES = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts
 _KEPT_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER")
 _EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - none of it is used
 _DEVICES = "/dev"
-"""A folder that is replaced as a whole, although a workspace or an interpreter may be in its shared
-memory."""
+"""A folder that is replaced as a whole, although ``/dev/shm`` may hold a workspace."""
 _TMPFS = "--tmpfs"
 _SYSTEMS = ("/run/current-system", "/run/opengl-driver")
 """Programs and drivers of a system (NixOS) that are in an emptied folder."""
@@ -44,7 +43,7 @@ _REASON_CHARACTERS = 200
 
 @cache
 def program() -> str:
-    """Return bubblewrap's path; empty if it is missing, or if others than root can change it."""
+    """Return bubblewrap's path; empty if it is missing, or if users besides root can change it."""
     for folder in _FOLDERS:
         path = f"{folder}/{_NAME}"
         try:
@@ -205,9 +204,9 @@ def _is_own(path: str) -> bool:
 
 
 def _interpreter() -> Iterator[str]:
-    """Yield the folders of this interpreter, its packages and our own.
+    """Yield the folders of this interpreter, of its packages, and of our own package.
 
-    The first entry of ``sys.path``, the folder of a program or the current one, is left out.
+    The first entry of ``sys.path`` is left out: it is a program's folder, or the current folder.
     """
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path[1:])
     yield str(Path(gpuemu_flow.__file__).parent.parent)

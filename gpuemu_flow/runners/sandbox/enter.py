@@ -37,7 +37,10 @@ BELOW_HOME = {
     "RUSTUP_HOME": ".rustup",
     "TORCH_HOME": ".cache/torch",
 }
-"""Variables that name the folder of a user's installation, and its default in the home folder."""
+"""Variables that name the folder of a user's installation, each with the folder's default path.
+
+The default paths are relative to the home folder.
+"""
 COMPILED_BELOW_HOME = {
     "CUDA_CACHE_PATH": ".nv/ComputeCache",
     "CUPY_CACHE_DIR": ".cupy/kernel_cache",

@@ -1,7 +1,8 @@
 """List folders for sandboxes, and keep the lists and descriptors of unchanged folders.
 
-To hide one file, a sandbox has to allow all others in its folder. With a worker for each of a
-thousand files in a folder, the folder would be listed a thousand times, and a million files opened.
+To hide one file, a sandbox has to allow all other files in its folder. With one worker for each of
+a thousand files in a folder, the folder would otherwise be listed a thousand times, and a million
+files would be opened.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def level_of(landlock: int, *, seccomp: bool, bwrap: bool = False, cgroup: bool 
 
 
 def lacks(level: str) -> tuple[str, ...]:
-    """Name the missing parts of a level, of those that ``require`` demands."""
+    """Name the parts that ``require`` demands and a level lacks; none for the level ``off``."""
     if level == OFF:
         return ()
     found = () if landlock_version(level) else (_LANDLOCK,)
@@ -109,7 +109,7 @@ def lacks(level: str) -> tuple[str, ...]:
 
 
 def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
-    """Name the missing parts of a level, of those that ``strict``, or else ``require``, demands."""
+    """Name the parts that a level lacks, but the mode ``strict`` or ``require`` demands."""
     found = lacks(level)
     return (*found, _BWRAP) if strict and not has_bwrap(level) else found
 

@@ -1,4 +1,7 @@
-"""System calls, by number, for which Python has no function; importing this has no effect."""
+"""System calls, by number, for which Python has no function.
+
+Importing this module has no side effects.
+"""
 
 from __future__ import annotations
 
