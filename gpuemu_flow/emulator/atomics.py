@@ -99,7 +99,7 @@ class AtomicForm:
 
 
 class Atomics(Accesses):
-    """Atomic operations of one batch."""
+    """Executes the atomic operations of one batch of blocks."""
 
     def atomic(
         self,
@@ -193,7 +193,7 @@ class Atomics(Accesses):
         return lanes, self._aligned(lanes, good, size), self.launch.arena.data
 
     def _aligned(self, lanes: ActiveLanes, good: Array | None, size: int) -> Array | None:
-        """Drop lanes with misaligned addresses, which are already reported."""
+        """Drop the lanes with misaligned addresses; the check of the access has reported them."""
         bad = (lanes.offsets & np.uint64(size - 1)) != 0
         if not bad.any():
             return good

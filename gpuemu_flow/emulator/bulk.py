@@ -83,7 +83,7 @@ class BulkCopy:
 
 
 class Bulk(Mbarriers):
-    """``cp.async.bulk`` of one batch."""
+    """Executes the ``cp.async.bulk`` instructions of one batch of blocks."""
 
     def begin(self, block_ids: Array) -> None:
         """Start a batch with no copies under way."""
@@ -195,7 +195,10 @@ class Bulk(Mbarriers):
                     yield replace(copy, barrier=end, row=target), offset
 
     def _split(self, address: Array) -> tuple[Array, Array]:
-        """Split addresses, by lane, into offsets small enough for Python slices, and block rows."""
+        """Return, by lane, the offset and the row of the block that an address stands for.
+
+        Offsets are limited to a size that Python slices accept.
+        """
         offsets, rows = self.shared_rows(address)
         kept = np.minimum(offsets, np.uint64(1 << 40)).astype(np.int64)
         return self.spread(kept).reshape(-1), self.spread(rows).reshape(-1)
@@ -245,7 +248,7 @@ class Bulk(Mbarriers):
         self.report_lanes(check, rule, np.array([copy.lane]), copy.step, lambda _: said)
 
     def is_shared_memory(self, copy: BulkCopy, near: int, size: int) -> bool:
-        """Tell whether bytes lie in a block's shared memory; report it where they do not."""
+        """Tell whether bytes lie in a block's shared memory; report an error if they do not."""
         valid = self.shared_valid
         outside = near + size > self.shared_limit
         if not outside and valid is not None:

@@ -35,7 +35,7 @@ SYSTEM_CALLS = frozenset({"vprintf", "__assertfail"})
 """Functions that the driver provides on a GPU and that the emulator implements."""
 
 SHARED_GUARD = 64
-"""Bytes between shared variables, so that an access past the end of one is found."""
+"""Bytes between shared variables, so that an access past the end of a variable is found."""
 
 MAX_CALL_DEPTH = 32
 

@@ -37,14 +37,14 @@ class _Access:
 
 @dataclass
 class _WarpBarrier:
-    """A ``bar.warp.sync``; without a mask, of all lanes."""
+    """A ``bar.warp.sync`` of the lanes in a mask, or of all lanes if there is no mask."""
 
     chosen: Array | None
 
 
 @dataclass
 class _Fence:
-    """A fence; without a mask, of all lanes."""
+    """A fence of the lanes in a mask, or of all lanes if there is no mask."""
 
     chosen: Array | None
 
@@ -119,7 +119,7 @@ class LoggedRaces(SharedRaces):
         super().signal(places, lanes)
 
     def learn(self, places: Array, lanes: Array) -> None:
-        """Merge the clocks stored at barrier objects into those of warps."""
+        """Merge the clocks stored at barrier objects into the clocks of some lanes' warps."""
         self.make_exact()
         super().learn(places, lanes)
 

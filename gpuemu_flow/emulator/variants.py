@@ -19,7 +19,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SINGLE = 12
-"""Largest number of instructions tried one by one; more are only tried all together."""
+"""Largest number of instructions that are tried one by one; the others are only tried together."""
 
 DRAWS = 4
 """Number of executions with perturbed results of approximate instructions: all rounded up, all

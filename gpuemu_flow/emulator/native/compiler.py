@@ -101,7 +101,7 @@ def _known(path: str, stamp: tuple[int, int]) -> CCompiler | None:
 
 
 def _machine_flags() -> tuple[str, ...]:
-    """List flags for this processor's features, which are part of the cache's key."""
+    """List the compiler's flags for this processor's features; cache keys depend on these flags."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
     try:

@@ -28,7 +28,7 @@ def write_step(writer: SegmentWriter, step: Step) -> None:
     Raises
     ------
     LackingError
-        For what the back end lacks.
+        If the back end lacks the step.
     """
     form = find_form(step.opcode)
     if form is not None:
