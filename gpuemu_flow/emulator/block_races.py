@@ -68,7 +68,7 @@ class QuickGlobalRaces(GlobalRaces):
         strong: bool,
         same: Callable[[], Array] | None = None,
     ) -> bool:
-        """Record one access, or only its buffers if they have not been written so far.
+        """Record one access; of a plain load from buffers not written so far, only the buffers.
 
         The parameters are those of `GlobalRaces.access`.
 

@@ -166,8 +166,8 @@ class _Flow:
     def _decide(self, block: int, reach: _Reach) -> None:
         """Record the dependence on the branch at a block's end.
 
-        Blocks that only some of its targets lead to depend on it, and so do registers that these
-        blocks set and later blocks read.
+        Blocks that only some targets of the branch lead to depend on the branch. So do registers
+        that these blocks set and later blocks read.
         """
         ways = [self._forward(target) for target in self.blocks.successors[block]]
         only = {b for way in ways for b in way if not all(b in other for other in ways)}

@@ -23,7 +23,7 @@ _LONG = ("ll", "l", "j", "z", "t")
 
 
 class Printing(WarpGroups):
-    """Executes ``printf`` and failed assertions of one batch of blocks."""
+    """Executes ``vprintf`` and reports failed assertions, for one batch of blocks."""
 
     def print(self, words: Array, arguments: Array, mask: Array | None, step: int) -> Array:
         """Execute ``vprintf`` for the active lanes, in their order.

@@ -1,9 +1,9 @@
 """Detect registers that are read before they are written, by additional steps that watch them.
 
-The registers that are watched are those that may be read before they are written, and registers
-computed from such registers. For each watched register, a predicate tells whether its value is
-undefined. An undefined value that reaches a store, an address or a branch is reported; all other
-undefined values are ignored.
+A register is watched if it may be read before it is written, or is computed from a watched
+register. For each watched register, a predicate tells whether its value is undefined. An undefined
+value that reaches a store, an address or a branch is reported; all other undefined values are
+ignored.
 """
 
 from __future__ import annotations

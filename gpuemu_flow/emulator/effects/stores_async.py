@@ -23,7 +23,7 @@ _WORDS = frozenset({"async", "weak", "relaxed", "cluster", "shared::cluster", "v
 
 
 def is_asynchronous(step: Step) -> bool:
-    """Tell whether a store or reduction is asynchronous, with a barrier object to wait for it."""
+    """Tell whether a store or reduction is ``st.async`` or ``red.async``."""
     return step.opcode.segments[1:2] == ("async",)
 
 
