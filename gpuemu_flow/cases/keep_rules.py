@@ -92,7 +92,7 @@ def _corrected(schema: OpSchema, candidate: Candidate) -> Candidate | None:
 
 
 def _in_order(schema: OpSchema) -> list[TensorDef]:
-    """Return the inputs, each after the one with which its rule compares."""
+    """Return the inputs, each after the input that its rule compares it with."""
     done: list[TensorDef] = []
     rest = list(schema.inputs)
     while rest:

@@ -85,7 +85,10 @@ def parse_contracts(
 def _warn_of_separate_orders(
     paths: Sequence[KeyPath], contracts: Sequence[OutputContract], report: Report
 ) -> None:
-    """Report outputs in any order that are as long as an earlier one: each is compared alone."""
+    """Report outputs whose elements may have any order and that are as long as an earlier output.
+
+    Each such output is compared by itself, so that elements that belong together may get separated.
+    """
     first: dict[str | int, str] = {}
     for path, contract in zip(paths, contracts, strict=True):
         if not contract.order or contract.dims is None or contract.axis is None:
@@ -136,7 +139,7 @@ def _shown(value: object) -> str:
 
 @dataclass
 class _Contract:
-    """Parser of one output; each method reports errors of its part and returns the rest."""
+    """Parser of one output; each method reports the errors of its part and returns valid values."""
 
     path: KeyPath
     name: str

@@ -1,4 +1,4 @@
-"""Dims of a schema that follow from others: expressions, and their order."""
+"""Dims of a schema that follow from other dims: expressions, and their order."""
 
 from __future__ import annotations
 

@@ -55,10 +55,10 @@ def allowed_sizes(
 
 
 def some_sizes(schema: OpSchema, derived: str) -> Iterator[dict[str, int]]:
-    """Yield allowed sizes of all dims among which a derived dim has its extremes.
+    """Yield allowed sizes of all dims, chosen so that a derived dim takes its extreme sizes, too.
 
-    The dims that it is computed from take all sizes of a list, or those near the ends of a range,
-    the others their smallest and largest size.
+    A dim that the derived dim is computed from takes all sizes of its list, or the sizes near the
+    ends of its range. Every other dim takes its smallest and its largest size.
     """
     needed = {derived}
     for each in reversed(schema.derived):
