@@ -38,7 +38,10 @@ _NEVER_NEW = ("f64", "generic")
 
 @dataclass(frozen=True)
 class MetricChange:
-    """One figure before and after; ``percent`` is None if one is unknown, or the old one is 0."""
+    """One figure before and after a change.
+
+    ``percent`` is None if either figure is unknown, or if the old figure is 0.
+    """
 
     metric: str
     old: float | None
@@ -46,7 +49,7 @@ class MetricChange:
 
     @property
     def delta(self) -> float | None:
-        """Return the new figure minus the old one; None when one of them is unknown."""
+        """Return the new figure minus the old figure; None when either figure is unknown."""
         return None if self.old is None or self.new is None else self.new - self.old
 
     @property
@@ -82,7 +85,7 @@ class KernelDiff:
     status : str
         ``unchanged``, ``changed``, ``new``, ``missing`` or ``refused``.
     reason : str
-        Reason why the two were not compared, when refused.
+        If ``refused``, the reason why the kernel was not compared with its baseline.
     changes : tuple of MetricChange
         Figures that differ.
     families : tuple of MetricChange

@@ -73,7 +73,7 @@ class PtxasReport:
     problems : list of Problem
         Errors and warnings, with the line of the PTX where ptxas names one.
     unmet_bounds : dict of str to str
-        Kernels whose launch bounds ptxas ignored, and its message.
+        Kernels whose launch bounds ptxas ignored, each with the message of ptxas.
     """
 
     kernels: dict[str, KernelUsage] = field(default_factory=dict)

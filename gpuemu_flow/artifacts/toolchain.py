@@ -58,7 +58,7 @@ class ToolRun:
     """Outcome of one run of a program.
 
     ``status`` is the exit status, negative for a signal, and None when the program was stopped
-    for taking too long or printing too much; ``stopped`` then says which.
+    for taking too long or printing too much, or with the run; ``stopped`` then gives the reason.
     """
 
     status: int | None
@@ -199,7 +199,7 @@ def tool_places(
     environment: Mapping[str, str] | None = None,
     site_packages: Sequence[Path] | None = None,
 ) -> list[tuple[str, str]]:
-    """Return every path where a tool may lie with its origin, in order of preference.
+    """Return every path where a tool may lie, each with its origin, in order of preference.
 
     The files need not exist: a caller can watch these paths to notice when a tool appears.
     """
