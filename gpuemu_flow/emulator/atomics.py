@@ -63,7 +63,7 @@ _INTEGERS: dict[str, Combine] = {
 
 
 def combiner(operation: str, type_name: str) -> Combine | None:
-    """Return the function that computes an atomic's new value from the old one.
+    """Return the function that computes an atomic's new value from the old value.
 
     Returns
     -------
@@ -163,8 +163,8 @@ class Atomics(Accesses):
         Returns
         -------
         tuple of ActiveLanes, array or None, and array
-            The active lanes, the mask of those that may access memory (None for all), and the
-            bytes of the space.
+            The active lanes, the mask of the active lanes that may access memory (None for all),
+            and the bytes of the space.
         """
         if space == "shared":
             lanes, good = self._shared_lanes(address, active, size, step, True, whole=True)

@@ -53,7 +53,7 @@ class BulkCopy:
     combine : AtomicForm or None
         Operation on the old content of the target; None for a copy.
     inner : bool
-        True for a copy from the block's shared memory to that of another block of its cluster.
+        True for a copy from the block's shared memory to another block of its cluster.
     given : array or None
         Bytes of a value that a thread stores in its cluster's shared memory (``st.async``).
     """
@@ -127,7 +127,7 @@ class Bulk(Mbarriers):
         self, target: Array, source: Array, size: Array, barrier: Array,
         combine: AtomicForm | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start bulk copies from a block's shared memory to that of a block of its cluster."""
+        """Start bulk copies from shared memory to the shared memory of a block of the cluster."""
         rows = [self.spread(x).reshape(-1) for x in (source, size)]
         for copy, near in self.new_copies(target, True, barrier, None, mask, step):
             origin, count = (int(row[copy.lane]) for row in rows)
@@ -396,7 +396,7 @@ class Bulk(Mbarriers):
 
 
 def reduction(operation: str, type_name: str) -> AtomicForm | None:
-    """Return the reduction of a bulk copy; None for an unknown one."""
+    """Return the reduction of a bulk copy; None for an unknown reduction."""
     known = combiner(operation, type_name) is not None
     known &= operation == "add" or "f" not in type_name
     return AtomicForm(operation, type_name) if known else None

@@ -43,7 +43,7 @@ def launch_cases(
     Returns
     -------
     list of tuple or None
-        Contents of each list's buffers afterwards, equal bit for bit to those of separate launches.
+        Contents of each list's buffers afterwards, with the same bits as after separate launches.
         None if the cases must be launched one by one: they are large, can influence each other, or
         have a finding that must be reported for its own case.
     """

@@ -152,7 +152,7 @@ class _Decoder:
             self._program.globals.append(made)
 
     def _frame(self, function: Function, symbols: dict[str, Symbol]) -> _Frame:
-        """Decode one function's body, and append its steps to the program's."""
+        """Decode one function's body, and append its steps to the program."""
         if function.name in self._stack or len(self._stack) >= MAX_CALL_DEPTH:
             raise self._declined(
                 f"{function.name} calls itself", "recursion cannot be run", function.offset

@@ -212,7 +212,7 @@ class GlobalRaces:
         state : State
         lanes : ActiveLanes
         lost : array
-            Active lanes whose value was overwritten by that of another lane.
+            Active lanes whose value was overwritten by another lane.
         step : int
         """
         if not lost.any():

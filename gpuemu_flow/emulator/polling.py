@@ -94,7 +94,7 @@ def _passed(step: Step) -> _Passed:
 
 @dataclass
 class _Reach:
-    """The registers that depend on a load, and the blocks whose execution depends on its value."""
+    """The registers that depend on a loaded value, and the blocks that run only for some values."""
 
     registers: set[int]
     decided: set[int]
@@ -150,10 +150,10 @@ class _Flow:
         return reach
 
     def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
-        """Extend the dependent registers by those that a step writes, if the step depends on them.
+        """Add the registers that a dependent step writes to the dependent registers.
 
-        A step depends on them if it reads one of them, or loads from memory that may hold the value
-        of one.
+        A step is dependent if it reads a dependent register, or loads from memory that may hold the
+        value of a dependent register.
         """
         base, space = step.opcode.base, step.opcode.space
         defined, used = passes

@@ -45,7 +45,7 @@ FIELDS: dict[str, tuple[int, int, int]] = {
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor in global memory and how boxes of it are copied.
+    """A tensor in global memory, with the settings for copies of its boxes.
 
     Attributes
     ----------

@@ -106,7 +106,7 @@ def find_flips(
     """Find variants that change the results of a launch by more than rounding.
 
     Such a variant changes the findings of other checks, an integer, or which results are finite.
-    There is one finding for each check; it names the instruction if changing a single one suffices.
+    There is one finding for each check. It names an instruction if changing only that one suffices.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ class CCompiler:
 
 
 def find_compiler(environ: Mapping[str, str]) -> CCompiler | None:
-    """Find the compiler that `GPUEMU_CC` names or, if that is not set, one on PATH.
+    """Find the compiler that `GPUEMU_CC` names or, if this is not set, a compiler on PATH.
 
     Returns
     -------
