@@ -1,4 +1,4 @@
-"""Smaller versions of a failing case, and the search that tries each of them once."""
+"""Smaller versions of a failing case, and the search that tries each version once."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Search:
         return True
 
     def within(self, calls: int, phase: Callable[[], None]) -> bool:
-        """Run a phase with a limit on calls of the predicate; return False if they did not suffice.
+        """Run a phase with a limit on its calls; return False if the limit ended the phase.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The ``fuzz_config`` of wire protocol v1: what a request may hold, read and checked."""
+"""The ``fuzz_config`` of wire protocol v1, read from a request and checked."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[s
     ----------
     case : Case
     values : mapping of str to ndarray, optional
-        Values in the case's shapes and dtypes, used in place of those that its seed gives.
+        Values in the case's shapes and dtypes, used in place of the values that its seed gives.
     """
     return {spec.name: lay_out(_values(case, spec, values), spec.layout) for spec in case.inputs}
 

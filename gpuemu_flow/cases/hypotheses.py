@@ -2,7 +2,7 @@
 
 Each condition is a hypothesis: the op fails where the condition holds and nowhere else, except that
 in a few cases the bug does not show. Its weight is its earlier weight times the likelihood of the
-verdicts (Bayes' rule); the next case is one over which the weights are most divided (the idea:
+verdicts (Bayes' rule); the next case is the case that divides the weights most evenly (the idea:
 MacKay, "Information-based objective functions for active data selection", Neural Computation 4,
 1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The Design of
 Experiments", 1935), with Bonferroni's correction for the number of conditions that differ on the

@@ -4,10 +4,10 @@ For integers, strategies have these meanings: `negative` of an unsigned type dra
 its upper half (negative if read as signed); `special` has the smallest and largest value and 0 in
 place of -Inf, +Inf and NaN; `extremes` has the smallest and largest two values, 0 and 1 in every
 second row, and magnitudes up to the root of the largest value in the other rows. If there is a
-range, the values of every strategy lie in it. Booleans
-are the signs of 8-bit integers: `negative` is all false, `offset` all true. But `sparse` and
-`special` have rows in which a single element is true or false: an op that reduces rows (all, any)
-may stop reading early, and in most rows the first elements decide.
+range, the values of every strategy lie in it. Booleans are the signs of 8-bit integers: `negative`
+is all false, `offset` all true. But `sparse` and `special` have rows in which a single element is
+true or false: an op that reduces rows (all, any) may stop reading early, and in most rows the first
+elements decide.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def _relax_layouts(search: Search) -> None:
 def minimised_case(case: Case, minimized: Minimized | Candidate) -> Case:
     """Return the minimised case, whose values no longer follow from its seed.
 
-    The layout of the case as a whole becomes ``contiguous`` when all of its inputs are.
+    The layout of the case as a whole becomes ``contiguous`` when all its inputs are contiguous.
     """
     specs = tuple(
         replace(

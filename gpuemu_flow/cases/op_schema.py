@@ -320,7 +320,7 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
 
 
 def same_shape_schema(schema: OpSchema, input_names: Sequence[str]) -> OpSchema:
-    """Return `schema` with one input per name, each of the shape of its first input."""
+    """Return `schema` with one input per name, each in the shape of the schema's first input."""
     shape = schema.inputs[0]
     names = input_names or ("input",)
     return replace(schema, inputs=tuple(replace(shape, name=name) for name in names))

@@ -65,9 +65,9 @@ def parse_contracts(
     value : object
         The op's ``schema``. The name of a built-in schema gives no contracts.
     schema : OpSchema
-        The result of `cases.schema.parse_schema` for it.
+        The result of `cases.schema.parse_schema` for `value`.
     find : callable
-        Returns the function that ``compare`` names, and reports the problems with it.
+        Returns the function that ``compare`` names, and reports problems with this function.
     report : callable
     """
     if not isinstance(value, Mapping):
@@ -107,7 +107,7 @@ def _warn_of_separate_orders(
 
 
 def _entries(table: Mapping[object, object]) -> list[tuple[KeyPath, str, Mapping[object, object]]]:
-    """Return outputs as (path, name, table); malformed ones were reported before."""
+    """Return outputs as (path, name, table); malformed outputs were reported before."""
     found: list[tuple[KeyPath, str, object]] = []
     outputs, single = table.get("outputs"), table.get("output")
     if isinstance(outputs, Mapping):

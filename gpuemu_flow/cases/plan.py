@@ -209,7 +209,8 @@ def _shaped(
 ) -> Iterator[tuple[Combination, Sizes]]:
     """Yield combinations with their sizes.
 
-    The first `DESIGNED` ones are sorted by size within each `BLOCK` of them, smallest first.
+    The first `DESIGNED` combinations are sorted by size, smallest first, within each run of `BLOCK`
+    combinations.
     """
     shapes = ShapePlanner(schema)
     targets = _targets(schema)
@@ -322,7 +323,7 @@ def inputs_of(
 ) -> tuple[tuple[InputSpec, ...], str | None]:
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
-    A layout that needs more dims than the targeted input has applies to the others, too.
+    If the targeted input has too few dims for the layout, the other inputs get the layout, too.
     `turn` counts the cases: an input with a kind takes the strategies of its kind in turn. Without
     `absences` an optional input is None in some of the cases, at a fixed interval.
     """

@@ -38,10 +38,10 @@ MAX_CASE_BYTES = 1 << 33
 
 
 def case_at(config: SequenceConfig, input_names: Sequence[str], n: int) -> Case:
-    """Make case `n` of a configuration, equal to the one that gpuemu makes from the same seed.
+    """Make case `n` of a configuration, equal to the case that gpuemu makes from the same seed.
 
     Each choice has its own random domain, so that changing one list does not change the choices
-    from others.
+    from other lists.
 
     Parameters
     ----------

@@ -197,7 +197,7 @@ def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
 
 
 def _neighbours(values: Array, setting: Setting) -> Array:
-    """Return the next larger value of each element, or the next smaller one at the upper bound."""
+    """Return the next larger value of each element; at the upper bound, the next smaller value."""
     if setting.floating:
         top = float_limits(setting.dtype).max
         high = np.array(top if setting.high is None else min(setting.high, top))

@@ -19,7 +19,7 @@ def op_samples(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """Plan the cases that show an op's properties, the same ones for every command.
+    """Plan the cases that show an op's properties, the same cases for every command.
 
     Parameters
     ----------

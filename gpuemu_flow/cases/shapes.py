@@ -484,7 +484,7 @@ def _smallest_positive(dim: Dim) -> int:
 
 
 def _random_size(dim: Dim, salt: int) -> int:
-    """Draw a size of a dim: first its number of bits, then a size with this number, uniformly.
+    """Draw a size of a dim: first a number of bits, then uniformly a size with so many bits.
 
     It computes with integers only, so that the size is the same on every machine.
     """

@@ -235,9 +235,9 @@ class ShapeShrinker:
         return False
 
     def _few_slices(self, axis: Axis, size: int) -> Iterator[Indices]:
-        """Yield the first indices, those around the failing element, and those of `_telling`.
+        """Yield the first indices, indices around the failing element, and those of `_telling`.
 
-        Each slice is an array of `size` indices; no slice occurs twice.
+        Each of these slices is an array of `size` indices; no slice occurs twice.
         """
         whole = axis.size(self._search.best)
         found = [np.arange(size, dtype=np.intp)]

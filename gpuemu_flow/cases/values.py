@@ -398,7 +398,7 @@ def put_ends(
     rng : SeededRng
         Chooses the places.
     turn : int
-        Chooses the end for a single element: an odd number the lowest, an even one the highest.
+        Chooses the end for a single element: the lowest if it is odd, the highest if it is even.
     low, high : float or None
         Integers without bounds are bounded by their dtype; floats may be unbounded on either side.
     """

@@ -24,7 +24,7 @@ def _ints(setting: Setting, name: str, count: int, low: int, last: int) -> Ints:
 
 
 def _mirrored(values: Array) -> Array:
-    """Return the matrices with the upper triangle mirrored into the lower one."""
+    """Return the matrices with the upper triangle mirrored into the lower triangle."""
     upper = np.triu(values)
     return upper + np.swapaxes(np.triu(values, 1), -1, -2)
 
