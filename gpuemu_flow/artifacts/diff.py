@@ -13,7 +13,7 @@ from gpuemu_flow.artifacts.rules.debug_call import DEBUG_CALLS
 from gpuemu_flow.quick_dataclass import dataclass
 
 INSTRUCTION_TOLERANCE = 0.05
-"""Relative growth of the instruction count up to which it is not reported."""
+"""Relative growth of the instruction count up to which the growth is not reported."""
 
 REGRESSION, IMPROVEMENT, WARNING, INFO = "regression", "improvement", "warning", "info"
 NEW, MISSING, UNCHANGED, CHANGED, REFUSED = "new", "missing", "unchanged", "changed", "refused"
@@ -150,7 +150,7 @@ def diff_kernels(
     forbidden : tuple of str
         The policy's ``forbidden_instructions``, of which only new occurrences count.
     instruction_tolerance : float
-        Relative growth of the instruction count above which it is mentioned.
+        Relative growth of the instruction count above which the growth is reported.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Register pressure by liveness over PTX: an estimate of what ptxas will allocate."""
+"""Register pressure by liveness over PTX: an estimate of the registers that ptxas will allocate."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def max_live(body: Body, graph: ControlFlowGraph, flow: Dataflow) -> Pressure | 
 
 
 def _block_effects(body: Body, flow: Dataflow, block: range) -> tuple[set[int], set[int]]:
-    """Return the registers that a block reads before writing, and those that it always writes."""
+    """Return the registers that a block reads before writing, and registers it always writes."""
     reads: set[int] = set()
     writes: set[int] = set()
     defs, uses, instructions = flow.defs, flow.uses, body.instructions

@@ -174,8 +174,8 @@ def kernel_occupancy(
 ) -> Occupancy | None:
     """Compute the occupancy; return None if the architecture or register count is unknown.
 
-    The block size is that of the launch. If that is unknown, the block size in the launch bounds is
-    used or, without launch bounds, a size of 256 threads.
+    The block size is taken from the launch. If the launch does not state it, it is taken from the
+    launch bounds or, without launch bounds, is assumed to be 256 threads.
     """
     limits = limits_of(arch)
     if limits is None or resources.registers is None:

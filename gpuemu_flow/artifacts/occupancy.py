@@ -1,4 +1,4 @@
-"""Occupancy: the number of blocks that fit on one multiprocessor, and what limits it."""
+"""Occupancy: the number of blocks that fit on one multiprocessor, and the limits of this number."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Dataflow:
         Register name by number (names repeat when scopes shadow them).
     types : list of str
         Declared type by number, ``f32``. Newer compilers declare floats as ``b32``: do not infer
-        a meaning from it.
+        a meaning from the type.
     widths : list of int
         Number of 32-bit registers that each register takes, by register number.
     """

@@ -1,4 +1,4 @@
-"""PTX reduced to what it computes: without comments, line information and debug sections."""
+"""PTX reduced to its code: without comments, line information and debug sections."""
 
 from __future__ import annotations
 
