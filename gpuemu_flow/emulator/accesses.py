@@ -21,7 +21,7 @@ _G = np.uint64(GLOBAL_BASE)
 
 
 class Accesses(SharedMemory):
-    """Accesses of one batch of blocks to memory, in all state spaces."""
+    """Memory accesses of one batch of blocks, in all state spaces."""
 
     def _local_lanes(
         self, address: Array, mask: Array | None, size: int, step: int, verb: str

@@ -20,7 +20,7 @@ from gpuemu_flow.kernel_findings import THERE
 
 
 class ClusterRaces(LoggedRaces):
-    """The happens-before order of one batch of clusters, which checks each access as it is made."""
+    """The happens-before order of one batch of clusters; each access is checked immediately."""
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
         super().__init__(state, size, describe)

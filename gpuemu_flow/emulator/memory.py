@@ -213,5 +213,5 @@ def describe_in(buffer: Buffer, offset: int) -> str:
 
 
 def guard_bytes(size: int) -> int:
-    """Return the size of the guard zones of a buffer: reserved, never touched."""
+    """Return the size of each guard zone of a buffer; the zones are reserved and never used."""
     return min(max(size, 1 << 16), 1 << 20)

@@ -224,7 +224,7 @@ class _Flow:
         )
 
     def _only_saves_work(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value only decides if atomics or stores to the same address execute."""
+        """Tell whether the value only decides if atomics, or stores to its address, execute."""
         place = self.program.steps[load].operands[1]
         for step in self.program.steps:
             base = step.opcode.base

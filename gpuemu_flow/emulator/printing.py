@@ -1,4 +1,4 @@
-"""Output of a kernel: ``printf`` formatted as C does, and failed assertions."""
+"""Output of a kernel: text that ``printf`` formats as in C, and failed assertions."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class LoggedRaces(SharedRaces):
         return super().arrive(chosen)
 
     def warp_barrier(self, chosen: Array | None) -> None:
-        """Count a ``bar.warp.sync`` of some warps."""
+        """Record a ``bar.warp.sync`` of some warps."""
         if self._exact:
             super().warp_barrier(chosen)
         else:

@@ -247,7 +247,7 @@ class SharedRaces:
         clock[...] = np.where(warps[:, :, None], joined, clock)
 
     def warp_barrier(self, chosen: Array | None) -> None:
-        """Count a ``bar.warp.sync`` of some warps."""
+        """Record a ``bar.warp.sync`` of some warps."""
         index = np.arange(self._warps)
         if chosen is None:
             self._clock[:, index, index] += 1

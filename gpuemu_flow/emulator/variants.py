@@ -105,7 +105,7 @@ def find_flips(
 ) -> list[CheckFinding]:  # fmt: skip
     """Find variants that change the results of a launch by more than rounding.
 
-    Such a variant changes the findings of other checks, an integer, or which results are finite.
+    Such a variant changes the findings of other checks, an integer, or whether a result is finite.
     There is one finding for each check. It names an instruction if changing only that one suffices.
 
     Parameters

@@ -147,7 +147,7 @@ def fma32(mode: str) -> Lanes:
 
     The exact sum is rounded only once. The product is exact in float64. In mode ``rn``, rounding
     the float64 sum to float32 goes wrong only if that sum was itself rounded, to a boundary of
-    float32. Such sums are first rounded to odd in float64; in other modes, all sums are.
+    float32. Such sums are first rounded to odd in float64, as are all sums in the other modes.
     """
     if mode == "rn":
         return _fma32_nearest
