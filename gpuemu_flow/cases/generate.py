@@ -144,7 +144,7 @@ def materialise_guarded(
     buffers: Mapping[str, NDArray[np.uint8]] | None = None,
     values: Mapping[str, Array] | None = None,
 ) -> dict[str, LaidOut]:
-    """Return the inputs as `materialise` does, between guard zones, in given `buffers` if any."""
+    """Return the inputs as `materialise` does, between guard zones, in the `buffers` if given."""
     buffers = buffers or {}
     return {
         spec.name: lay_out_guarded(

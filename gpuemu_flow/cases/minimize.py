@@ -1,4 +1,4 @@
-"""Shrink a failing case as far as it fails for the same reason: in shapes, values and layouts.
+"""Shrink the shapes, values and layouts of a failing case while it fails for the same reason.
 
 The op is not run here: a predicate decides for each candidate whether it fails for the same reason.
 Values are the original's own or simpler, never drawn anew, and sizes and values stay within the

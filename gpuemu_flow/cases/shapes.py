@@ -298,7 +298,7 @@ class ShapePlanner:
         return tuple(n for part in sorted(names_in(derived[axis])) for n in self._behind(part))
 
     def _class_table(self) -> dict[str, dict[int, tuple[int, ...]]]:
-        """Map each class to the sizes by which each dim can represent it."""
+        """Map each class and, within it, each dim to the dim's sizes that belong to the class."""
         table: dict[str, dict[int, tuple[int, ...]]] = {}
         for name in PER_DIM:
             table[name] = {i: class_sizes(self._dims[i], name) for i in self._free}

@@ -235,7 +235,7 @@ class ShapeShrinker:
         return False
 
     def _few_slices(self, axis: Axis, size: int) -> Iterator[Indices]:
-        """Yield the first indices, indices around the failing element, and those of `_telling`.
+        """Yield the first indices, indices around the failing element, and `_telling` indices.
 
         Each of these slices is an array of `size` indices; no slice occurs twice.
         """

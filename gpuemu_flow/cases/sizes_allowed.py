@@ -86,7 +86,7 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
-    """List sizes of a dim to try, beginning near other dims' sizes, where limits lie."""
+    """List sizes of a dim to try; sizes near other dims come first, since limits compare dims."""
     if dim.candidates:
         return list(dim.candidates)
     step = dim.multiple_of
