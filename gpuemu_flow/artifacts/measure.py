@@ -39,7 +39,7 @@ class Artifact:
         Name for diagnostics: the PTX, or the cubin when there is no PTX.
     ptx, cubin : bytes or None
     arch : str
-        Empty for the cubin's architecture or, without a cubin, for the PTX target.
+        If empty: the cubin's architecture or, without a cubin, the target of the PTX.
     ptxas : PtxasReport or None
         Output of ``ptxas -v`` when it assembled this PTX.
     tool_version : str

@@ -31,7 +31,7 @@ class Allowance:
 
 @dataclass
 class Allowances:
-    """The allowing comments in the sources that violations point to; each file is read once."""
+    """The ``gpuemu: allow`` comments in sources that violations point to; a file is read once."""
 
     read_source: ReadSource
     known_rules: Collection[str]

@@ -285,7 +285,7 @@ def run_tool(
     max_output: int = MAX_OUTPUT_BYTES,
     cancel: threading.Event | None = None,
 ) -> ToolRun:
-    """Run a program with its own process group; stop the group on timeout or too much output.
+    """Run a program in a process group of its own; stop the group on timeout or too much output.
 
     The group is killed when this process dies.
 
