@@ -124,7 +124,7 @@ class Step:
     targets : tuple of int
         Steps that a branch may go to; for ``brx.idx``, in the order of its index.
     offset : int
-        Offset of the instruction in the PTX text.
+        Offset of the instruction in the file's `SourceText.text`.
     location : tuple of int or None
         File index and line of the ``.loc`` in force.
     note : str
