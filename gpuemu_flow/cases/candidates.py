@@ -183,7 +183,7 @@ class Search:
         return True
 
     def within(self, calls: int, phase: Callable[[], None]) -> bool:
-        """Run a phase with a limit on its calls; return False if the limit ended the phase.
+        """Run a phase with a limit on predicate calls; return False if the limit ended the phase.
 
         Raises
         ------

@@ -181,7 +181,7 @@ def nominal_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
 
     These strides describe no memory: in the protocol's buffers, elements are always in C order.
     ``strided`` doubles the row-major strides; ``transposed`` gives the row-major strides of the
-    shape with its last two dims exchanged, without exchanging them back.
+    shape with its last two dims exchanged, without exchanging the strides back.
 
     Raises
     ------

@@ -71,9 +71,9 @@ def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool)
 
 
 def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
-    """Count the inputs on which the layout would have no effect; None if it had none at all.
+    """Count the inputs on which a layout has no effect; None if it has an effect on no input.
 
-    Only inputs that it would apply to and that have enough dims are counted.
+    Only inputs that the layout applies to and that have enough dims are counted.
     """
     least = LEAST_RANKS[layout]
     target = combination.target
