@@ -1,4 +1,4 @@
-"""Families of instructions: which kind of work a PTX opcode does."""
+"""Families of instructions: kinds of work that PTX opcodes do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the compiler by which nvcc preprocesses a source, so that a change of it is noticed."""
+"""Find the compiler by which nvcc preprocesses a source, so that another compiler is noticed."""
 
 from __future__ import annotations
 

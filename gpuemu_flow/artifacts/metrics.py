@@ -38,7 +38,7 @@ class KnownLaunch:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of a kernel as one source states them; None for each that is not stated."""
+    """Resources of a kernel as one source states them; None for a resource that is not stated."""
 
     source: str
     tool_version: str = ""

@@ -29,8 +29,8 @@ def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
 class _Propagation:
     """The state of one walk to the fixed point.
 
-    A register with one definition is tainted once and for all. Of the registers with several
-    definitions, the set of tainted registers is kept for the entry of each block.
+    A register with one definition is tainted once and for all. For registers with several
+    definitions, the taint is kept separately for the entry of each block.
     """
 
     def __init__(self, analysis: KernelAnalysis) -> None:

@@ -57,8 +57,8 @@ _PTX_OF_CUDA: dict[tuple[int, int], tuple[int, int]] = {
 class ToolRun:
     """Outcome of one run of a program.
 
-    ``status`` is the exit status, negative for a signal, and None when the program was stopped
-    for taking too long or printing too much, or with the run; ``stopped`` then gives the reason.
+    ``status`` is the exit status, negative for a signal, and None when the program was stopped:
+    it took too long, printed too much or was cancelled. ``stopped`` then gives the reason.
     """
 
     status: int | None
