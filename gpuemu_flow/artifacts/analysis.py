@@ -74,7 +74,7 @@ class KernelAnalysis:
 
     @cached_property
     def loop_blocks(self) -> list[bool]:
-        """Tell whether each block lies in a loop."""
+        """Tell for each block whether it lies in a loop."""
         return self.graph.blocks_in_loops()
 
     def select(self, *bases: str, where: Callable[[Opcode], bool] | None = None) -> list[int]:

@@ -76,7 +76,7 @@ class CubinKernel:
         As ``ptxas -v`` counts them; None when unknown.
     barriers, parameter_bytes : int
     max_threads : int
-        Threads per block of the launch bounds; 0 when there are none.
+        Threads per block that the launch bounds name; 0 when there are no bounds.
     """
 
     name: str
@@ -151,8 +151,8 @@ def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
 def without_line_table(data: bytes) -> bytes:
     """Return a cubin whose ``.debug_line`` is blank, so that the same code gives the same bytes.
 
-    ptxas writes the source's modification time into it. No code here reads the table, since source
-    lines come from the PTX. Data that is not an intact ELF file is returned unchanged.
+    ptxas writes the source's modification time into this line table. No code here reads the table,
+    since source lines come from the PTX. Data that is not an intact ELF file is returned unchanged.
     """
     try:
         lines = [s for s in Elf(data).sections if s.name == _LINE_TABLE and s.type != SHT_NOBITS]
@@ -244,7 +244,7 @@ class _Reader:
                 kernel.max_threads = _u32(payload, 0) * _u32(payload, 4) * _u32(payload, 8)
 
     def _without_spill_records(self) -> list[str]:
-        """Return kernels with a stack whose compiler does not record spills."""
+        """Return the names of kernels with a stack from a compiler that does not record spills."""
         return [
             kernel.name
             for kernel in self._kernels.values()

@@ -13,7 +13,7 @@ from gpuemu_flow.artifacts.rules.debug_call import DEBUG_CALLS
 from gpuemu_flow.quick_dataclass import dataclass
 
 INSTRUCTION_TOLERANCE = 0.05
-"""Relative growth of the instruction count up to which it is not reported."""
+"""Relative growth of the instruction count up to which the growth is not reported."""
 
 REGRESSION, IMPROVEMENT, WARNING, INFO = "regression", "improvement", "warning", "info"
 NEW, MISSING, UNCHANGED, CHANGED, REFUSED = "new", "missing", "unchanged", "changed", "refused"
@@ -38,7 +38,10 @@ _NEVER_NEW = ("f64", "generic")
 
 @dataclass(frozen=True)
 class MetricChange:
-    """One figure before and after; ``percent`` is None if one is unknown, or the old one is 0."""
+    """One figure before and after a change.
+
+    ``percent`` is None if either figure is unknown, or if the old figure is 0.
+    """
 
     metric: str
     old: float | None
@@ -46,7 +49,7 @@ class MetricChange:
 
     @property
     def delta(self) -> float | None:
-        """Return the new figure minus the old one; None when one of them is unknown."""
+        """Return the new figure minus the old figure; None when either figure is unknown."""
         return None if self.old is None or self.new is None else self.new - self.old
 
     @property
@@ -82,7 +85,7 @@ class KernelDiff:
     status : str
         ``unchanged``, ``changed``, ``new``, ``missing`` or ``refused``.
     reason : str
-        Reason why the two were not compared, when refused.
+        If ``refused``, the reason why the kernel was not compared with its baseline.
     changes : tuple of MetricChange
         Figures that differ.
     families : tuple of MetricChange
@@ -147,7 +150,7 @@ def diff_kernels(
     forbidden : tuple of str
         The policy's ``forbidden_instructions``, of which only new occurrences count.
     instruction_tolerance : float
-        Relative growth of the instruction count above which it is mentioned.
+        Relative growth of the instruction count above which the growth is reported.
 
     Returns
     -------

@@ -14,11 +14,11 @@ _MIN_STEPS = 200_000
 
 @dataclass(frozen=True)
 class DivergentBarrier:
-    """A barrier, and a branch on which it depends that threads may take differently.
+    """A barrier, with a branch that decides which threads reach the barrier.
 
-    ``early_exit`` is True when the threads on the other side run to the end without meeting any
-    barrier: a barrier waits for the threads that have not ended (CUDA C++ Programming Guide,
-    "Independent Thread Scheduling"), so such code works.
+    ``early_exit`` is True when the threads that miss the barrier run to the end without meeting any
+    barrier. Such code works: a barrier waits only for threads that have not ended (CUDA C++
+    Programming Guide, "Independent Thread Scheduling").
     """
 
     barrier: int

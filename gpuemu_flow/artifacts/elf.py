@@ -50,7 +50,7 @@ class Elf:
     """Header, sections and symbols of an ELF64 little-endian file.
 
     Names and section bytes are handed out from a budget of a few times the file's size, so that a
-    file whose tables all point at the same bytes costs no more than a valid one.
+    file whose tables all point at the same bytes costs no more than a valid file.
 
     Raises
     ------

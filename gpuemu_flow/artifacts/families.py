@@ -1,4 +1,4 @@
-"""Families of instructions: which kind of work a PTX opcode does."""
+"""Families of instructions: kinds of work that PTX opcodes do."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _SIMPLE = _simple_families()
 
 
 def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
-    """Count instructions by family, from a histogram of opcode texts; omit families without any.
+    """Count instructions by family, from a histogram of opcode texts; omit empty families.
 
     Each opcode belongs to exactly one family, so the counts add up to the instruction count.
     """

@@ -1,4 +1,4 @@
-"""Findings of rules in a kernel, and violations of a policy: data, formatted elsewhere."""
+"""Findings of rules in a kernel, and violations of a policy, as data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RuleFinding:
     count : int
         Number of instructions that the finding concerns.
     severity : str
-        Overrides the rule's own, when not empty.
+        If not empty, it replaces the rule's own severity.
     """
 
     message: str
@@ -60,7 +60,7 @@ class Violation:
     Attributes
     ----------
     rule : str
-        Id, ``real-spills``.
+        Id of the rule, such as ``real-spills``.
     severity : str
         ``error``, ``warning`` or ``info``.
     message : str
@@ -72,7 +72,7 @@ class Violation:
         The measured figure and its limit, if the rule is about a limit.
     place : PtxLocation
     allowed : str
-        The reason why it was accepted; empty when it counts.
+        The reason why the violation was accepted; empty when the violation counts.
     """
 
     rule: str

@@ -62,7 +62,7 @@ def _become(locale: str, words: list[str]) -> NoReturn:
 
 
 def _end_as(code: int) -> NoReturn:
-    """End with an exit code, or by the signal whose negative number it is."""
+    """End with an exit code; if the code is negative, end by the signal number ``-code``."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if code != -signal.SIGKILL:

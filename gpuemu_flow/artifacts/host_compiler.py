@@ -1,4 +1,4 @@
-"""Find the compiler by which nvcc preprocesses a source, so that another one is noticed."""
+"""Find the compiler by which nvcc preprocesses a source, so that another compiler is noticed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HOST_COMPILERS = ("gcc", "g++")
-"""Programs that nvcc starts from ``PATH`` on Linux, unless a flag names another one."""
+"""Programs that nvcc starts from ``PATH`` on Linux, unless a flag names another program."""
 _FOLDER_OPTIONS = ("-ccbin", "--compiler-bindir")
 _MOST_READ = 64 << 20
 
@@ -22,7 +22,7 @@ def host_compilers(
     Parameters
     ----------
     flags : sequence of str
-        nvcc's flags, of which ``-ccbin`` names a program, or the folder of one.
+        nvcc's flags, of which ``-ccbin`` names a compiler, or the folder of a compiler.
     root : Path
         The workspace; a path in `flags` is relative to it.
     environment : mapping, optional
@@ -41,7 +41,7 @@ def host_compilers(
 
 
 def _named(flags: Sequence[str]) -> str:
-    """Return the value of the last flag that names a host compiler; empty without one."""
+    """Return the value of the last flag that names a host compiler; empty if no flag does."""
     named = ""
     for flag, following in zip(flags, (*flags[1:], ""), strict=False):
         option, equals, value = flag.partition("=")

@@ -56,7 +56,7 @@ class KernelFigures:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the figures that are single known numbers, by name."""
+        """Return, by name, the figures that are integers and known."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class KernelRecord:
     metrics : KernelFigures
     verdict : Verdict
     violations : tuple of Violation
-        Accepted ones included.
+        All violations, including accepted violations.
     unchecked : tuple of UncheckedRule
     """
 

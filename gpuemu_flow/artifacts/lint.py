@@ -39,10 +39,10 @@ class LintResult:
     ----------
     kernel, file, arch : str
     verdict : Verdict
-        ``failed`` with an error that is not accepted, ``inconclusive`` where no rule had anything
-        to look at, else ``passed``.
+        ``failed`` if an error is not accepted, ``inconclusive`` if no rule could judge the kernel,
+        else ``passed``.
     violations : tuple of Violation
-        In rule order; accepted ones carry their reason in ``allowed``.
+        In rule order. Accepted violations carry their reason in ``allowed``.
     unchecked : tuple of UncheckedRule
         Rules that could not judge the kernel. They are listed so that nobody takes the absence of
         violations for a pass.

@@ -39,11 +39,11 @@ class Artifact:
         Name for diagnostics: the PTX, or the cubin when there is no PTX.
     ptx, cubin : bytes or None
     arch : str
-        Empty for the cubin's architecture or, without a cubin, for the PTX target.
+        If empty: the cubin's architecture or, without a cubin, the target of the PTX.
     ptxas : PtxasReport or None
         Output of ``ptxas -v`` when it assembled this PTX.
     tool_version : str
-        The version of that ptxas.
+        The version of the ptxas in `ptxas`.
     sass : MachineCode or None
         Machine code that a disassembler found in the cubin.
     assembly : dict of str to PtxasReport
@@ -94,7 +94,8 @@ def measure(artifact: Artifact, launches: Mapping[str, KnownLaunch] | None = Non
     ----------
     artifact : Artifact
     launches : mapping of str to KnownLaunch, optional
-        Block size and dynamic shared memory by kernel name; ``""`` holds for all others.
+        Block size and dynamic shared memory by kernel name; the entry ``""`` is for all kernels
+        that are not named.
 
     Returns
     -------
@@ -162,7 +163,7 @@ def _examine(function: Function) -> _Facts:
 
 
 def _static_shared(function: Function, analysis: KernelAnalysis) -> int:
-    """Sum up static shared memory: declared in the function, or in the module and used."""
+    """Add up the static shared memory that a function declares, or uses from its module."""
     inside = [v for v in analysis.body.variables if v.space == "shared"]
     declared = function.module.static_shared
     outside = [declared[name] for name in analysis.flow.mentioned_among(declared)]
@@ -284,7 +285,7 @@ def _estimate(
 
 
 def _call_tree(entry: _Facts, facts: Mapping[str, _Facts]) -> tuple[list[_Facts], bool]:
-    """Return the device functions that an entry calls, directly or not, and any recursion."""
+    """Return the device functions in an entry's call tree, and True if the tree has a cycle."""
     aliases = entry.function.module.aliases
     finished: dict[str, bool] = {}
     recursive = False

@@ -38,7 +38,7 @@ class KnownLaunch:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of a kernel as one source states them; None for those that it does not state."""
+    """Resources of a kernel as one source states them; None for a resource that is not stated."""
 
     source: str
     tool_version: str = ""
@@ -64,8 +64,8 @@ class KernelMetrics:
         Mangled name.
     arch : str
     metric_source : str
-        `CUBIN`, `PTXAS` or `ESTIMATE`: where `registers`, `spill_instructions`, `spill_bytes`,
-        `stack_bytes`, `shared_bytes` and `barriers` come from. All other figures are of the PTX.
+        `CUBIN`, `PTXAS` or `ESTIMATE`: the source of `registers`, `spill_instructions`,
+        `spill_bytes`, `stack_bytes`, `shared_bytes` and `barriers`.
     tool_version, ptx_target : str
     registers : int or None
         Registers per thread; an estimate if `metric_source` is `ESTIMATE`.
@@ -123,7 +123,7 @@ class KernelMetrics:
 
     @property
     def sass_instructions(self) -> int | None:
-        """Return machine instructions without padding; None when no disassembler read the cubin."""
+        """Count machine instructions without padding; None when no disassembler read the cubin."""
         return None if self.sass_opcodes is None else sum(self.sass_opcodes.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -172,9 +172,10 @@ def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
 def kernel_occupancy(
     arch: str, resources: Resources, max_threads: int, launch: KnownLaunch
 ) -> Occupancy | None:
-    """Compute the occupancy at the launch's block size, else at that of the bounds, else at 256.
+    """Compute the occupancy; return None if the architecture or register count is unknown.
 
-    None if the architecture or the number of registers is unknown.
+    The block size is taken from the launch. If the launch does not state it, it is taken from the
+    launch bounds or, without launch bounds, is assumed to be 256 threads.
     """
     limits = limits_of(arch)
     if limits is None or resources.registers is None:

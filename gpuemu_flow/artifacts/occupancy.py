@@ -1,4 +1,4 @@
-"""Occupancy: the number of blocks that fit on one multiprocessor, and what limits it."""
+"""Occupancy: the number of blocks that fit on one multiprocessor, and the limits of this number."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class ArchLimits:
     block_shared_bytes : int
         Maximum that one block may request.
     reserved_bytes : int
-        Taken from each block's shared memory by the system.
+        Bytes that the system takes from each block's shared memory.
     barrier_factor : int
-        Named barriers per multiprocessor are `max_blocks` times this.
+        The number of named barriers per multiprocessor is `max_blocks` times this factor.
     """
 
     sm: int
@@ -158,9 +158,9 @@ def occupancy(
     Notes
     -----
     The rules of NVIDIA's ``cuda_occupancy.h``: registers are allocated to warps in units of 256, a
-    quarter of the multiprocessor's registers serves a quarter of its warps, a block's warps are
-    rounded up to four when asking whether it fits at all, and shared memory is allocated in units
-    of 128 bytes (256 before sm_80).
+    quarter of the multiprocessor's registers serves a quarter of its warps, the number of a block's
+    warps is rounded up to a multiple of four when asking whether the block fits at all, and shared
+    memory is allocated in units of 128 bytes (256 before sm_80).
     """
 
     def result(blocks: int, reasons: tuple[str, ...]) -> Occupancy:

@@ -21,7 +21,7 @@ SPILL = "spill"
 
 
 def opcode_matches(pattern: str, opcode: str) -> bool:
-    """Tell whether consecutive segments of an opcode match those of a pattern.
+    """Tell whether consecutive segments of an opcode match the segments of a pattern.
 
     ``f64`` matches ``add.rn.f64`` and not ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``.
     Segments may hold ``*`` and ``?``.

@@ -11,7 +11,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class KernelPolicy:
-    """Limits and severities that a kernel is held to.
+    """Limits and severities that a kernel is checked against.
 
     Attributes
     ----------
@@ -33,9 +33,9 @@ class KernelPolicy:
     forbidden_instructions, required_patterns : tuple of str
     expect_tensor_cores : bool
     severities : dict
-        Rule to ``error``, ``warning``, ``info`` or ``off``.
+        Maps a rule to ``error``, ``warning``, ``info`` or ``off``.
     allow : dict
-        Rule to the reason why its violations are accepted.
+        Maps a rule to the reason why its violations are accepted.
     archs : tuple of str
         Architectures the kernel must build for.
     explicit : frozenset of str

@@ -71,9 +71,9 @@ class PtxasReport:
     kernels : dict of str to KernelUsage
         By mangled name: ptxas does not print them in source order.
     problems : list of Problem
-        Errors and warnings, with the line of the PTX where ptxas names one.
+        Errors and warnings, with the line of the PTX if ptxas names a line.
     unmet_bounds : dict of str to str
-        Kernels whose launch bounds ptxas ignored, and its message.
+        Kernels whose launch bounds ptxas ignored, each with the message of ptxas.
     """
 
     kernels: dict[str, KernelUsage] = field(default_factory=dict)

@@ -64,5 +64,5 @@ def sass_family(opcode: str) -> str:
 
 
 def count_sass_families(opcodes: Mapping[str, int]) -> dict[str, int]:
-    """Count machine instructions by family; omit families without any."""
+    """Count machine instructions by family; omit empty families."""
     return in_order((sass_family(opcode), count) for opcode, count in opcodes.items())

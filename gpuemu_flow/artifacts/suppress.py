@@ -31,7 +31,7 @@ class Allowance:
 
 @dataclass
 class Allowances:
-    """The allowing comments in the sources that violations point to; each file is read once."""
+    """The ``gpuemu: allow`` comments in sources that violations point to; a file is read once."""
 
     read_source: ReadSource
     known_rules: Collection[str]
@@ -97,7 +97,10 @@ def parse_allowances(
 
 
 def _next_code_line(lines: list[bytes], number: int) -> int:
-    """Return the next code line, neither empty nor a comment, within 40 lines; else `number`."""
+    """Return the number of the next line of code, or `number` if 40 lines hold no code.
+
+    Empty lines and comments are not code.
+    """
     for following in range(number + 1, min(number + 40, len(lines)) + 1):
         text = lines[following - 1]
         if text.strip() and not _COMMENT_LINE.match(text):
@@ -117,7 +120,7 @@ def apply_allowances(
     allowances: Allowances | None,
     allowed_by_policy: Mapping[str, str],
 ) -> list[Violation]:
-    """Mark accepted violations with their reason; none is dropped."""
+    """Mark accepted violations with their reason; no violation is dropped."""
     marked = []
     for violation in violations:
         reason = allowed_by_policy.get(violation.rule, "")

@@ -29,8 +29,8 @@ def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
 class _Propagation:
     """The state of one walk to the fixed point.
 
-    Registers with one definition are tainted once and for all; for reused ones the set of
-    tainted registers is kept per block entry.
+    A register with one definition is tainted once and for all. For registers with several
+    definitions, the taint is kept separately for the entry of each block.
     """
 
     def __init__(self, analysis: KernelAnalysis) -> None:
@@ -98,7 +98,10 @@ class _Propagation:
                 again.update(self._readers.get(register, ()))
 
     def _blocks_reading_single_definitions(self) -> dict[int, set[int]]:
-        """Map each register to the blocks that read it before writing it."""
+        """Map each register to the blocks that read the register before they write it.
+
+        Registers with several definitions are left out.
+        """
         readers: dict[int, set[int]] = {}
         graph, flow = self._graph, self._flow
         for block, (start, end) in enumerate(zip(graph.starts, graph.ends, strict=True)):

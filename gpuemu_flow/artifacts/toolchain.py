@@ -57,8 +57,8 @@ _PTX_OF_CUDA: dict[tuple[int, int], tuple[int, int]] = {
 class ToolRun:
     """Outcome of one run of a program.
 
-    ``status`` is the exit status, negative for a signal, and None when the program was stopped
-    for taking too long or printing too much; ``stopped`` then says which.
+    ``status`` is the exit status, negative for a signal, and None when the program was stopped:
+    it took too long, printed too much or was cancelled. ``stopped`` then gives the reason.
     """
 
     status: int | None
@@ -199,7 +199,7 @@ def tool_places(
     environment: Mapping[str, str] | None = None,
     site_packages: Sequence[Path] | None = None,
 ) -> list[tuple[str, str]]:
-    """Return every path where a tool may lie with its origin, in order of preference.
+    """Return every path where a tool may lie, each with its origin, in order of preference.
 
     The files need not exist: a caller can watch these paths to notice when a tool appears.
     """
@@ -285,7 +285,7 @@ def run_tool(
     max_output: int = MAX_OUTPUT_BYTES,
     cancel: threading.Event | None = None,
 ) -> ToolRun:
-    """Run a program with its own process group; stop the group on timeout or too much output.
+    """Run a program in a process group of its own; stop the group on timeout or too much output.
 
     The group is killed when this process dies.
 

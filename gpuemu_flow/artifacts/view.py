@@ -33,7 +33,7 @@ class KernelView:
     has_ptx : bool
         False when only a cubin was given: rules that read PTX had nothing to look at.
     target_options : tuple of str
-        Words after the architecture in ``.target``, ``debug`` for one.
+        Words after the architecture in ``.target``, such as ``debug``.
     findings : dict of str to tuple of RuleFinding
         Findings in the PTX, by the id of the rule whose ``find`` made them.
     opcode_places, call_places : dict of str to PtxLocation
@@ -41,7 +41,7 @@ class KernelView:
     unmet_bounds : str
         Statement of ptxas about launch bounds that it ignored.
     assembly : dict of str to str
-        Architecture to the assembler's error, empty when it succeeded.
+        Maps an architecture to the assembler's error, or to an empty text if there was none.
     recursive : bool
         True if the call tree has a cycle: its stack then has no static bound.
     """

@@ -1,4 +1,4 @@
-"""Smaller versions of a failing case, and the search that tries each of them once."""
+"""Smaller versions of a failing case, and the search that tries each version once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class StopMinimising(Exception):  # noqa: N818 - an event, not an error
-    """Raised by the predicate to end a minimisation early; the best so far is the result."""
+    """Raised by the predicate to end a minimisation early; the best candidate is the result."""
 
 
 class BudgetSpentError(Exception):
@@ -70,7 +70,7 @@ class Candidate:
         return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
 
     def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
-        """Return the candidate with other values for some inputs, shaped as in `stored`."""
+        """Return the candidate with other values of some inputs, in the shapes of `stored`."""
         inputs = dict(self.inputs)
         for name, values in changed.items():
             inputs[name] = np.broadcast_to(values, inputs[name].shape)
@@ -168,7 +168,8 @@ class Search:
     def accept(self, candidate: Candidate, step: str) -> bool:
         """Accept a candidate as the best if it fails; `step` names the reduction.
 
-        An earlier best never becomes the best again, so that no order of steps can cycle.
+        A candidate that was the best before is not accepted again, so that steps cannot go round
+        in circles.
         """
         corrected = self.correct(candidate)
         if corrected is None:
@@ -182,7 +183,7 @@ class Search:
         return True
 
     def within(self, calls: int, phase: Callable[[], None]) -> bool:
-        """Run a phase with a limit on its calls, and tell whether they sufficed.
+        """Run a phase with a limit on predicate calls; return False if the limit ended the phase.
 
         Raises
         ------

@@ -19,7 +19,7 @@ def case_id(case: Case) -> CaseId:
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of cases that failed inside and outside of a cause."""
+    """Numbers of all cases and of failed cases, inside and outside of a cause's condition."""
 
     inside_failed: int = 0
     inside: int = 0
@@ -50,7 +50,7 @@ class Cause:
     stated : bool
         True if new cases have confirmed the cause; False if it was only seen with failures.
     sentence : str
-        The condition for people, without counts.
+        The condition as a sentence for people, without counts.
     predicates : tuple of Predicate
         The condition; empty for a relation.
     relation : RelationName or None
@@ -59,7 +59,7 @@ class Cause:
         ``inside`` counts the failing cases, ``inside_failed`` those that the relation explains,
         ``outside`` the passing cases, and ``outside_failed`` those that contradict the relation.
     members : tuple of (str, int)
-        The failing cases that it explains.
+        The failing cases that the cause explains.
     """
 
     stated: bool

@@ -73,7 +73,11 @@ PREFERENCE = (
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """Map each dim of a case to its size; without a schema, each axis (``x[-1]``: x's last)."""
+    """Map the dims of a case, except expressions of other dims, to their sizes.
+
+    Without a schema, map the axes of inputs instead: ``x[-1]`` is the last axis of ``x``. If inputs
+    have the same shape, only the first of them is used.
+    """
     if case.dims:
         # A dim given by an expression says no more than the dims in the expression.
         names = {name for name, _ in case.dims}
@@ -96,7 +100,7 @@ def conditions_of(case: Case, maxima: dict[str, int] | None = None) -> Iterator[
     ----------
     case : Case
     maxima : dict of str to int, optional
-        Largest size of each dim over all cases looked at.
+        Largest size of each dim in all cases that are compared.
     """
     yield Condition("dtype", "", case.dtype)
     yield Condition("shape_class", "", case.shape_class)

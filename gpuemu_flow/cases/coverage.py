@@ -38,8 +38,8 @@ class Gap:
     ----------
     op, dtype : str
     aspect : str
-        ``dtype``, one of `ASPECTS`, two of them as ``layout × strategy``, or ``nonfinite``: inputs
-        in which no NaN and no Inf is tried.
+        ``dtype``; one of `ASPECTS`; two of these aspects, as ``layout × strategy``; or
+        ``nonfinite``, for inputs in which no NaN and no Inf is tried.
     missing : tuple of str
         Values that no case had; a pair is joined by `` × ``.
     possible : int
@@ -65,17 +65,17 @@ class Gap:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: an op and dtype, and how much of each aspect was exercised.
+    """One line of the table: an op and dtype, with counts of the values that were exercised.
 
     Attributes
     ----------
     op, dtype : str
     cases : int
-        Number of judged cases.
+        Number of cases that count as exercised; see `Coverage.add`.
     seen : dict of str to (int, int)
         For each aspect and pair of aspects, the number of values exercised, and of possible values.
     unjudged : int
-        Cases that ended without a verdict: in an error, or inconclusive.
+        Number of cases that ended without a verdict: in an error, or inconclusive.
     """
 
     op: str
@@ -86,7 +86,7 @@ class Row:
 
 
 class Coverage:
-    """Counts of cases; two of them can be merged, in any order.
+    """Counts of cases; two coverages can be merged, in either order.
 
     Examples
     --------
@@ -105,7 +105,7 @@ class Coverage:
         self._unjudged: Counter[Cell] = Counter(dict(unjudged or {}))
 
     def add(self, op: str, case: Case, verdict: Verdict) -> None:
-        """Count a case as exercised if it was judged, else as one without a verdict.
+        """Count a case as exercised if it was judged, else as a case without a verdict.
 
         An inconclusive case with a dim of size 0 counts as exercised, too: it has no values to
         judge, only the shapes of its outputs.
@@ -122,7 +122,7 @@ class Coverage:
         self._counts[cell] += number
 
     def merge(self, other: Coverage) -> Coverage:
-        """Return a coverage with the counts of both."""
+        """Return a coverage with the sums of the counts of this coverage and another."""
         return Coverage(self._counts + other._counts, self._unjudged + other._unjudged)
 
     def __eq__(self, other: object) -> bool:
@@ -136,11 +136,11 @@ class Coverage:
 
     @property
     def total(self) -> int:
-        """Return the number of cases that were judged."""
+        """Return the number of cases that count as exercised; see `add`."""
         return sum(self._counts.values())
 
     def by(self, name: str) -> Counter[str]:
-        """Count cases by one field of `Cell`, in the order of its values."""
+        """Count cases by one field of `Cell`, in the order of the field's values."""
         counts: Counter[str] = Counter()
         for cell, number in sorted(self._counts.items(), key=lambda item: getattr(item[0], name)):
             counts[getattr(cell, name)] += number
@@ -178,7 +178,7 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> list[Gap]:
-        """List the aspects of an op that no case exercised, single ones before pairs.
+        """List the values of aspects that no case of an op had, single aspects before pairs.
 
         Parameters
         ----------
@@ -186,7 +186,7 @@ class Coverage:
         schema : OpSchema
             Determines the possible shape classes.
         dtypes, layouts, strategies : sequence of str
-            Those configured for the op; strategies may be groups.
+            The names configured for the op; strategies may be groups.
         """
         possible = _possible(schema, layouts, strategies)
         found: list[Gap] = []
@@ -222,7 +222,10 @@ class Coverage:
 
 
 def _nonfinite_gaps(op: str, schema: OpSchema, dtype: str) -> Iterator[Gap]:
-    """Yield the inputs that never hold NaN or Inf because a rule, range or kind excludes them."""
+    """Yield one gap that names the float inputs that can never hold NaN or Inf, if there are any.
+
+    A rule, range or kind of such an input excludes NaN and Inf.
+    """
     floats = [t for t in schema.inputs if DTYPES[t.dtype or dtype].kind == "float"]
     missing = tuple(t.name for t in floats if _never_nonfinite(t))
     if missing:

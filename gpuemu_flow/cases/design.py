@@ -64,7 +64,7 @@ class Designer:
     Parameters
     ----------
     classes, strategies, layouts : tuple of str
-        Values to choose from; in `classes`, those likeliest to reveal bugs come first.
+        Values to choose from. The classes that are likeliest to reveal bugs come first.
     targets : tuple of int
         Inputs that can be singled out.
     """
@@ -85,7 +85,7 @@ class Designer:
         self._times: Counter[tuple[str, str]] = Counter()
 
     def record(self, combination: Combination) -> None:
-        """Mark a combination as used that somebody else chose."""
+        """Mark a combination that was chosen elsewhere as used."""
         self._take(*combination)
 
     def combinations(self) -> Iterator[Combination]:
@@ -155,10 +155,10 @@ class Designer:
         strategies: Sequence[str] = (),
         layouts: Sequence[str] = (),
     ) -> tuple[str, str, str]:
-        """Return the combination among the given names (empty = all) that covers most new pairs.
+        """Return the combination that covers the most new pairs, made of the given names.
 
-        Among equals, prefer the one whose members were used least, then the one likeliest to reveal
-        a bug.
+        An empty argument allows all names. Among equally good combinations, prefer those whose
+        names were used least, then the one that is likeliest to reveal a bug.
         """
         best = ("", "", "")
         best_rank = (-1, 0)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gpuemu_flow.quick_dataclass import dataclass
 
 ANY = ""
-"""Stands for any input: it has the marks and measures of all inputs together."""
+"""Stands for any float input; if there are several, it has the marks and measures of all values."""
 
 ELEMENTS = "the number of elements"
 """Key among the sizes for the number of elements of the largest input."""
@@ -26,7 +26,7 @@ class CaseFacts:
     Attributes
     ----------
     sizes : mapping of str to int
-        Sizes of the dims, and `ELEMENTS` where there are several.
+        Sizes of the dims and, if there are several dims, `ELEMENTS`.
     layouts, strategies : mapping of str to str
         The layout and the strategy of each input.
     marks : frozenset of (str, str)

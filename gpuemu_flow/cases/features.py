@@ -1,4 +1,4 @@
-"""Features that failing cases share and passing ones lack, and failures grouped by them.
+"""Features that failing cases share and passing cases lack, and failures grouped by features.
 
 The search finds the simplest condition that holds for every failing case and for nearly no passing
 case. It tries pairs of conditions only if no single condition does so.
@@ -17,17 +17,18 @@ NEARLY_NONE = 0.1
 """Largest share of the passing cases that may have the feature, too."""
 
 TELLING = 0.2
-"""A feature of more passing cases is still reported if at least this share of them lacks it: a bug
-that shows only occasionally never shows without its feature."""
+"""A feature that more passing cases have is still reported if at least this share of the passing
+cases lacks it: a bug that shows only occasionally never shows without its feature."""
 
 FEWEST_RULED_OUT = 5
 
 FEWEST_IN_PART = 3
-"""Fewest failures in a part of them: any two have some condition in common by chance."""
+"""Fewest cases in a part of the failing cases: any two cases share some condition by chance."""
 
 PRECISE, WORTH_A_SECOND = 0.8, 0.25
-"""Pairs are tried if a smaller share of the cases with the best condition fails. A pair is reported
-instead if it leaves at most this share of the exceptions."""
+"""Pairs are tried if a share below `PRECISE` of the cases with the best single condition fails. A
+pair is reported instead of this condition if it has at most the share `WORTH_A_SECOND` of its
+exceptions."""
 
 SLACK = 0.02
 """Additional exceptions that a likelier condition may have, as a share of the compared cases."""
@@ -46,7 +47,7 @@ class TriggeringFeature:
     Attributes
     ----------
     conditions : tuple of Condition
-        One, or two that must hold together.
+        One condition, or two conditions that must hold together.
     failing : int
         Number of failing cases, all of which have the feature.
     passing : int
@@ -72,7 +73,7 @@ class TriggeringFeature:
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Failing cases with one failure kind and, where one was found, one triggering feature."""
+    """Failing cases with one failure kind and, if any was found, one triggering feature."""
 
     kind: FailureKind
     feature: TriggeringFeature | None
@@ -94,9 +95,10 @@ def group(
     Returns
     -------
     list of FailureGroup
-        The group with the smallest failing case first; members smallest first. A kind whose cases
-        have no feature in common is divided, as often as needed, by the condition that explains
-        most of them. Unexplained cases form one group without a feature.
+        The group with the smallest failing case comes first; the cases of each group are sorted by
+        size. A kind whose cases have no feature in common is divided, as often as needed, by the
+        condition that explains most of its cases. Unexplained cases form one group without a
+        feature.
     """
     by_kind: dict[FailureKind, list[Case]] = {}
     for case, kind in failures:
@@ -187,7 +189,7 @@ def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
 
 
 def _preferred(options: dict[Conditions, int], slack: int) -> Conditions | None:
-    """Choose one of the likeliest kind among options with nearly the fewest exceptions."""
+    """Choose an option of the likeliest kind among those with nearly the fewest exceptions."""
     if not options:
         return None
     enough = min(options.values()) + slack

@@ -1,4 +1,4 @@
-"""The ``fuzz_config`` of wire protocol v1: what a request may hold, read and checked."""
+"""The ``fuzz_config`` of wire protocol v1, read from a request and checked."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ class SequenceConfig:
         ------
         UsageError
             ``fuzz-config-missing-key``, ``fuzz-config-wrong-type``, ``fuzz-config-out-of-range``,
-            ``unknown-dtype``, ``unknown-layout`` or ``fuzz-config-empty-list``: the first found.
+            ``unknown-dtype``, ``unknown-layout`` or ``fuzz-config-empty-list``, for the first
+            problem that is found.
         """
         config = _object(data, "fuzz_config")
         schema_json = config.get("op_schema")

@@ -22,7 +22,8 @@ from gpuemu_flow.value_rules import ValueRule
 Array = NDArray[Any]
 
 MOST_ALIKE = 1024
-"""Largest inputs drawn together: for larger ones, numpy's cost per call hardly matters."""
+"""Largest number of elements of inputs that are drawn together; for larger inputs, numpy's cost
+per call hardly matters."""
 
 
 def input_values(case: Case, spec: InputSpec) -> Array:
@@ -64,9 +65,9 @@ def _range(spec: InputSpec) -> tuple[float | None, float | None]:
 def _finished(
     values: Array, spec: InputSpec, seed: int, low: float | None, high: float | None
 ) -> Array:
-    """Put the ends of the range into drawn values, and repeat them if the layout demands it.
+    """Put the ends of the range into drawn values, and repeat the values along an axis.
 
-    NaN and infinities are the ends of `special`.
+    Both are done only if the input's spec demands it. NaN and infinities are the ends of `special`.
     """
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)
@@ -77,7 +78,7 @@ def _finished(
 
 
 def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
-    """Return, by name, the values of the input with which a rule compares; empty if none."""
+    """Return, by name, the values of the input that a rule compares with, if there is one."""
     return {
         spec.name: input_values(case, spec)
         for spec in case.inputs
@@ -92,7 +93,7 @@ def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[s
     ----------
     case : Case
     values : mapping of str to ndarray, optional
-        Values in the case's shapes and dtypes, used in place of those that its seed gives.
+        Values in the case's shapes and dtypes, used in place of the values that its seed gives.
     """
     return {spec.name: lay_out(_values(case, spec, values), spec.layout) for spec in case.inputs}
 
@@ -115,7 +116,10 @@ def materialise_each(cases: Sequence[Case]) -> Iterator[dict[str, Array]]:
 
 
 def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
-    """Return values of small inputs by (case, input position); similar ones are drawn together."""
+    """Return the values of small inputs by (case, input position).
+
+    Inputs with the same strategy, drawn shape, dtype and range are drawn together.
+    """
     alike: dict[tuple[Any, ...], list[tuple[int, InputSpec]]] = {}
     for number, case in enumerate(cases):
         for spec in case.inputs:
@@ -140,7 +144,7 @@ def materialise_guarded(
     buffers: Mapping[str, NDArray[np.uint8]] | None = None,
     values: Mapping[str, Array] | None = None,
 ) -> dict[str, LaidOut]:
-    """Return the inputs as `materialise` does, between guard zones, in given `buffers` if any."""
+    """Return the inputs as `materialise` does, between guard zones, in the `buffers` if given."""
     buffers = buffers or {}
     return {
         spec.name: lay_out_guarded(

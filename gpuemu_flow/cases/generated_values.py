@@ -41,7 +41,7 @@ def decode_values(spec: InputSpec) -> Array:
     Raises
     ------
     GenerateError
-        There are no values, or they do not fit its shape and dtype.
+        There are no values, or they do not fit the input's shape and dtype.
     """
     given = spec.given
     if given is None:

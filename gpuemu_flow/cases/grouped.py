@@ -1,7 +1,7 @@
 """Arguments that consist of several input tensors: complex numbers, and lists of tensors.
 
-Code that draws, lays out, moves, shrinks or reports inputs handles the members, which are ordinary
-tensors. Only the program gets the members joined into one argument. See `runners.grouping`.
+Code that draws, lays out, shrinks or reports inputs handles the members as ordinary tensors. Only
+the program gets the members joined into one argument. See `runners.grouping`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each condition is a hypothesis: the op fails where the condition holds and nowhere else, except that
 in a few cases the bug does not show. Its weight is its earlier weight times the likelihood of the
-verdicts (Bayes' rule); the next case is one over which the weights are most divided (the idea:
+verdicts (Bayes' rule); the next case is the case that divides the weights most evenly (the idea:
 MacKay, "Information-based objective functions for active data selection", Neural Computation 4,
 1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The Design of
 Experiments", 1935), with Bonferroni's correction for the number of conditions that differ on the
@@ -26,11 +26,11 @@ PAIRED = 40
 MOST = 60
 
 TELLING = 0.12
-"""Share of the cases outside, below which a condition says next to nothing: what passes there may
-be too small to be wrong."""
+"""Least share of cases outside of a condition that is paired with others. A condition with fewer
+cases outside says next to nothing: those that pass there may be too small to go wrong."""
 
 HIDDEN, STRAY = 0.08, 0.02
-"""Chances that a case inside of the true condition passes, and that one outside of it fails."""
+"""Chances that a case inside of the true condition passes, and that a case outside of it fails."""
 
 ALMOST_SURE = 0.95
 
@@ -49,8 +49,9 @@ class Hypothesis:
     chance : float
         The p-value of Fisher's exact test, corrected for the number of conditions; at most 1.
     tried : int
-        The number of conditions by which the correction multiplies: all single conditions that
-        differ on the cases, and all possible bounds; for a pair, the number of pairs of these.
+        The factor of the correction: for a single condition, the number of single conditions that
+        hold for different sets of cases, plus the number of possible bounds; for a pair, the number
+        of pairs of such conditions.
     """
 
     predicates: tuple[Predicate, ...]
@@ -85,7 +86,7 @@ def hypotheses(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Hypoth
     ----------
     facts : sequence of CaseFacts
     fails : sequence of bool
-        For each of these cases, True if it failed.
+        For each case, True if it failed.
     """
     failed = np.asarray(fails, bool)
     options: dict[tuple[Predicate, ...], NDArray[np.bool_]] = {}
@@ -179,7 +180,7 @@ def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -
 
 
 def most_divided(found: Sequence[Hypothesis], pool: Sequence[CaseFacts]) -> int | None:
-    """Return the index of the case that would tell most; None if hypotheses agree on all cases."""
+    """Return the index of the case whose verdict hypotheses dispute most; None if all agree."""
     if not found or not pool:
         return None
     total = sum(belief.weight for belief in found)

@@ -2,11 +2,12 @@
 
 For integers, strategies have these meanings: `negative` of an unsigned type draws from the end of
 its upper half (negative if read as signed); `special` has the smallest and largest value and 0 in
-place of -Inf, +Inf and NaN; `extremes` has these in every second row, and magnitudes up to the root
-of the largest in the others. If there is a range, the values of every strategy lie in it. Booleans
-are the signs of 8-bit integers: `negative` is all false, `offset` all true. But `sparse` and
-`special` have rows in which a single element is true or false: an op that reduces rows (all, any)
-may stop reading early, and in most rows the first elements decide.
+place of -Inf, +Inf and NaN; `extremes` has the smallest and largest two values, 0 and 1 in every
+second row, and magnitudes up to the root of the largest value in the other rows. If there is a
+range, the values of every strategy lie in it. Booleans are the signs of 8-bit integers: `negative`
+is all false, `offset` all true. But `sparse` and `special` have rows in which a single element is
+true or false: an op that reduces rows (all, any) may stop reading early, and in most rows the first
+elements decide.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Array = NDArray[Any]
 INT64_END = 1 << 63
 TIES = (0, 1, 2, 3, 5, -1, -2, -3)
 _ALONE = {"sparse": True, "special": False}
-"""The value of the single boolean in such rows, by strategy; the others are its opposite."""
+"""The value that occurs only once in some rows of booleans, by strategy."""
 FEW = 17  # distinct values of `integers` in a range
 
 
@@ -54,7 +55,7 @@ def draw_integers(
 ) -> Array:
     """Return integers of shape ``rows.shape`` in [low, high], or without bounds.
 
-    A range that holds no integer of the dtype gives the nearest one.
+    A range that holds no integer of the dtype gives the nearest integer.
     """
     info = np.iinfo(dtype)
     if low is None and high is None:

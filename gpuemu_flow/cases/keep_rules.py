@@ -92,7 +92,7 @@ def _corrected(schema: OpSchema, candidate: Candidate) -> Candidate | None:
 
 
 def _in_order(schema: OpSchema) -> list[TensorDef]:
-    """Return the inputs, each after the one with which its rule compares."""
+    """Return the inputs, sorted so that a rule compares its input only with earlier inputs."""
     done: list[TensorDef] = []
     rest = list(schema.inputs)
     while rest:

@@ -21,7 +21,7 @@ MOST_COLUMNS = 4096
 
 
 def facts_of(case: Case) -> CaseFacts:
-    """Make and measure a case's inputs, except those that a function has not returned yet."""
+    """Return the facts about a case; inputs that a function has not returned are not measured."""
     marks: set[Key] = set()
     measures: dict[Key, float] = {}
     for spec in case.inputs:

@@ -1,4 +1,4 @@
-"""The smallest case that fails as a given one does: shapes first, then values, then layouts.
+"""Shrink the shapes, values and layouts of a failing case while it fails for the same reason.
 
 The op is not run here: a predicate decides for each candidate whether it fails for the same reason.
 Values are the original's own or simpler, never drawn anew, and sizes and values stay within the
@@ -60,12 +60,13 @@ class Minimized:
         Calls of the predicate.
     one_minimal : bool
         True if no single step that the strategy allows makes the case smaller: no element can be
-        zeroed, no smaller size of a dim fails (for the next smaller size all slices that
-        drop one run of indices were tried, for the others the first and last indices, windows at
-        the failing element, even spacing and the slices with most non-zero values), and no input
-        can be made contiguous. False when the budget ended first.
+        zeroed, no input can be made contiguous, and no smaller size of a dim fails. Of each smaller
+        size, these slices were tried: the first and the last indices, windows at the failing
+        element, evenly spaced indices, and the indices with most non-zero values; of the next
+        smaller size, also all slices that drop one run of indices. False if the budget ended first.
     reproduced : bool
-        False when the original itself did not fail; everything else is the original then.
+        False when the original itself did not fail; the other attributes then describe the
+        original.
     log : tuple of str
         One line per step.
     """
@@ -106,12 +107,13 @@ def minimise(
     schema : OpSchema, optional
         The op's dims and ranges of values; None for plain shapes, whose axes shrink down to 1.
     dims : mapping of str to int, optional
-        The case's sizes of the schema's dims. If empty, as for a case of a whole fixed shape, axes
-        shrink as they do without a schema.
+        The case's sizes of the schema's dims. If there are none, as in a case of one of the
+        schema's `fixed_shapes`, axes shrink as they do without a schema.
     layouts : mapping of str to str, optional
         Memory layout of each input; by default contiguous.
     failing : mapping of str to int, optional
-        Place of the failing element, see `failing_position`: slices around it are tried first.
+        Indices of the failing element along dims; see `failing_position`. Slices around this
+        element are among the first to be tried.
     strategy : str
         One of `STRATEGIES`: only shapes, only values, or shapes, values and layouts.
 
@@ -207,7 +209,7 @@ def _relax_layouts(search: Search) -> None:
 def minimised_case(case: Case, minimized: Minimized | Candidate) -> Case:
     """Return the minimised case, whose values no longer follow from its seed.
 
-    The layout of the case as a whole becomes ``contiguous`` when all of its inputs are.
+    The layout of the case as a whole becomes ``contiguous`` when all its inputs are contiguous.
     """
     specs = tuple(
         replace(

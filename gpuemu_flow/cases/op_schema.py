@@ -1,4 +1,4 @@
-"""Op schemas: symbolic dims, the tensors that share them, and the schemas that ship."""
+"""Op schemas: symbolic dims, the tensors that share these dims, and the built-in schemas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class DerivedDim:
-    """A dim whose size follows from others.
+    """A dim whose size follows from other dims.
 
     Attributes
     ----------
@@ -104,10 +104,10 @@ class OpSchema:
     outputs : tuple of TensorDef
         Empty if the schema does not define them.
     fixed_shapes : tuple of shape
-        Whole shapes. A case takes one of them for every input. They are used in addition to the
-        shapes from the dims, or alone if there are no dims.
+        Whole shapes. A case takes one whole shape for every input. If there are dims, other cases
+        take their shapes from the dims.
     derived : tuple of DerivedDim
-        Each dim comes after those that it needs.
+        Each derived dim comes after the dims that it needs.
     limits : tuple of (str, str, str)
         Comparisons of dims that hold in every case: ``("K", "<=", "N")``.
     """
@@ -120,12 +120,12 @@ class OpSchema:
     limits: tuple[tuple[str, str, str], ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of the dims and of all that follow from them.
+        """Return the sizes of the dims and of all derived dims.
 
         Raises
         ------
         ExpressionError
-            A derived dim has no size, or one below 0.
+            A derived dim has no size, or a size below 0.
         """
         found = dict(sizes)
         for dim in self.derived:
@@ -149,7 +149,7 @@ class OpSchema:
             return False
 
     def shapes(self, sizes: Mapping[str, int]) -> tuple[Shape, ...]:
-        """Return the shape of each input; `sizes` are those of `all_sizes`."""
+        """Return the shape of each input; `sizes` is the result of `all_sizes`."""
         return tuple(
             tuple(sizes[axis] if isinstance(axis, str) else axis for axis in tensor.dims)
             for tensor in self.inputs
@@ -320,7 +320,7 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
 
 
 def same_shape_schema(schema: OpSchema, input_names: Sequence[str]) -> OpSchema:
-    """Return `schema` with one input per name, each of the shape of its first input."""
+    """Return `schema` with one input per name, each in the shape of the schema's first input."""
     shape = schema.inputs[0]
     names = input_names or ("input",)
     return replace(schema, inputs=tuple(replace(shape, name=name) for name in names))

@@ -65,9 +65,9 @@ def parse_contracts(
     value : object
         The op's ``schema``. The name of a built-in schema gives no contracts.
     schema : OpSchema
-        The result of `cases.schema.parse_schema` for it.
+        The result of `cases.schema.parse_schema` for `value`.
     find : callable
-        Returns the function that ``compare`` names, and reports the problems with it.
+        Returns the function that ``compare`` names, and reports problems with this function.
     report : callable
     """
     if not isinstance(value, Mapping):
@@ -85,7 +85,10 @@ def parse_contracts(
 def _warn_of_separate_orders(
     paths: Sequence[KeyPath], contracts: Sequence[OutputContract], report: Report
 ) -> None:
-    """Report outputs in any order that are as long as an earlier one: each is compared alone."""
+    """Report outputs whose elements may have any order and that are as long as an earlier output.
+
+    Each such output is compared by itself, so that elements that belong together may get separated.
+    """
     first: dict[str | int, str] = {}
     for path, contract in zip(paths, contracts, strict=True):
         if not contract.order or contract.dims is None or contract.axis is None:
@@ -104,7 +107,7 @@ def _warn_of_separate_orders(
 
 
 def _entries(table: Mapping[object, object]) -> list[tuple[KeyPath, str, Mapping[object, object]]]:
-    """Return outputs as (path, name, table); malformed ones were reported before."""
+    """Return outputs as (path, name, table); malformed outputs were reported before."""
     found: list[tuple[KeyPath, str, object]] = []
     outputs, single = table.get("outputs"), table.get("output")
     if isinstance(outputs, Mapping):
@@ -136,7 +139,7 @@ def _shown(value: object) -> str:
 
 @dataclass
 class _Contract:
-    """Parser of one output; each method reports errors of its part and returns the rest."""
+    """Parser of one output; each method reports the errors of its part and returns valid values."""
 
     path: KeyPath
     name: str

@@ -5,8 +5,8 @@ bugs, then every shape class, strategy and layout not yet used, then each input'
 values; some of them get layouts that need several dims, where their sizes allow it. After this set
 come the pairs (class, strategy), (class, layout), (strategy, layout) and (strategy, input) not yet
 met, and then seeded choices without end. The sequence depends on the schema, the strategies and the
-layouts; only the random part of it and the data depend on the seed. The sequence does not depend on
-the number of cases: each plan is the beginning of every longer one.
+layouts; only its random part and the data depend on the seed. The sequence does not depend on the
+number of cases: each plan is the beginning of every longer plan.
 
 In one case a strategy and a layout apply to all inputs. In the next they apply to one input, while
 the other inputs are ``normal`` and contiguous.
@@ -63,7 +63,7 @@ def plan_cases(
     seed : int
         The master seed. Case n has the seed ``derive_seed(seed, "iter_<n>")``.
     dtype : str
-        Dtype of all inputs without one of their own.
+        Dtype of all inputs that have no dtype of their own.
     count : int
     strategies : sequence of str
         Names or groups (``core``, ``stress``); their order does not matter. Empty = all.
@@ -103,7 +103,7 @@ def iterate_cases(
 
 
 def possible_layouts(schema: OpSchema, layouts: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the layouts that an input has enough dims for; contiguous if none is left."""
+    """Return the layouts for which some input has enough dims; ``contiguous`` if there are none."""
     ranks = [len(tensor.dims) for tensor in schema.inputs]
     most = max((*ranks, *map(len, schema.fixed_shapes)), default=0)
     possible = dict.fromkeys(name for name in layouts if LEAST_RANKS.get(name, 0) <= most)
@@ -179,10 +179,10 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the input's spec; in the first cases with a range, it demands the range's ends.
+    """Return the input's spec; in the first cases of each range, the spec demands the range's ends.
 
-    A range that depends on dims counts anew for each size: an index of the last row of a table of
-    one row tests nothing about the last of 257 rows.
+    A range that depends on dims counts as another range for each size: an index of the last row of
+    a table of one row tests nothing about the last of 257 rows.
     """
     kind, rule = DTYPES[spec.dtype].kind, spec.rule
     if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
@@ -209,7 +209,8 @@ def _shaped(
 ) -> Iterator[tuple[Combination, Sizes]]:
     """Yield combinations with their sizes.
 
-    The first `DESIGNED` ones are sorted by size within each `BLOCK` of them, smallest first.
+    The first `DESIGNED` combinations are sorted by size, smallest first, within each run of `BLOCK`
+    combinations.
     """
     shapes = ShapePlanner(schema)
     targets = _targets(schema)
@@ -275,9 +276,9 @@ def _random(
 class Absences:
     """Chooses the cases in which optional inputs are None, without losing a strategy or layout.
 
-    A turn that falls on a case which shows a strategy or layout of the input for the first time is
-    moved to a later case. One of the very first cases is always without the input, so that even
-    short runs try None.
+    An input is due to be None at a fixed interval. If it is due in a case that shows a strategy or
+    layout of the input for the first time, it is None in a later case instead. One of the very
+    first cases is always without the input, so that even short runs try None.
     """
 
     def __init__(self) -> None:
@@ -322,7 +323,7 @@ def inputs_of(
 ) -> tuple[tuple[InputSpec, ...], str | None]:
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
-    A layout that needs more dims than the targeted input has applies to the others, too.
+    If the targeted input has too few dims for the layout, the other inputs get the layout, too.
     `turn` counts the cases: an input with a kind takes the strategies of its kind in turn. Without
     `absences` an optional input is None in some of the cases, at a fixed interval.
     """

@@ -38,10 +38,10 @@ MAX_CASE_BYTES = 1 << 33
 
 
 def case_at(config: SequenceConfig, input_names: Sequence[str], n: int) -> Case:
-    """Make case `n` of a configuration, equal to the one that gpuemu makes from the same seed.
+    """Make case `n` of a configuration, equal to the case that gpuemu makes from the same seed.
 
     Each choice has its own random domain, so that changing one list does not change the choices
-    from others.
+    from other lists.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def tensors(
         True to give bfloat16 tensors the float16 bit patterns that gpuemu sends under that label;
         False gives true bfloat16 values.
     max_bytes : int
-        Largest total size of the tensors; more is refused.
+        Largest total size of the tensors; larger cases are refused.
 
     Raises
     ------
@@ -179,14 +179,14 @@ def tensors(
 def nominal_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
     """Return the strides, in elements, that the protocol states for a layout.
 
-    They describe no memory: the protocol's buffers hold the elements in C order whatever the label.
+    These strides describe no memory: in the protocol's buffers, elements are always in C order.
     ``strided`` doubles the row-major strides; ``transposed`` gives the row-major strides of the
-    shape with its last two dims exchanged, without exchanging them back.
+    shape with its last two dims exchanged, without exchanging the strides back.
 
     Raises
     ------
     UsageError
-        ``unknown-layout`` for one that protocol v1 does not have.
+        ``unknown-layout`` for a layout that protocol v1 does not have.
     """
     if layout not in LAYOUTS_V1:
         raise UsageError(unknown_layout(layout, "layout"))

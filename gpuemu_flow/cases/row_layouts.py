@@ -1,8 +1,8 @@
 """Layouts that need several dims, in a designed set that was planned without them.
 
-What such a layout shows depends on the sizes: where there is one row, no row is padded. So these
-layouts are chosen when the sizes are known. Classes, strategies, targets and sizes stay as they
-are: a schema has the same values with these layouts as without them.
+The effect of such a layout depends on the sizes: if there is only one row, no row is padded. So
+these layouts are chosen when the sizes are known. Classes, strategies, targets and sizes stay as
+they are: a schema has the same values with these layouts as without them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from gpuemu_flow.numerics.effective_layouts import LEAST_RANKS, effective_layout
 Shaped = tuple[Combination, Sizes]
 
 ALIKE = ("contiguous", "offset")
-"""Layouts in which a program that tells layouts apart takes one path."""
+"""Layouts for which even a program that distinguishes layouts runs the same code."""
 
 BEARABLE = 1
-"""Price of a case that is taken although a shape class is then not tested in C order."""
+"""Largest loss that is accepted: a shape class is then not tested in C order. See `_price`."""
 
 
 def with_row_layouts(
     designed: Sequence[Shaped], layouts: Sequence[str], block: int
 ) -> list[Shaped]:
-    """Return the designed cases, of which two for each layout have it, one of them an early one.
+    """Give each layout to two of the designed cases, an early and a late case, where possible.
 
     Parameters
     ----------
     designed : sequence of (Combination, Sizes)
     layouts : sequence of str
     block : int
-        So many cases in a row count as equally early.
+        Number of successive cases that count as equally early.
     """
     relaid = list(designed)
     for late in (False, True):
@@ -46,7 +46,9 @@ def with_row_layouts(
 
 
 def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool) -> int | None:
-    """Return the place of the case that can best do without its layout; None if there is none.
+    """Return the index of the case that suits a layout best; None if no case can take the layout.
+
+    The case gives up its own layout for it.
 
     The first case, the likeliest to reveal a bug, stays as it is.
     """
@@ -69,7 +71,10 @@ def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool)
 
 
 def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
-    """Count the concerned inputs that cannot have the layout; None if no input would have it."""
+    """Count the inputs on which a layout has no effect; None if it has an effect on no input.
+
+    Only inputs that the layout applies to and that have enough dims are counted.
+    """
     least = LEAST_RANKS[layout]
     target = combination.target
     alone = target is not None and len(sizes.shapes[target]) >= least
@@ -80,7 +85,11 @@ def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
 
 
 def _price(combination: Combination, others: Sequence[Combination]) -> int:
-    """Return how much a plan loses with a case's layout: a strategy or a class in C order."""
+    """Return the loss if a case gives up its layout.
+
+    The loss is 2 for a strategy that no other case then tests in C order, and for ``special``. It
+    is 1 more for a shape class that no other case then tests in C order.
+    """
     strategy = all(other.strategy != combination.strategy for other in others)
     shape_class = all(other.shape_class != combination.shape_class for other in others)
     # Each input has one case in which it alone holds NaN and Inf.

@@ -24,7 +24,7 @@ class ManyRows:
     Attributes
     ----------
     rngs : SeededStreams
-        Generators of the values; each structure below has a domain of its own.
+        Generators of the values. Random choices of different kinds have domains of their own.
     number : int
         Number of rows of one tensor, at least 1.
     count : int

@@ -116,7 +116,7 @@ def draw_by_rule(setting: Setting, strategy: str, others: Mapping[str, Array]) -
 
 
 def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) -> Array | None:
-    """Return the values nearest to given ones that follow the rule; None if there are none."""
+    """Return values that follow the rule, near the given values; None if there are none."""
     rule = setting.rule
     if values.size == 0:
         return values
@@ -141,7 +141,7 @@ def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) ->
 
 
 def _in_dtype(values: Array, dtype: str) -> Array:
-    """Convert exact values to the dtype; clip floats beyond its range to its largest."""
+    """Convert exact values to the dtype; clip integers to the range of an integer dtype."""
     target = numpy_dtype(dtype)
     if values.dtype == target:
         return np.ascontiguousarray(values)
@@ -197,7 +197,7 @@ def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
 
 
 def _neighbours(values: Array, setting: Setting) -> Array:
-    """Return the next larger value of each element, or the next smaller one at the upper bound."""
+    """Return the next larger value of each element; at the upper bound, the next smaller value."""
     if setting.floating:
         top = float_limits(setting.dtype).max
         high = np.array(top if setting.high is None else min(setting.high, top))

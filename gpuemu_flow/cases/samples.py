@@ -19,7 +19,7 @@ def op_samples(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """Plan the cases that show an op's properties, the same ones for every command.
+    """Plan the cases that show an op's properties, the same cases for every command.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def op_samples(
 
 
 def sample_cases(cases: Sequence[Case]) -> list[Case]:
-    """Select the cases whose shapes show an op's properties: the four largest of its first eight.
+    """Select cases whose shapes show an op's properties: the four largest of the first eight cases.
 
     Tiny shapes tell little (a softmax over one element is exact). A plan with more cases gives the
     same samples, so that it does not change the verdict on any case.

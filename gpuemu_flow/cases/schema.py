@@ -136,7 +136,7 @@ def _builtin(name: str, input_names: Sequence[str], report: Report) -> OpSchema 
 
 
 def _used_dims(schema: OpSchema) -> OpSchema:
-    """Return the schema without unused dims, and without outputs that need one."""
+    """Return the schema without unused dims, and without outputs that need an unused dim."""
     used = {d for tensor in schema.inputs for d in tensor.dims}
     outputs = tuple(t for t in schema.outputs if used.issuperset(t.dims))
     return replace(schema, dims=tuple(d for d in schema.dims if d.name in used), outputs=outputs)
@@ -157,7 +157,7 @@ def _is_int(value: object) -> bool:
 
 @dataclass
 class _SchemaTable:
-    """Parser of one table; each method reports errors of its part and returns the rest."""
+    """Parser of one table; each method reports the errors of its part and returns valid values."""
 
     table: Mapping[object, object]
     input_names: Sequence[str]

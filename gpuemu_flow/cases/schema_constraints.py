@@ -180,7 +180,7 @@ class Constraints:
         )
 
     def bound(self, path: KeyPath, text: str, name: str) -> None:
-        """Report a comparison of one input with dims, which belongs in the input's range."""
+        """Report a comparison of an input with dims; such a bound belongs in the input's range."""
         hint = f"write it as range = [lowest, highest] of {name}"
         self.refuse(path, f"{text!r} is a bound of one input", hint)
 

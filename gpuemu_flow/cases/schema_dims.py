@@ -1,4 +1,4 @@
-"""Dims of a schema that follow from others: expressions, and their order."""
+"""Dims of a schema that follow from other dims: expressions, and their order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Expressions:
         self.found: dict[str, tuple[KeyPath, str]] = {}
 
     def add(self, path: KeyPath, name: str, text: str) -> None:
-        """Add an expression, or report that the text is not one."""
+        """Add an expression, or report that the text is no expression."""
         try:
             names_in(text)
         except ExpressionError as error:
@@ -94,7 +94,7 @@ def rule_texts(rule: ValueRule | None) -> list[object]:
 
 
 def demand_sizes(schema: OpSchema, report: Report) -> bool:
-    """Tell whether some sizes of the dims satisfy the schema, and report it if none do."""
+    """Tell whether some sizes of the dims satisfy the schema; report an error if none do."""
     if not (schema.derived or schema.limits) or allowed_sizes(schema) is not None:
         return True
     said = [

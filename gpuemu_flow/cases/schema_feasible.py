@@ -40,7 +40,7 @@ def demand_feasible(schema: OpSchema, report: Report) -> None:
 
 
 def _corners(schema: OpSchema) -> Iterator[dict[str, int]]:
-    """Yield allowed sizes with every dim at its smallest or largest, the smallest first."""
+    """Yield allowed sizes with every dim at its smallest or largest size, smallest sizes first."""
     ends = [tuple(dict.fromkeys((dim.smallest, dim.largest))) for dim in schema.dims]
     found = False
     for chosen in itertools.islice(itertools.product(*ends), MOST_CORNERS):
@@ -56,7 +56,7 @@ Fault = tuple[str, str, str]
 
 
 class _Feasible:
-    """One input at some sizes."""
+    """Checks one input's rule at given sizes of the dims."""
 
     def __init__(
         self, tensor: TensorDef, sizes: Mapping[str, int], shapes: Mapping[str, Shape]

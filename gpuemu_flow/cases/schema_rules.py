@@ -85,7 +85,7 @@ class RuleReader:
         self.report((*self.path, key), slug, message, hint)
 
     def read(self) -> tuple[float | None, float | None, ValueRule | None]:
-        """Return the numeric bounds and the rule; the rule is None unless one is needed."""
+        """Return the numeric bounds and the rule; the rule is None if none is needed."""
         kind = self.kind()
         low, high = self.bounds()
         rule = ValueRule(

@@ -1,4 +1,4 @@
-"""Scalars of a schema: arguments that are Python numbers, one of a list or a range per case."""
+"""Scalars of a schema: arguments that are Python numbers, taken from a list or range by case."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ TYPICAL: dict[str, tuple[int, ...]] = {
     "pow2": POWERS,
     "multiple_of_128": (128, 256, 384, 640, 512, 1024, 2048, 4096),
 }
-"""Sizes of each class that a range takes, the most useful first."""
+"""Sizes of each class that dims with a range take, the most useful first."""
 
 
 def listed_sizes(dim: Dim) -> tuple[int, ...]:
@@ -147,8 +147,8 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
     """Return the sizes, with the second far above the first if the range allows it.
 
-    The first size lies in the first tile of kernels with large tiles. Without a second size far
-    above it, their last, partial tile would be tested only if the maximum happens to end in one.
+    If a kernel's tiles are large, the first size lies in the first tile. Without a second size far
+    above, a last, partial tile would be tested only if the maximum size happens to end in one.
     """
     if not sizes or shape_class not in FAR_CLASSES:
         return tuple(sizes)
@@ -298,7 +298,7 @@ class ShapePlanner:
         return tuple(n for part in sorted(names_in(derived[axis])) for n in self._behind(part))
 
     def _class_table(self) -> dict[str, dict[int, tuple[int, ...]]]:
-        """Map each class to the sizes by which each dim can represent it."""
+        """Map each class and, within it, each dim to the dim's sizes that belong to the class."""
         table: dict[str, dict[int, tuple[int, ...]]] = {}
         for name in PER_DIM:
             table[name] = {i: class_sizes(self._dims[i], name) for i in self._free}
@@ -465,7 +465,7 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """Order the sizes of a dim: rarely used ones first, then those unlike other dims' sizes."""
+        """Order a dim's sizes by use and equality to other dims or, if given, by the salt."""
         if len(options) < 2:
             return list(options)
         if salt is not None:
@@ -484,7 +484,7 @@ def _smallest_positive(dim: Dim) -> int:
 
 
 def _random_size(dim: Dim, salt: int) -> int:
-    """Draw a size of a dim: first its number of bits, then a size with this number, uniformly.
+    """Draw a size of a dim: first a number of bits, then uniformly a size with so many bits.
 
     It computes with integers only, so that the size is the same on every machine.
     """

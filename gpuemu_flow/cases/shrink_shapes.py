@@ -26,7 +26,7 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Axis:
-    """A dim that may shrink, and where it occurs.
+    """A dim that may shrink, and the axes of inputs that have its size.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ def find_axes(
     """Return the axes of a case that may shrink.
 
     If the inputs follow a schema, these are its dims. Otherwise they are the axes of the shape that
-    all inputs share; where shapes differ, all axes of one size are one dim.
+    all inputs share; if shapes differ, all axes of the same size shrink as one dim.
     """
     if schema is not None and dims:
         absent = {name for name, array in inputs.items() if array.ndim and not any(array.shape)}
@@ -188,7 +188,7 @@ class ShapeShrinker:
                 return
 
     def _shrink_axis(self, axis: Axis) -> None:
-        """Try small and class sizes in ascending order, then bisect below the first that fails."""
+        """Try small and class sizes, smallest first; then bisect below the first failing size."""
         allowed = axis.smaller(axis.size(self._search.best))
         passing = -1
         for size in _rough_sizes(allowed):
@@ -226,7 +226,7 @@ class ShapeShrinker:
         return False
 
     def _take_smallest(self, axis: Axis) -> bool:
-        """Accept the smallest size that still fails; return False if no smaller one does."""
+        """Accept the smallest size that still fails; return False if no smaller size fails."""
         allowed = axis.smaller(axis.size(self._search.best))
         for size in allowed:
             for indices in self._many_slices(axis, size, every_run=size == allowed[-1]):
@@ -235,7 +235,10 @@ class ShapeShrinker:
         return False
 
     def _few_slices(self, axis: Axis, size: int) -> Iterator[Indices]:
-        """Yield slices: first indices, those around the failing element, and `_telling` ones."""
+        """Yield the first indices, indices around the failing element, and `_telling` indices.
+
+        Each of these slices is an array of `size` indices; no slice occurs twice.
+        """
         whole = axis.size(self._search.best)
         found = [np.arange(size, dtype=np.intp)]
         at = self._failing.get(axis.name)
@@ -245,10 +248,12 @@ class ShapeShrinker:
         yield from _different(found)
 
     def _many_slices(self, axis: Axis, size: int, *, every_run: bool) -> Iterator[Indices]:
-        """Yield `_few_slices`, last indices, windows at the failing element, evenly spaced ones.
+        """Yield many slices of `size` indices.
 
-        With `every_run`, also yield what remains after dropping each run of indices. If the size
-        shrinks by one, these are all possible slices.
+        These are the slices of `_few_slices`, the last indices, windows that begin or end at the
+        failing element, and evenly spaced indices. With `every_run`, they are also the indices that
+        remain if a run of successive indices is dropped, for each such run. If the size shrinks by
+        one, these are all possible slices.
         """
         whole = axis.size(self._search.best)
         found = [*self._few_slices(axis, size), _window(whole, size, whole - size)]

@@ -18,7 +18,7 @@ from gpuemu_flow.types import DTYPES
 
 FEW_DIGITS = (1, 2, 3)
 EXACT = 2.0**53
-"""Integers below it are exact in float64, the type in which rules for many elements compute."""
+"""Integers below this limit are exact in float64, in which rules for many elements compute."""
 
 Rule = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Simplicity = tuple[float, ...]
@@ -92,7 +92,7 @@ class Domain:
         return (0.0, digits, abs(int(exponent)), abs(float(number)), float(negative))
 
     def simpler(self, element: Any) -> list[Any]:
-        """Return elements that are simpler than a given one, simplest first."""
+        """Return elements that are simpler than a given element, simplest first."""
         own = self.simplicity(element)
         numbers = _simpler_numbers(self.number(element))
         elements = (self.element(n) for n in numbers)
@@ -137,7 +137,7 @@ def _simpler_numbers(number: float) -> Iterator[float]:
 
 
 def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[str, Domain]:
-    """Return the domain of each input, from the schema where it names the input."""
+    """Return the domain of each input, taken from the schema if the schema names the input."""
     ranges = {t.name: (t.low, t.high) for t in schema.inputs} if schema is not None else {}
     return {
         name: Domain(array.dtype, *ranges.get(name, (None, None))) for name, array in inputs.items()
@@ -233,7 +233,7 @@ class ValueShrinker:
         """Try the simplest value on runs of elements, halving their length down to single ones.
 
         Delta debugging by complements: Zeller and Hildebrandt, "Simplifying and isolating
-        failure-inducing input", 2002. It ends when no single element can be zeroed.
+        failure-inducing input", 2002. The search ends when no single element can be zeroed.
         """
         active = self._active()
         length = (len(active) + 1) // 2
@@ -286,8 +286,8 @@ def _replacement(new: Any, _name: str, _old: Array) -> Any:
 def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
     """Round to significant digits; return NaN, for no change, outside 1e-20 to 1e20.
 
-    Powers of ten up to 1e22 are exact in float64, so that the results are the nearest to the
-    decimals, and rounding them again does not move them.
+    Powers of ten up to 1e22 are exact in float64. So the results are the float64 numbers nearest to
+    the decimal numbers, and rounding them again does not change them.
     """
     places = digits - 1 - np.floor(np.log10(np.abs(values)))
     places[~(np.abs(places) <= 20)] = np.nan

@@ -55,10 +55,10 @@ def allowed_sizes(
 
 
 def some_sizes(schema: OpSchema, derived: str) -> Iterator[dict[str, int]]:
-    """Yield allowed sizes of all dims among which a derived dim has its extremes.
+    """Yield allowed sizes of all dims, chosen so that a derived dim takes its extreme sizes, too.
 
-    The dims that it is computed from take all sizes of a list, or those near the ends of a range,
-    the others their smallest and largest size.
+    A dim that the derived dim is computed from takes all sizes of its list, or the sizes near the
+    ends of its range. Every other dim takes its smallest and its largest size.
     """
     needed = {derived}
     for each in reversed(schema.derived):
@@ -86,7 +86,7 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
-    """List sizes of a dim to try, beginning near other dims' sizes, where limits lie."""
+    """List sizes of a dim to try; sizes near other dims come first, since limits compare dims."""
     if dim.candidates:
         return list(dim.candidates)
     step = dim.multiple_of

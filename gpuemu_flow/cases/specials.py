@@ -1,6 +1,7 @@
-"""Cases that hold NaN, +Inf and -Inf for certain, the first of `special` for each input.
+"""Make the first case of `special` for each input hold NaN, +Inf and -Inf for certain.
 
-A tensor of few rows has few of the kinds of numbers that `special` draws: a vector has one.
+A tensor of few rows has only few of the kinds of special numbers that `special` draws: a vector has
+a single kind.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gpuemu_flow.types import DTYPES, InputSpec
 FEW_ROWS = 8
 """Number of rows from which on `special` has NaN and both infinities by itself."""
 NEEDED = 3
-"""Elements that NaN and both infinities need."""
+"""Number of elements that NaN and both infinities need."""
 
 
 def holds_specials(spec: InputSpec) -> bool:
@@ -27,13 +28,14 @@ def holds_specials(spec: InputSpec) -> bool:
 
 
 def with_specials(spec: InputSpec, shown: set[str]) -> InputSpec:
-    """Return the recipe, which in the first case of `special` demands NaN and infinities.
+    """Return the input's spec; in the first case of `special`, it demands NaN and infinities.
 
     Parameters
     ----------
     spec : InputSpec
     shown : set of str
-        Inputs of which a case has had them; this one is added.
+        Names of the inputs for which such a case was already made. This input is added if the case
+        is its first.
     """
     elements = math.prod(spec.shape)
     if spec.name in shown or elements < NEEDED or not holds_specials(spec):

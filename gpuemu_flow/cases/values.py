@@ -60,7 +60,7 @@ def draw(
         Canonical name.
     low, high : float or None
         Range of the values, both ends included. Floats outside are reflected into it, and NaN
-        occurs only where one side is open. Booleans have no range.
+        occurs only if one side is open. Booleans have no range.
     nonfinite : bool or None
         For floats: True keeps NaN and Inf whatever the range, False removes them, and None lets the
         range decide.
@@ -132,7 +132,7 @@ class _Format:
         return np.float64 if self.dtype == "float64" else np.float32
 
     def rounded(self, values: Array) -> Array:
-        """Convert values to the dtype, with finite ones clipped to its largest."""
+        """Convert values to the dtype, clipped to its largest finite magnitude."""
         target = numpy_dtype(self.dtype)
         if values.dtype == target:
             return values
@@ -232,7 +232,7 @@ def _offset(rows: ManyRows, form: _Format) -> Array:
 
 
 def _extremes(rows: ManyRows, form: _Format) -> Array:
-    """Draw alternating rows: limits of the dtype, and magnitudes up to the root of its largest.
+    """Draw limits of the dtype, and magnitudes up to the root of the largest, in alternate rows.
 
     If the largest number overflows in float32 arithmetic when it is squared, it occurs only once: a
     second one in a column would leave no finite element in a matrix product. In about every
@@ -398,7 +398,7 @@ def put_ends(
     rng : SeededRng
         Chooses the places.
     turn : int
-        Chooses the end for a single element: an odd number the lowest, an even one the highest.
+        Chooses the end for a single element: the lowest if it is odd, the highest if it is even.
     low, high : float or None
         Integers without bounds are bounded by their dtype; floats may be unbounded on either side.
     """
@@ -457,11 +457,11 @@ def put_specials(
     *,
     nonfinite: bool | None = None,
 ) -> None:
-    """Write those of NaN, +Inf and -Inf that are missing into values of `special`, in place.
+    """Write NaN, +Inf and -Inf into values of `special` that do not hold them yet, in place.
 
-    `special` by itself draws only some of the three if there are few rows. All are written into one
-    row, so that the other rows stay unchanged. Values outside of the range are left out. The
-    parameters are those of `draw`.
+    `special` by itself draws only some of the three if there are few rows. All that are missing are
+    written into one row, so that the other rows stay unchanged. Values outside of the range are
+    left out. The parameters are those of `draw`.
     """
     limits = float_limits(dtype_name(values.dtype) or "")
     bounded = low is not None and high is not None

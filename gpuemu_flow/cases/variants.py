@@ -26,7 +26,7 @@ TARGETED = "experiment"
 
 
 class Variants:
-    """Draws new cases of one op and dtype, the same ones for the same seed.
+    """Draws new cases of one op and dtype, the same cases for the same seed.
 
     Parameters
     ----------

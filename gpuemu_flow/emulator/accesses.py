@@ -1,4 +1,4 @@
-"""Loads and stores of local memory, and those through generic addresses."""
+"""Loads and stores of local memory, and loads and stores through generic addresses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _G = np.uint64(GLOBAL_BASE)
 
 
 class Accesses(SharedMemory):
-    """All memory of one batch."""
+    """Memory accesses of one batch of blocks, in all state spaces."""
 
     def _local_lanes(
         self, address: Array, mask: Array | None, size: int, step: int, verb: str
@@ -68,7 +68,7 @@ class Accesses(SharedMemory):
             self._mark(self.local_written, lanes, size, good, 1)
 
     def windows(self, address: Array, mask: Array | None) -> list[tuple[str, int, Array | None]]:
-        """List the state spaces that lanes reach through generic addresses.
+        """List the state spaces in which the generic addresses of lanes lie.
 
         Returns
         -------

@@ -1,7 +1,8 @@
-"""Approximate instructions with errors that the ISA allows.
+"""Perturb the results of approximate instructions within the errors that the ISA allows.
 
-The emulator rounds their results correctly; hardware may be off by up to a bound. To test a kernel
-against that, added steps move each result within the bound: all up, all down, or at random.
+The emulator rounds these results correctly; hardware may be off by up to a bound. To test whether a
+kernel tolerates such errors, added steps perturb the results within the bound: all upward, all
+downward, or at random.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def perturb(program: KernelProgram, steps: list[int], draw: int) -> KernelProgra
     steps : list of int
         Some of the steps that `find_approximate` found.
     draw : int
-        0 moves all results up by the bound, 1 down; any other number is the seed of random moves
-        within the bound.
+        0 raises all results by the bound, 1 lowers them by it; any other number is the seed of
+        random perturbations within the bound.
     """
     return rewritten(program, {n: [program.steps[n], _moved(program, n, draw)] for n in steps})
 

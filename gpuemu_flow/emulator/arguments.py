@@ -27,7 +27,7 @@ SHORT_TYPES: dict[str, str] = {
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
     "b8": "uint8", "b16": "uint16", "b32": "uint32", "b64": "uint64", "pred": "bool",
 }  # fmt: skip
-"""Short names of element types, beside the canonical ones."""
+"""Short names of element types, besides the canonical names."""
 
 FILLS = ("normal", "zeros", "ones", "range", "empty")
 """Names of the contents that a buffer can start with."""

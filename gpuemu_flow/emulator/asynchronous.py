@@ -9,7 +9,7 @@ from gpuemu_flow.emulator.warps import Warps
 from gpuemu_flow.quick_dataclass import dataclass
 
 MANY = 1 << 30
-"""More groups than there can be."""
+"""Number that is larger than any number of groups."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class _Copy:
 
 
 class Asynchronous(Warps):
-    """``cp.async`` of one batch.
+    """Executes the ``cp.async`` instructions of one batch of blocks.
 
     The bytes arrive only when their thread waits for them, so that a missing wait shows as a read
     of the old content.

@@ -63,7 +63,7 @@ _INTEGERS: dict[str, Combine] = {
 
 
 def combiner(operation: str, type_name: str) -> Combine | None:
-    """Return the function that computes an atomic's new value from the old one.
+    """Return the function that computes an atomic's new value from the old value.
 
     Returns
     -------
@@ -99,7 +99,7 @@ class AtomicForm:
 
 
 class Atomics(Accesses):
-    """Atomic operations of one batch."""
+    """Executes the atomic operations of one batch of blocks."""
 
     def atomic(
         self,
@@ -163,8 +163,8 @@ class Atomics(Accesses):
         Returns
         -------
         tuple of ActiveLanes, array or None, and array
-            The active lanes, the mask of those that may access memory (None for all), and the
-            bytes of the space.
+            The active lanes, the mask of the active lanes that may access memory (None for all),
+            and the bytes of the space.
         """
         if space == "shared":
             lanes, good = self._shared_lanes(address, active, size, step, True, whole=True)
@@ -193,7 +193,7 @@ class Atomics(Accesses):
         return lanes, self._aligned(lanes, good, size), self.launch.arena.data
 
     def _aligned(self, lanes: ActiveLanes, good: Array | None, size: int) -> Array | None:
-        """Drop lanes with misaligned addresses, which are already reported."""
+        """Drop the lanes with misaligned addresses; the check of the access has reported them."""
         bad = (lanes.offsets & np.uint64(size - 1)) != 0
         if not bad.any():
             return good

@@ -56,7 +56,7 @@ class BarrierWaits:
         self._known: dict[int, Array] = {}
 
     def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
-        """Record that a group has reached a barrier."""
+        """Record that a group of threads has reached a barrier."""
         names = np.broadcast_to(request.name, group.shape)
         if request.arrive_only:
             for name in np.unique(names[group]).tolist():

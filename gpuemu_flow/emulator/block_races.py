@@ -42,7 +42,7 @@ class EveryLoadCountsError(Exception):
 
 
 class QuickGlobalRaces(GlobalRaces):
-    """Races between blocks; loads are recorded only from buffers that a block has written."""
+    """Races between blocks; plain loads are recorded only from buffers that a block has written."""
 
     def __init__(self, launch: KernelLaunch) -> None:
         super().__init__(launch)
@@ -68,7 +68,9 @@ class QuickGlobalRaces(GlobalRaces):
         strong: bool,
         same: Callable[[], Array] | None = None,
     ) -> bool:
-        """Record one access where it can matter; see `GlobalRaces.access`.
+        """Record one access; of a plain load from buffers not written so far, only the buffers.
+
+        The parameters are those of `GlobalRaces.access`.
 
         Raises
         ------

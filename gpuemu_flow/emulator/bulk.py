@@ -53,7 +53,7 @@ class BulkCopy:
     combine : AtomicForm or None
         Operation on the old content of the target; None for a copy.
     inner : bool
-        True for a copy from the block's shared memory to that of another block of its cluster.
+        True for a copy from the block's shared memory to another block of its cluster.
     given : array or None
         Bytes of a value that a thread stores in its cluster's shared memory (``st.async``).
     """
@@ -83,7 +83,7 @@ class BulkCopy:
 
 
 class Bulk(Mbarriers):
-    """``cp.async.bulk`` of one batch."""
+    """Executes the ``cp.async.bulk`` instructions of one batch of blocks."""
 
     def begin(self, block_ids: Array) -> None:
         """Start a batch with no copies under way."""
@@ -127,7 +127,7 @@ class Bulk(Mbarriers):
         self, target: Array, source: Array, size: Array, barrier: Array,
         combine: AtomicForm | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start bulk copies from a block's shared memory to that of a block of its cluster."""
+        """Start bulk copies from shared memory to the shared memory of a block of the cluster."""
         rows = [self.spread(x).reshape(-1) for x in (source, size)]
         for copy, near in self.new_copies(target, True, barrier, None, mask, step):
             origin, count = (int(row[copy.lane]) for row in rows)
@@ -195,7 +195,10 @@ class Bulk(Mbarriers):
                     yield replace(copy, barrier=end, row=target), offset
 
     def _split(self, address: Array) -> tuple[Array, Array]:
-        """Split addresses, by lane, into offsets small enough for Python slices, and block rows."""
+        """Return, by lane, the offset and the row of the block that an address stands for.
+
+        Offsets are limited to a size that Python slices accept.
+        """
         offsets, rows = self.shared_rows(address)
         kept = np.minimum(offsets, np.uint64(1 << 40)).astype(np.int64)
         return self.spread(kept).reshape(-1), self.spread(rows).reshape(-1)
@@ -245,7 +248,7 @@ class Bulk(Mbarriers):
         self.report_lanes(check, rule, np.array([copy.lane]), copy.step, lambda _: said)
 
     def is_shared_memory(self, copy: BulkCopy, near: int, size: int) -> bool:
-        """Tell whether bytes lie in a block's shared memory; report it where they do not."""
+        """Tell whether bytes lie in a block's shared memory; report an error if they do not."""
         valid = self.shared_valid
         outside = near + size > self.shared_limit
         if not outside and valid is not None:
@@ -393,7 +396,7 @@ class Bulk(Mbarriers):
 
 
 def reduction(operation: str, type_name: str) -> AtomicForm | None:
-    """Return the reduction of a bulk copy; None for an unknown one."""
+    """Return the reduction of a bulk copy; None for an unknown reduction."""
     known = combiner(operation, type_name) is not None
     known &= operation == "add" or "f" not in type_name
     return AtomicForm(operation, type_name) if known else None

@@ -134,12 +134,12 @@ class Bytes(State):
         return self._moved(places, self.launch.parameter_address, offset)
 
     def generic_parameter(self, address: Array) -> Array:
-        """Return generic addresses of parameters; an operand may hold an offset or an address."""
+        """Convert addresses of parameters, some of which may be offsets, to generic addresses."""
         offsets = address >> np.uint64(32) == 0
         return np.where(offsets, address + self.parameter_address(0), address)
 
     def _moved(self, places: list[int], only: int, displacement: int) -> Array:
-        """Add a displacement to the address of each case, or to `only` if there are no cases."""
+        """Add a displacement to each case's address in `places`; without cases, to `only`."""
         moved = displacement & 0xFFFFFFFFFFFFFFFF
         if places:
             return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
@@ -260,7 +260,7 @@ class Bytes(State):
         width: int,
         good: Array | None,
     ) -> Array:
-        """Mark the active lanes that write a value equal to the one in memory."""
+        """Mark the active lanes that write a value equal to the value in memory."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
         there = self._take(
             data, ActiveLanes(offsets, None, offsets.shape), width, len(values), None

@@ -43,7 +43,7 @@ def launch_cases(
     Returns
     -------
     list of tuple or None
-        Contents of each list's buffers afterwards, equal bit for bit to those of separate launches.
+        Contents of each list's buffers afterwards, with the same bits as after separate launches.
         None if the cases must be launched one by one: they are large, can influence each other, or
         have a finding that must be reported for its own case.
     """
@@ -67,8 +67,9 @@ def launch_cases(
 def can_share(program: KernelProgram) -> bool:
     """Tell whether the cases of one launch cannot influence each other.
 
-    False if threads read a clock, or may wait for other threads, as the blocks of a cluster do:
-    how such threads run depends on the number of threads, and so on the number of cases.
+    False if threads read a clock, or may wait for other threads, as the blocks of a cluster do.
+    The behaviour of such threads depends on the number of threads of the launch, and so on the
+    number of cases.
     """
     return program.required_cluster is None and not any(map(_notices, program.steps))
 

@@ -1,4 +1,4 @@
-"""``barrier.cluster`` of one batch: threads arrive, and wait until all of their cluster have."""
+"""``barrier.cluster`` of one batch: threads wait until all threads of the cluster have arrived."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class WaitResult:
-    """Threads that a wait lets go on at once, and those that waited without having arrived."""
+    """The threads that pass a wait at once, and the threads that wait without having arrived."""
 
     passed: Array
     absent: Array
@@ -24,7 +24,7 @@ class ClusterBarriers:
     waiting : bool array
         Threads that wait, by block and lane.
     block, step : int arrays
-        The basic block in which each of them goes on, and the step where it waits.
+        For each waiting thread, the basic block in which it goes on, and the step where it waits.
     """
 
     def __init__(self, shape: tuple[int, ...], size: int) -> None:
@@ -36,7 +36,7 @@ class ClusterBarriers:
         self.step = np.zeros(shape, np.int32)
 
     def arrive(self, group: Array) -> Array:
-        """Record arrivals; return the threads that have arrived before and not waited yet."""
+        """Record arrivals; return the threads that had already arrived and not waited since."""
         twice: Array = group & (self._arrived | self._through)
         self._arrived |= group
         self._through &= ~group

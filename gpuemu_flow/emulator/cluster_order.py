@@ -37,10 +37,16 @@ class ClusterOrder:
         self._published[blocks] = self._arrived[blocks]
 
     def wait(self, blocks: Array, members: Array) -> None:
-        """Store for each block the arrival times of the members (blocks, rank) of its cluster."""
+        """Store, for each block, the arrival times of all blocks of its cluster.
+
+        `members` holds the numbers of these blocks, in the shape (blocks, rank).
+        """
         self._known[blocks] = np.maximum(self._known[blocks], self._published[members])
 
     def ordered(self, before: Array, when: Array, me: Array) -> Array:
-        """Mark accesses by blocks `before`, at times `when`, that precede present ones by `me`."""
+        """Mark the past accesses that are ordered before present accesses of the blocks `me`.
+
+        The past accesses were made by the blocks `before`, at the times `when`.
+        """
         known = self._known[me, self._rank[before]]
         return np.asarray((self._cluster[before] == self._cluster[me]) & (when < known))

@@ -20,7 +20,7 @@ from gpuemu_flow.kernel_findings import THERE
 
 
 class ClusterRaces(LoggedRaces):
-    """The happens-before order of one batch of clusters; each access is checked when made."""
+    """The happens-before order of one batch of clusters; each access is checked immediately."""
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
         super().__init__(state, size, describe)
@@ -86,7 +86,7 @@ class ClusterRaces(LoggedRaces):
         self._collected[clusters] = 0
 
     def cluster_pass(self, chosen: Array) -> None:
-        """Join the clocks of threads that waited with those that their cluster had on arrival."""
+        """Merge the clocks that a cluster had on arrival into the clocks of threads that waited."""
         warps = self._warps_of(chosen)[:, :, None]
         known = np.maximum(self._clock, self._published[:, None, :])
         self._clock = np.where(warps, known, self._clock)

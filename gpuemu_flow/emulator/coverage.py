@@ -13,7 +13,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class MissingOpcode:
-    """An opcode of a kernel that cannot be run, and its first occurrence."""
+    """An opcode that the emulator cannot run, and the first instruction of a kernel that has it."""
 
     opcode: str
     count: int
@@ -29,7 +29,7 @@ class KernelCoverage:
     ----------
     name : str
     steps : int
-        Number of instructions, those of its device functions included.
+        Number of instructions, including the instructions of device functions.
     opcodes : dict of str to int
         Number of occurrences of each opcode.
     missing : tuple of MissingOpcode

@@ -35,7 +35,7 @@ SYSTEM_CALLS = frozenset({"vprintf", "__assertfail"})
 """Functions that the driver provides on a GPU and that the emulator implements."""
 
 SHARED_GUARD = 64
-"""Bytes between shared variables, so that an access past the end of one is found."""
+"""Bytes between shared variables, so that an access past the end of a variable is found."""
 
 MAX_CALL_DEPTH = 32
 
@@ -152,7 +152,7 @@ class _Decoder:
             self._program.globals.append(made)
 
     def _frame(self, function: Function, symbols: dict[str, Symbol]) -> _Frame:
-        """Decode one function's body, and append its steps to the program's."""
+        """Decode one function's body, and append its steps to the program."""
         if function.name in self._stack or len(self._stack) >= MAX_CALL_DEPTH:
             raise self._declined(
                 f"{function.name} calls itself", "recursion cannot be run", function.offset

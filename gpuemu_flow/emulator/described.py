@@ -27,7 +27,7 @@ Expression = str | int
 
 @dataclass(frozen=True)
 class ScalarText:
-    """A number that is passed by value: its type and an expression, or a float."""
+    """A number that is passed by value: its type, and its value as an expression or a float."""
 
     type: str
     value: Expression | float

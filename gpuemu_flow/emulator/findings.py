@@ -62,7 +62,8 @@ class CheckFinding:
         Parameters
         ----------
         code_line : callable
-            Maps a line of the PTX to its number in the PTX without line information.
+            Maps the number of a line of the PTX to the number of the same line in the PTX without
+            line information.
         """
 
         def place(found: StepLocation) -> CodePlace:
@@ -90,7 +91,10 @@ class CheckFinding:
 
 
 def _short(text: str) -> str:
-    """Name an instruction and its space: ``ld.shared`` of ``ld.volatile.shared.f32 ...``."""
+    """Shorten an instruction to its name and state space, or its first modifier if it has none.
+
+    For example, ``ld.volatile.shared.f32 ...`` becomes ``ld.shared``.
+    """
     words = text.split()
     opcode = next((word for word in words if not word.startswith("@")), "").rstrip(";")
     first, *rest = opcode.split(".")

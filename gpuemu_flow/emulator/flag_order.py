@@ -63,7 +63,10 @@ class FlagOrder:
     def meet(
         self, clock: Array, cells: Array, row: Array, warp: Array, step: int, write: bool
     ) -> None:
-        """Publish the clocks of warps by a strong write to cells, or merge them by a read."""
+        """Record a strong access: a write publishes the clocks of warps, a read merges clocks.
+
+        A read merges the clocks that were published at its cells into the clocks of its warps.
+        """
         if step not in self._strong:
             return
         if step in self._releasing:

@@ -50,7 +50,8 @@ MODIFIERS: dict[str, frozenset[str]] = {
         frozenset(),
     ),
 }  # fmt: skip
-"""Words besides types that an instruction may have; for one not listed here its builder decides."""
+"""Words besides types that an instruction may have. The builder of an instruction that is not
+listed here checks the words itself."""
 
 
 @cache

@@ -235,7 +235,7 @@ _APPROXIMATE: dict[str, tuple[Lanes, float]] = {
     "ex2": (np.exp2, 2.0**-22),
     "tanh": (np.tanh, 2.0**-11),
 }
-"""Function and largest error of the approximate instructions (PTX ISA, each one's section)."""
+"""Function and largest error of each approximate instruction, from its section of the PTX ISA."""
 
 
 @builds("rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh")

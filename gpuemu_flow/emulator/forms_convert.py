@@ -18,13 +18,16 @@ _PAIRS = frozenset({"e4m3x2", "e5m2x2"})
 
 
 def _canonical_half(x: Array) -> Array:
-    """Narrow to f16, with NaN as the one pattern that the ISA defines."""
+    """Narrow to f16, and replace each NaN by the one bit pattern that the ISA defines."""
     nan = np.array(0x7FFF, np.uint16).view(np.float16)
     return np.where(np.isnan(x), nan, x.astype(np.float16))
 
 
 def _convert_fp8(to: str, source: str, words: frozenset[str]) -> OpcodeForm | None:
-    """Build the conversions of pairs of 8-bit floats; the first operand is the upper one."""
+    """Build a conversion from or to a pair of 8-bit floats.
+
+    If a pair is made from two operands, the first operand becomes the upper half.
+    """
     if to == "f16x2" and source in _PAIRS:
         kind = source.removesuffix("x2")
 

@@ -18,9 +18,9 @@ from gpuemu_flow.kernel_findings import THERE
 
 
 def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
-    """Make a filter of the lanes that change the stored value.
+    """Make a function that keeps, of marked lanes, those whose store changes the value in memory.
 
-    The stored value is read only when a lane is in doubt, which is rare.
+    The function compares values only if lanes are marked, which is rare.
     """
     found: list[Array] = []
 
@@ -55,8 +55,8 @@ class GlobalRaces:
 
     Accesses of two blocks are in order when the first block released after its access (a fence and
     then an atomic, or an atomic with release semantics) and the second acquired later (an atomic,
-    an acquire load, or a load that polls: see `polling`). It is not checked that both used the same
-    variable.
+    an acquire load, or a load that polls: see `polling`). Whether the two blocks used the same
+    variable is not checked.
     """
 
     def __init__(self, launch: KernelLaunch) -> None:
@@ -133,7 +133,7 @@ class GlobalRaces:
         strong: bool,
         same: Callable[[], Array] | None = None,
     ) -> bool:
-        """Record one access; report a race with an access by another block that is not ordered.
+        """Record one access; report it if it races with an access by another block.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class GlobalRaces:
         return collided
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[BlockTrace, str]]:
-        """List the traces of accesses that an access may conflict with, each with its verb."""
+        """List the traces with which an access may conflict, each with ``written`` or ``read``."""
         found = [(self._written, "written")]
         alike = not strong and self._met_strong
         if alike:
@@ -212,7 +212,7 @@ class GlobalRaces:
         state : State
         lanes : ActiveLanes
         lost : array
-            Active lanes whose value was overwritten by that of another lane.
+            Active lanes whose value was overwritten by another lane.
         step : int
         """
         if not lost.any():

@@ -11,7 +11,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A virtual register by number; `type` is the declared one."""
+    """A virtual register by number; `type` is its declared type."""
 
     number: int
     type: str
@@ -95,7 +95,7 @@ Operand = (
 
 @dataclass(frozen=True, slots=True)
 class StepLocation:
-    """The location of a step: PTX line, source file and line, and its text for messages."""
+    """The location of a step: PTX line, source file and line, and the step's text for messages."""
 
     text: str
     ptx_line: int
@@ -122,9 +122,9 @@ class Step:
     negated : bool
         True if the guard is read negated.
     targets : tuple of int
-        Steps that a branch may go to; for ``brx.idx`` by index.
+        Steps that a branch may go to; for ``brx.idx``, in the order of its index.
     offset : int
-        Offset of the instruction in the PTX text.
+        Offset of the instruction in the file's `SourceText.text`.
     location : tuple of int or None
         File index and line of the ``.loc`` in force.
     note : str
@@ -191,7 +191,7 @@ class KernelProgram:
     parameters : list of KernelParameter
     shared, local : list of MemoryRegion
     globals : list of GlobalVariable
-        ``Symbol("global", n)`` means the n-th.
+        ``Symbol("global", n)`` means the n-th of these variables, counted from 0.
     dynamic_offset : int
         Offset of the shared memory whose size the launch gives; -1 if the kernel declares none.
     required_cluster : tuple of int or None

@@ -1,4 +1,4 @@
-"""Lanes of an access: the active ones and their addresses."""
+"""Active lanes of an access, and their addresses."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ BATCH_LOCAL = 1 << 26
 """Largest number of bytes of local memory of the threads in flight."""
 
 DEFAULT_BUDGET = 20_000_000_000
-"""Largest number of thread instructions of one launch, unless it sets another."""
+"""Largest number of thread instructions of one launch, unless the launch sets another limit."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class BufferArgument:
     initialised : bool
         False for an output whose contents before the launch are undefined.
     name : str
-        For messages; the parameter's name when empty.
+        Name of the buffer in messages; if it is empty, they use the parameter's name.
     kept : bool
         True if a buffer that counts as uninitialised holds the bytes of `data`.
     offset : int
@@ -177,10 +177,12 @@ class Kernel:
         order : sequence of int or None
             Linear block numbers in the order in which they run; None for ascending.
         warps_reversed : bool
-            True to let the last warp of a block act before the others; always runs with numpy.
+            True to let the last warp of a block act before the others; such a launch always runs
+            with numpy.
         backend : str
             ``numpy``; ``c``, with numpy where C cannot run (the result's note gives the reason);
-            or ``auto``: C for large launches if there is a compiler and both give the same bits.
+            or ``auto``: C for large launches if there is a compiler and both back ends give the
+            same bits.
         cluster : sequence of int
             Blocks per cluster. If empty: the size that the kernel was compiled for or, if there is
             none, one block.
@@ -204,7 +206,7 @@ class Kernel:
         )
 
     def for_checks(self, checks: frozenset[str]) -> Kernel:
-        """Return this kernel or, if the check ``init`` needs it, one that watches registers."""
+        """Return this kernel or, if the check ``init`` needs it, a copy that watches registers."""
         return self._watching() if "init" in checks and self._blocks.entry_live else self
 
     def _launch(
@@ -258,7 +260,7 @@ class Kernel:
                 machine.run(ids[start : start + per])
 
     def _watching(self) -> Kernel:
-        """Return the kernel with steps that watch registers which may be read unwritten."""
+        """Return a copy that watches the registers that may be read before they are written."""
         if self._watched is None:
             self._watched = Kernel(watch_registers(self.program, self._blocks))
         return self._watched
@@ -419,7 +421,7 @@ def read_entries(data: bytes, file: str) -> list[Function]:
 def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
     """Choose a kernel by its name, or by the plain name inside of a C++ symbol.
 
-    An empty name chooses the only one.
+    An empty name chooses the only kernel.
     """
     names = [entry.name for entry in entries]
     chosen = [e for e in entries if e.name == name]
@@ -445,7 +447,7 @@ def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:
     file : str
         Name for messages.
     entry : str
-        Name of the kernel; empty for the only one.
+        Name of the kernel; may be empty if there is only one kernel.
 
     Returns
     -------

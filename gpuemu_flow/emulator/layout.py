@@ -64,7 +64,7 @@ def lay_out_parameters(function: Function) -> tuple[list[KernelParameter], int]:
     Returns
     -------
     tuple of list of KernelParameter and int
-        The parameters and the size of the block.
+        The parameters, and the size of the parameter block.
     """
     offset = 0
     found = []

@@ -383,7 +383,10 @@ class _Schedule:
 
 
 def _waiting_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
-    """Mark basic blocks where a thread may wait for another: by atomics, strong loads, sleeps."""
+    """Mark basic blocks in which a thread may wait for another thread.
+
+    Such a block has an ``atom``, a strong load, a ``nanosleep`` or an ``mbarrier`` instruction.
+    """
     words = {"volatile", "acquire", "relaxed", "mbarrier", "try_wait", "test_wait"}
     found = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):

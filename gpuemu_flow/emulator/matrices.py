@@ -38,7 +38,7 @@ class MatrixForm:
     c, d : str
         ``f16``, ``f32``, ``f64`` or ``s32``.
     saturate : bool
-        ``.satfinite`` of integers.
+        True if ``.satfinite`` limits sums of integers.
     bit_operation : str
         ``and`` or ``xor`` of single-bit matrices.
     """
@@ -64,7 +64,7 @@ class MatrixForm:
 
 
 def unpack_elements(word: Array, kind: str) -> Array:
-    """Unpack registers, lanes last, to elements (…, lanes, elements) as numbers."""
+    """Unpack the elements of registers (…, lanes) as numbers (…, lanes, elements)."""
     if kind == "f64":
         return word.view(np.float64)[..., None]
     if kind == "tf32":
@@ -148,7 +148,7 @@ def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
 
 
 def canonical_bits32(x: Array) -> Array:
-    """Return the bits of float32 values, every NaN as the one pattern that the ISA names."""
+    """Return the bits of float32 values, with the one pattern that the ISA names for each NaN."""
     return np.where(np.isnan(x), np.uint32(0x7FFFFFFF), x.view(np.uint32))
 
 
@@ -161,7 +161,7 @@ def multiply(a: Array, b: Array, c: Array, form: MatrixForm) -> Array:
 
 
 class Matrices(TensorCopies):
-    """Matrix operations of one batch."""
+    """Executes the matrix operations of one batch of blocks."""
 
     def matrix_multiply(
         self,

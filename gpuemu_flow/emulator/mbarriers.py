@@ -14,11 +14,11 @@ PATIENCE = 1_000_000
 """Number of failed waits in a row after which the threads are taken to wait for ever."""
 
 ALONE = 500
-"""Number of failed waits that one counts for when no other thread is running."""
+"""Number of failed waits that one failed wait counts for when no other thread is running."""
 
 IDLE = 20_000
-"""Number of failed waits that one counts for when, since the last arrival at any barrier object,
-all running threads have done nothing but wait in vain."""
+"""Number of failed waits that one failed wait counts for when, since the last arrival at any
+barrier object, all running threads have done nothing but wait in vain."""
 
 _INCREMENT = AtomicForm("mbarrier.increment", "b64")
 _ARRIVE = AtomicForm("mbarrier.arrive", "b64")
@@ -39,7 +39,7 @@ class _CopyArrival:
 
 
 class Mbarriers(Asynchronous):
-    """``mbarrier`` of one batch."""
+    """Executes the ``mbarrier`` instructions of one batch of blocks."""
 
     def begin(self, block_ids: Array) -> None:
         """Start a batch in which no thread waits."""

@@ -37,7 +37,7 @@ class Buffer:
     item : int
         Bytes of one element, for messages.
     initialised : bool
-        True if every byte was written when it was allocated.
+        True if all bytes counted as written when the buffer was allocated.
     writable : bool
     """
 
@@ -60,7 +60,7 @@ class LaunchArena:
     Attributes
     ----------
     data, shadow : uint8 arrays
-        Both are reserved whole and touched only where buffers lie.
+        Both arrays cover the whole arena; the system provides memory only for the parts in use.
     buffers : list of Buffer
         In order of their addresses.
     """
@@ -155,7 +155,7 @@ class SideBySide:
     ----------
     arena : LaunchArena
     count : int
-        Cases, each of which allocates the same sizes in the same order.
+        Number of cases; each case allocates the same sizes in the same order.
     """
 
     def __init__(self, arena: LaunchArena, count: int) -> None:
@@ -213,5 +213,5 @@ def describe_in(buffer: Buffer, offset: int) -> str:
 
 
 def guard_bytes(size: int) -> int:
-    """Return the size of the guard zones of a buffer: reserved, never touched."""
+    """Return the size of each guard zone of a buffer; the zones are reserved and never used."""
     return min(max(size, 1 << 16), 1 << 20)

@@ -20,7 +20,7 @@ _FIXES: tuple[tuple[tuple[str, ...], str], ...] = (
      "several GPUs and clusters that the kernel itself asks for cannot be run"),
     (("bar", "barrier"), "put the barrier outside of the branch, without a predicate"),
 )  # fmt: skip
-"""Beginnings of opcodes, and what to do."""
+"""Beginnings of opcodes that cannot be run, and the advice for each group of beginnings."""
 
 
 def fix_of(opcode: Opcode) -> str:

@@ -34,8 +34,8 @@ class MutantKind:
         As in `numerics.output_mutants.OutputMutant`.
     change : callable
     partner : callable or None
-        Recognises an instruction that makes no sense without the changed one: the first such
-        instruction after the changed one is removed, too.
+        Recognises an instruction that makes no sense without the changed instruction. The first
+        such instruction after the changed instruction is removed, too.
     """
 
     name: str
@@ -125,7 +125,7 @@ def _cluster_barrier_removed(instruction: Instruction, _body: Body) -> str | Non
 
 
 def _is_zero(operand: str, body: Body) -> bool:
-    """Tell whether an operand is 0, or a register that is only ever set to it."""
+    """Tell whether an operand is 0, or a register that is only ever set to 0."""
     made = [i for i in body.instructions if i.operands and i.operands[0].strip() == operand]
     return operand == "0" or (
         bool(made) and all(i.opcode.base == "mov" and i.operands[-1].strip() == "0" for i in made)
@@ -168,7 +168,7 @@ def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMu
     data : bytes
         A PTX file.
     entry : str
-        The kernel; may be empty when there is one only.
+        Name of the kernel; may be empty if there is only one kernel.
     file : str
         Name for messages.
 

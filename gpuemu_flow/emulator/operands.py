@@ -33,7 +33,7 @@ SPECIAL_REGISTERS = frozenset(
         "total_smem_size", "aggr_smem_size", "dynamic_smem_size",
     }
 )  # fmt: skip
-"""Special registers that have a value here (PTX ISA, "Special Registers")."""
+"""Special registers that the emulator implements (PTX ISA, "Special Registers")."""
 
 Lookup = Callable[[str], "Register | Symbol | None"]
 

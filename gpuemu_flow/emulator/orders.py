@@ -21,7 +21,7 @@ def find_order_dependence(
     ----------
     kernel : Kernel
     grid, block, arguments
-        Those of the launch that gave `result`.
+        Grid, block and arguments of the launch that gave `result`.
     result : LaunchResult
     shared, budget : int
     cluster : sequence of int
@@ -53,7 +53,7 @@ def _differences(
     turned: str, kernel: Kernel, arguments: Sequence[Argument], result: LaunchResult,
     again: LaunchResult,
 ) -> Iterator[CheckFinding]:  # fmt: skip
-    """Yield one finding for each buffer whose bits differ; `turned` is blocks or warps."""
+    """Yield one finding for each buffer whose bits differ; `turned` is ``blocks`` or ``warps``."""
     pairs = zip(kernel.parameters, arguments, result.buffers, again.buffers, strict=True)
     for parameter, argument, first, second in pairs:
         if first is None or second is None or first.tobytes() == second.tobytes():

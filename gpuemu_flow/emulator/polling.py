@@ -1,10 +1,11 @@
 """Find loads that wait for other threads, by the uses of a volatile or relaxed load's value.
 
-A volatile or relaxed load may meet a store of another thread that nothing orders, and the PTX
-memory model calls that no data race. Which value it reads depends on timing all the same. So it is
-correct only where the kernel allows for either value: a flag that is read until it changes, a value
-that ``cas`` compares again, a test that merely saves an atomic. Every other load uses its value as
-data, and is checked for races like a plain load.
+If nothing orders a volatile or relaxed load and another thread's strong store to the same address,
+the PTX memory model does not call this a data race. All the same, the value that is loaded depends
+on timing. So such a load is correct only where the kernel allows for the value before the store and
+for the value after it: a flag that is read until it changes, a value that ``cas`` compares again, a
+test that merely saves an atomic. Every other volatile or relaxed load uses its value as data, and
+is checked for races like a plain load.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ ORDERS_NOTHING = "; a volatile or relaxed access orders nothing, so the value de
 """Words added to a finding about two strong accesses."""
 
 RELEASES = frozenset({"release", "acq_rel"})
-"""Modifiers of accesses that publish what their thread did before."""
+"""Modifiers of accesses that publish the earlier accesses of their thread."""
 
 _ALWAYS = frozenset({"acquire", "mmio"})
 _ATOMICS = frozenset({"atom", "red"})
 _HIDDEN = frozenset({"shared", "local", ""})
-"""State spaces through which a loaded value can reach other threads of the block."""
+"""State spaces of stores that may pass a loaded value on to later loads of the block."""
 
 
 def is_strong(step: Step) -> bool:
-    """Tell whether a step is an atomic, or a volatile or relaxed access or a stronger one."""
+    """Tell whether a step is an atomic, or an access that is volatile, relaxed or stronger."""
     return step.opcode.base in _ATOMICS or not STRONG.isdisjoint(step.opcode.segments)
 
 
 def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
-    """List the steps of the strong loads for which the kernel allows either value.
+    """List the acquire and mmio loads, and the volatile and relaxed loads that poll.
+
+    A load polls if the kernel allows for any value that it may read; see the module.
 
     Parameters
     ----------
@@ -91,7 +94,7 @@ def _passed(step: Step) -> _Passed:
 
 @dataclass
 class _Reach:
-    """The registers that depend on a load, and the blocks whose execution depends on its value."""
+    """The registers that depend on a loaded value, and the blocks that run only for some values."""
 
     registers: set[int]
     decided: set[int]
@@ -126,7 +129,7 @@ class _Flow:
             yield from range(self.blocks.starts[b], self.blocks.ends[b])
 
     def _condition(self, block: int) -> set[int]:
-        """Return the registers that decide which block follows a block."""
+        """Return the registers that decide which successor of a block is executed next."""
         step = self.program.steps[self.blocks.ends[block] - 1]
         found = set(registers_in(step.operands[0])) if step.opcode.base == "brx" else set()
         if step.guard is not None:
@@ -147,10 +150,10 @@ class _Flow:
         return reach
 
     def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
-        """Extend the dependent registers by those that a step writes, if the step depends on them.
+        """Add the registers that a dependent step writes to the dependent registers.
 
-        A step depends on them if it reads one of them, or loads from memory that may hold the value
-        of one.
+        A step is dependent if it reads a dependent register, or loads from memory that may hold the
+        value of a dependent register.
         """
         base, space = step.opcode.base, step.opcode.space
         defined, used = passes
@@ -161,7 +164,11 @@ class _Flow:
             reach.hidden |= base == "st" and space in _HIDDEN
 
     def _decide(self, block: int, reach: _Reach) -> None:
-        """Mark blocks that not all branch targets reach, and the registers they set for others."""
+        """Record the dependence on the branch at a block's end.
+
+        Blocks that only some targets of the branch lead to depend on the branch. So do registers
+        that these blocks set and later blocks read.
+        """
         ways = [self._forward(target) for target in self.blocks.successors[block]]
         only = {b for way in ways for b in way if not all(b in other for other in ways)}
         reach.decided |= only
@@ -208,7 +215,7 @@ class _Flow:
         )
 
     def _is_compared(self, reach: _Reach) -> bool:
-        """Tell whether an atomic compares the value with the one then in memory."""
+        """Tell whether a ``cas`` compares the value with the content of memory again."""
         return any(
             step.opcode.base == "atom"
             and "cas" in step.opcode.segments
@@ -217,7 +224,7 @@ class _Flow:
         )
 
     def _only_saves_work(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value only decides if atomics or stores to its own address execute."""
+        """Tell whether the value only decides if atomics, or stores to its address, execute."""
         place = self.program.steps[load].operands[1]
         for step in self.program.steps:
             base = step.opcode.base

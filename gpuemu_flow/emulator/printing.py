@@ -1,4 +1,4 @@
-"""Output of a kernel: ``printf`` formatted as C does, and failed assertions."""
+"""Output of a kernel: text that ``printf`` formats as in C, and failed assertions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ _LONG = ("ll", "l", "j", "z", "t")
 
 
 class Printing(WarpGroups):
-    """Output of one batch."""
+    """Executes ``vprintf`` and reports failed assertions, for one batch of blocks."""
 
     def print(self, words: Array, arguments: Array, mask: Array | None, step: int) -> Array:
-        """Execute ``vprintf`` for the active lanes, in their order; return the counts."""
+        """Execute ``vprintf`` for the active lanes, in their order.
+
+        Returns
+        -------
+        array
+            Number of arguments that each lane printed.
+        """
         active = self.spread(self.live if mask is None else mask)
         words, arguments = self.spread(words), self.spread(arguments)
         counts = np.zeros(self.full.shape, np.uint32)
@@ -102,7 +108,7 @@ def format_c(
     Returns
     -------
     tuple of str and int
-        The text and the number of arguments.
+        The text, and the number of arguments that it contains.
     """
     out: list[str] = []
     position = offset = count = 0

@@ -1,9 +1,9 @@
 """Races on shared memory between barriers; most intervals are cleared without an exact analysis.
 
-Between two barriers of whole blocks, accesses are only logged. At the second barrier an interval
-without writes is dropped, and so is one in which no thread touched bytes that another thread wrote.
-Any other interval is replayed, access by access, to `SharedRaces`, which knows every other way to
-order accesses.
+Between two barriers of whole blocks, accesses are only logged. At the second barrier, the interval
+is dropped if it has no writes, or if no thread touched bytes that another thread wrote. Any other
+interval is replayed, access by access, to `SharedRaces`, which knows every other way to order
+accesses.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class _Access:
 
 @dataclass
 class _WarpBarrier:
-    """A ``bar.warp.sync``; without a mask, of all lanes."""
+    """A ``bar.warp.sync`` of the lanes in a mask, or of all lanes if there is no mask."""
 
     chosen: Array | None
 
 
 @dataclass
 class _Fence:
-    """A fence; without a mask, of all lanes."""
+    """A fence of the lanes in a mask, or of all lanes if there is no mask."""
 
     chosen: Array | None
 
@@ -98,7 +98,7 @@ class LoggedRaces(SharedRaces):
         return super().arrive(chosen)
 
     def warp_barrier(self, chosen: Array | None) -> None:
-        """Count a ``bar.warp.sync`` of some warps."""
+        """Record a ``bar.warp.sync`` of some warps."""
         if self._exact:
             super().warp_barrier(chosen)
         else:
@@ -119,7 +119,7 @@ class LoggedRaces(SharedRaces):
         super().signal(places, lanes)
 
     def learn(self, places: Array, lanes: Array) -> None:
-        """Merge the clocks stored at barrier objects into those of warps."""
+        """Merge the clocks stored at barrier objects into the clocks of some lanes' warps."""
         self.make_exact()
         super().learn(places, lanes)
 

@@ -77,7 +77,7 @@ class SharedRaces:
         strong: bool,
         kept: bool = False,
     ) -> None:
-        """Record one access; report it where no barrier orders it with one of another thread.
+        """Record one access; report it if it races with an access by another thread.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class SharedRaces:
         return self._made_flags
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[_Trace, str]]:
-        """List the traces of accesses that an access may conflict with, each with its verb."""
+        """List the traces with which an access may conflict, each with ``written`` or ``read``."""
         found = [(self._written, "written")]
         if write:
             found += [(trace, "read") for trace in self._reads]
@@ -142,7 +142,7 @@ class SharedRaces:
         return found
 
     def all_traces(self) -> list[tuple[_Trace, str]]:
-        """List the traces of all kinds of accesses, each with its verb."""
+        """List the traces of all kinds of accesses, each with ``written`` or ``read``."""
         return self._conflicting(write=True, strong=False)
 
     def fence(self, chosen: Array | None) -> None:
@@ -223,7 +223,7 @@ class SharedRaces:
         return np.asarray(chosen.reshape(len(chosen), self._warps, WARP).any(axis=2))
 
     def arrive(self, chosen: Array) -> Array:
-        """Record a ``bar.arrive``; return the clocks of the arriving warps, for those that wait."""
+        """Record a ``bar.arrive``; return the arriving warps' clocks, for the warps that wait."""
         clock = self._clock
         index = np.arange(self._warps)
         warps = self._warps_of(chosen)
@@ -247,7 +247,7 @@ class SharedRaces:
         clock[...] = np.where(warps[:, :, None], joined, clock)
 
     def warp_barrier(self, chosen: Array | None) -> None:
-        """Count a ``bar.warp.sync`` of some warps."""
+        """Record a ``bar.warp.sync`` of some warps."""
         index = np.arange(self._warps)
         if chosen is None:
             self._clock[:, index, index] += 1
@@ -266,7 +266,7 @@ class SharedRaces:
             self._signals[place] = known.copy() if before is None else np.maximum(before, known)
 
     def learn(self, places: Array, lanes: Array) -> None:
-        """Merge the clocks stored at barrier objects into those of some lanes' warps."""
+        """Merge the clocks stored at barrier objects into the clocks of some lanes' warps."""
         row, warp = self._row[lanes], self._warp[lanes]
         for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
             left = self._signals.get(place)

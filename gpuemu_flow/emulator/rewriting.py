@@ -22,7 +22,8 @@ def rewritten(
     ----------
     program : KernelProgram
     pieces : mapping of int to sequence of Step
-        Replacement of each step, by its number; branches in it refer to numbers of old steps.
+        New steps by the number of the old step that they replace. Branches of new steps refer to
+        numbers of old steps.
     first : sequence of Step
         Steps to execute once, before all others.
     types : sequence of str

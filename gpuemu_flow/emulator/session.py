@@ -93,7 +93,7 @@ def run_file(
 
 
 def exit_code(result: LaunchResult) -> int:
-    """Return 0 without findings, 1 with findings, 4 if all of them are doubts."""
+    """Return 0 without findings; 4 if all findings are of the checks `DOUBTS`; else 1."""
     if not result.findings:
         return 0
     return 4 if all(f.check in DOUBTS for f in result.findings) else 1

@@ -41,7 +41,7 @@ _TF32_PLACES = {0b0100: 0, 0b1110: 1}
 
 @dataclass(frozen=True)
 class SparseForm:
-    """One ``mma.sp``: the product as if A were stored whole, and how its metadata are read.
+    """The form of one ``mma.sp``: shape and types with all columns of A, and the selector.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ def spread_out(stored: Array, columns: Array, width: int) -> Array:
 
 
 class SparseMatrices(Matrices):
-    """Products with a sparse A of one batch."""
+    """Executes the ``mma.sp`` instructions of one batch of blocks."""
 
     def sparse_multiply(
         self, form: SparseForm, a: Sequence[Array], b: Sequence[Array], c: Sequence[Array],

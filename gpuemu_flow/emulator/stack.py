@@ -18,7 +18,7 @@ def stack_region(program: KernelProgram) -> tuple[int, int]:
 
 
 class Stack(WarpMatrices):
-    """Stack pointers of one batch, as offsets into local memory."""
+    """Stack pointers of the threads of one batch, as offsets into local memory."""
 
     def begin(self, block_ids: Array) -> None:
         """Set up empty stacks."""

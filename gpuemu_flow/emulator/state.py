@@ -69,8 +69,9 @@ class KernelLaunch:
         Several input sets side by side, each with a grid of its own; empty for a single set. Block
         ``b`` of case ``c`` has the number ``c * blocks + b``.
     warps_reversed : bool
-        True to lay the warps of each block into lanes from the last to the first. The lanes of one
-        step act in their order, so the last warp then comes before the others.
+        True to put the warps of each block into lanes in reverse order (with ``wgmma``, in groups
+        of four warps). Lanes execute a step in ascending order, so the last warp then acts before
+        the others.
     cluster : tuple of int
         Blocks per cluster, by dimension.
     """
@@ -138,7 +139,7 @@ class KernelLaunch:
             known.count += count
 
     def findings(self) -> list[CheckFinding]:
-        """List the findings in order; those of equal opcodes on one source line are merged."""
+        """List the findings by check and step; merge those of one rule, opcode and source line."""
         found: dict[tuple[str, str, str, int, str], CheckFinding] = {}
         for (check, rule, step), tally in sorted(
             self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])

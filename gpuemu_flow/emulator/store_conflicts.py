@@ -56,7 +56,7 @@ def report_conflicts(
     values : sequence of array
         Elements written, for the active lanes.
     lost : array
-        Active lanes whose value was overwritten by that of another lane.
+        Active lanes whose value was overwritten by another lane.
     step : int
     strong : bool
         True for volatile and relaxed stores, which other warps may make at the same time.

@@ -25,7 +25,7 @@ SHARED_ALIGNMENT = 128
 
 
 class TensorCopies(Bulk):
-    """``cp.async.bulk.tensor`` and ``tensormap`` of one batch."""
+    """Executes ``cp.async.bulk.tensor`` and ``tensormap`` for one batch of blocks."""
 
     def start_tensor_copy(
         self, address: Array, corner: Sequence[Array], shared: Array, barrier: Array | None,
@@ -55,7 +55,7 @@ class TensorCopies(Bulk):
         Raises
         ------
         UnsupportedError
-            For a map with something that the emulator lacks.
+            For a map with a property that the emulator lacks.
         """
         rows = [self.spread(x).reshape(-1) for x in (address, *corner)]
         for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):
@@ -72,7 +72,7 @@ class TensorCopies(Bulk):
     def _of_box(
         self, copy: BulkCopy, tensor: TensorMap, near: int, corner: list[int], operation: str
     ) -> BulkCopy:
-        """Return the copy with the offsets of the box's bytes and with its reduction."""
+        """Return the copy with the offsets of the box's bytes, and with the copy's reduction."""
         places, inside = tensor.elements(corner)
         far = (places - GLOBAL_BASE)[:, None] + np.arange(tensor.item)
         far = np.where(inside[:, None], np.maximum(far, 0), -1).reshape(-1)

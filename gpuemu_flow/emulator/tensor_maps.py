@@ -40,12 +40,12 @@ FIELDS: dict[str, tuple[int, int, int]] = {
     "box_dim": (16, 4, 5), "global_dim": (36, 4, 5), "global_stride": (56, 8, 4),
     "element_stride": (88, 4, 5),
 }  # fmt: skip
-"""Fields of a map: first byte, bytes of one value, and how many there are."""
+"""Fields of a map: first byte, bytes of one value, and number of values."""
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor in global memory and how boxes of it are copied.
+    """A tensor in global memory, with the settings for copies of its boxes.
 
     Attributes
     ----------

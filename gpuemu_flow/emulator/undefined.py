@@ -1,8 +1,9 @@
 """Detect registers that are read before they are written, by additional steps that watch them.
 
-Only registers that may be read unwritten, and registers computed from those, are watched. For each
-of them a predicate tells whether its value is undefined. A value that reaches a store, an address
-or a branch is reported; all others are ignored.
+A register is watched if it may be read before it is written, or is computed from a watched
+register. For each watched register, a predicate tells whether its value is undefined. An undefined
+value that reaches a store, an address or a branch is reported; all other undefined values are
+ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MERGES = frozenset({"prmt", "bfi", "and", "or", "lop3", "shf"})
 
 
 def watch_registers(program: KernelProgram, blocks: Blocks) -> KernelProgram:
-    """Add the steps that watch registers which may be read unwritten.
+    """Add the steps that watch registers that may be read before they are written.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Other legal executions of the same PTX on a GPU: fused operations, approximate results.
 
-If these executions lead to different verdicts, the kernel gets none, since its verdict would depend
-on the compiler or the GPU.
+If these executions lead to different verdicts, the kernel gets no verdict, since it would depend on
+the compiler or the GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SINGLE = 12
-"""Largest number of instructions tried one by one; more are only tried all together."""
+"""Largest number of instructions that are tried one by one; the others are only tried together."""
 
 DRAWS = 4
 """Number of executions with perturbed results of approximate instructions: all rounded up, all
@@ -105,8 +105,9 @@ def find_flips(
 ) -> list[CheckFinding]:  # fmt: skip
     """Find variants that change the results of a launch by more than rounding.
 
-    Such a variant changes the findings of other checks, an integer, or which results are finite.
-    There is one finding for each check; it names the instruction if changing a single one suffices.
+    Such a variant changes the findings of other checks, an integer result, or whether a result is
+    finite. There is one finding for each check. It names an instruction if it suffices to change
+    that instruction alone.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8":
 
 @dataclass(frozen=True)
 class GroupForm:
-    """One ``wgmma.mma_async``.
+    """The form of one ``wgmma.mma_async``: its sizes, types and modifiers.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class WarpGroups(Stack):
         return values.reshape(*raw.shape[:2], outer, form.k)
 
     def _from_registers(self, registers: Sequence[Array], form: GroupForm) -> Array:
-        """Build A from fragments, laid out as those of ``mma`` for each warp."""
+        """Build A from fragments; the fragment of each warp has the layout that ``mma`` uses."""
         pieces = [unpack_elements(self._by_group(r), form.a) for r in registers]
         each = pieces[0].shape[-1]
         out = np.zeros((*pieces[0].shape[:2], _ROWS, form.k), pieces[0].dtype)

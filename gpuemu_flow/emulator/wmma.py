@@ -2,7 +2,7 @@
 
 The PTX ISA leaves open which element of a matrix lies in which register of which lane. Here lanes
 take consecutive elements in row-major order; where the registers have room for more than one
-matrix (f16), the upper lanes repeat what the lower ones hold.
+matrix (f16), the upper lanes hold the same elements as the lower lanes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WMMA_BITS: dict[str, int] = {**ELEMENT_BITS, "f32": 32, "s32": 32}
 
 @dataclass(frozen=True)
 class FragmentForm:
-    """One fragment of ``wmma``.
+    """The size, element type and registers of one fragment of ``wmma``.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class FragmentForm:
 
 @dataclass(frozen=True)
 class WmmaForm:
-    """One ``wmma.mma``: ``d = a * b + c``."""
+    """The form of one ``wmma.mma``: ``d = a * b + c``."""
 
     a: FragmentForm
     b: FragmentForm
@@ -122,7 +122,7 @@ def scatter_fragment(matrix: Array, form: FragmentForm, *, saturate: bool) -> li
 
 
 class WarpMatrices(SparseMatrices):
-    """``wmma`` of one batch."""
+    """Executes the ``wmma`` instructions of one batch of blocks."""
 
     def load_fragment(
         self, space: str, form: FragmentForm, address: Array, stride: Array, by_row: bool,

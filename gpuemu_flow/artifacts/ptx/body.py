@@ -118,7 +118,7 @@ def _skip(function: Function, body: Body, position: int) -> int:
 
 
 class _State:
-    """State of reading those statements of a body that are not instructions."""
+    """Reader of the statements of a body that are not instructions, and its state."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
@@ -127,7 +127,7 @@ class _State:
         self._depth = 0
 
     def locate(self, numbers_text: str) -> int:
-        """Return the number of a ``.loc``, the same for equal ones."""
+        """Return the number of a ``.loc``; equal ``.loc`` statements have the same number."""
         known = self._location_numbers.get(numbers_text)
         if known is not None:
             return known

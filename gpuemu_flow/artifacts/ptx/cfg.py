@@ -25,7 +25,7 @@ class ControlFlowGraph:
     leaves : list of bool
         True where a block may end the thread (``ret``, ``exit``, ``trap``, or the body's end).
     unresolved : list of int
-        Instructions that branch to a label which does not exist; their edges leave the function.
+        Instructions that branch to a label that does not exist; their edges leave the function.
     """
 
     starts: list[int] = field(default_factory=list)

@@ -33,9 +33,9 @@ class Dataflow:
         Register name by number (names repeat when scopes shadow them).
     types : list of str
         Declared type by number, ``f32``. Newer compilers declare floats as ``b32``: do not infer
-        a meaning from it.
+        a meaning from the type.
     widths : list of int
-        How many 32-bit registers each register takes, by number.
+        Number of 32-bit registers that each register takes, by register number.
     """
 
     defs: list[Registers]
@@ -139,7 +139,7 @@ class _Resolver:
 
 
 class _ScopeTable(dict[str, int]):
-    """Cache of one scope's names; a miss is resolved once."""
+    """Cache of one scope's names, each of which is resolved on its first use."""
 
     def __init__(self, resolver: _Resolver, scope: int) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class _ScopeTable(dict[str, int]):
 def analyse_dataflow(body: Body) -> Dataflow:
     """Return the definitions and uses of every instruction.
 
-    The first operand is the destination where the opcode has one; a guard is a use. Time and
+    If an opcode has a destination, it is the first operand. A guard counts as a use. Time and
     memory are linear in the body's text.
     """
     resolver = _Resolver(body)

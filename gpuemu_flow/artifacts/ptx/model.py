@@ -27,7 +27,7 @@ class Instruction(NamedTuple):
     text : str
         Operands as written; `operands` splits them.
     offset : int
-        Offset of the instruction in the file's text.
+        Offset of the instruction in the file's `SourceText.text`.
     scope : int
         Index into `Body.scopes`.
     location : int
@@ -153,7 +153,7 @@ class Body:
 
     @property
     def declared_registers(self) -> int:
-        """Count the declared virtual registers, which says little about the GPU's registers."""
+        """Count the declared virtual registers; this says little about the GPU's registers."""
         return sum(
             1 if declared.size is None else declared.size
             for scope in self.scopes
@@ -174,7 +174,7 @@ class LaunchBounds:
     max_threads : int
         Product of ``.maxntid`` or ``.reqntid``: threads per block at most.
     required : bool
-        True if it came from ``.reqntid`` (exactly so many threads).
+        True if `max_threads` came from ``.reqntid`` (exactly so many threads).
     min_blocks : int
         ``.minnctapersm``.
     max_registers : int
@@ -211,7 +211,7 @@ class Function:
 
     @property
     def is_entry(self) -> bool:
-        """Tell whether it is a kernel."""
+        """Tell whether the function is a kernel."""
         return self.kind == "entry"
 
     @property

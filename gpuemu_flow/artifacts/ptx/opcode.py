@@ -44,7 +44,7 @@ _WRITING_MEMBERS: dict[str, frozenset[str]] = {
 
 
 class Destination(enum.Enum):
-    """Use of the first operand by an instruction: written, read or both."""
+    """Use of the first operand: only read, written, read and written, or results of a call."""
 
     NONE = "none"
     WRITES = "writes"

@@ -57,7 +57,7 @@ def first_operand(text: str) -> str:
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the first ``[base+displacement]`` in `text`, or None without one."""
+    """Return the first ``[base+displacement]`` in `text`, or None if there is none."""
     match = _ADDRESS.search(text)
     if match is None:
         return None

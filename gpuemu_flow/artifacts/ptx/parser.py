@@ -162,7 +162,13 @@ class _Reader:
         return match.end()
 
     def _statement(self, match: re.Match[str], pending: int, module: Module) -> tuple[int, int]:
-        """Read one statement or function; return the next position and the pending header."""
+        """Read one statement or function.
+
+        Returns
+        -------
+        tuple of int
+            The next position, and the position of a header that goes on there, or -1.
+        """
         end = match.group("end")
         after = match.end()
         ends_in_pragma = end == ";" and _TRAILING_PRAGMA.search(match.group("head")) is not None
@@ -224,7 +230,8 @@ class _Reader:
     def _find_body_end(self, start: int) -> tuple[int, int, bool]:
         """Return the offset of the closing brace, the next position, and whether the brace exists.
 
-        Functions do not nest: a body that meets another header, or the end, is not closed.
+        Functions do not nest: if another header or the end of the file comes first, the body is not
+        closed.
         """
         limits = [word.after(start) for word in self._headers]
         limit = min((found for found in limits if found >= 0), default=len(self._text))

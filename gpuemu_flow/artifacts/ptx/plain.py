@@ -1,4 +1,4 @@
-"""PTX reduced to what it computes: without comments, line information and debug sections."""
+"""PTX reduced to its code: without comments, line information and debug sections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class PlainPtx:
     lines: tuple[int, ...]
 
     def number(self, line: int) -> int:
-        """Convert a line number of the file to one of the reduced text; 0 if it was left out."""
+        """Return a line's number in the reduced text, given its number in the file.
+
+        The result is 0 if the line was left out.
+        """
         low, high = 0, len(self.lines)
         while low < high:
             middle = (low + high) // 2
@@ -37,7 +40,10 @@ class PlainPtx:
         return low + 1 if low < len(self.lines) and self.lines[low] == line else 0
 
     def line(self, number: int) -> int:
-        """Convert a line number of the reduced text to one of the file; 0 if there is none."""
+        """Return a line's number in the file, given its number in the reduced text.
+
+        The result is 0 if there is no such line.
+        """
         return self.lines[number - 1] if 1 <= number <= len(self.lines) else 0
 
 

@@ -24,7 +24,8 @@ class SourceText:
     file : str
         Name for diagnostics, as the user wrote it.
     text : str
-        One character per byte of the file, comments replaced by spaces and newlines.
+        One character per byte of the file, but each comment is replaced by its newlines, or by a
+        space if it has none. So lines keep their numbers.
     opcodes : dict of str to Opcode
         Each distinct opcode of the file once; filled as bodies are read.
     """
@@ -56,8 +57,8 @@ class SourceText:
 def read_source(data: bytes, file: str) -> SourceText | Problem:
     """Decode bytes and blank out comments, or return the problem of a file that cannot be PTX.
 
-    Latin-1 maps every byte to one character, so no input fails to decode and offsets are those of
-    the file. NUL bytes (PTX embedded in fat binaries ends in them) become spaces.
+    Latin-1 maps every byte to one character, so no input fails to decode. NUL bytes (PTX embedded
+    in fat binaries ends in them) become spaces.
     """
     if data.startswith(_ELF_MAGIC):
         return Problem("ptx-is-binary", "an ELF file (cubin or object), not PTX text", "", file, 1)
@@ -73,7 +74,7 @@ def read_source(data: bytes, file: str) -> SourceText | Problem:
 
 
 def blank_comments(text: str) -> str:
-    """Replace ``//`` and ``/* */`` comments by their newlines; strings are left alone."""
+    """Replace each comment by its newlines, or by a space if it has none; leave strings alone."""
     if "/" not in text:
         return text
     return _COMMENT_OR_STRING.sub(_blank, text)

@@ -29,8 +29,9 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 def target_excludes(target: str, arch: str) -> str:
     """Return the reason why PTX for `target` cannot run on `arch`; empty if it can.
 
-    Plain targets run on all later architectures, ``a`` targets on exactly theirs, ``f`` targets
-    on those of the same tens digit. Source: PTX ISA, ".target".
+    A plain target runs on its own and all later architectures, an ``a`` target on its own
+    architecture only, and an ``f`` target on its own and later architectures of the same family
+    (``sm_10x``). Source: PTX ISA, ".target".
     """
     built, wanted = arch_number(target), arch_number(arch)
     if built is None or wanted is None:

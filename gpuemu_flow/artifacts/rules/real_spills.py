@@ -14,7 +14,7 @@ _WIDEST_SPILL = 16
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare spill instructions and bytes with their limits, unless they are estimates."""
+    """Compare spill instructions and bytes with their limits, unless the figures are estimates."""
     metrics = view.metrics
     if not metrics.is_exact:
         return

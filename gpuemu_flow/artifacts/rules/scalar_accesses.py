@@ -20,7 +20,7 @@ _ORDERED = frozenset(
 
 
 class _Stream(NamedTuple):
-    """Accesses that one vector access could replace: same block, base value, size and guard."""
+    """Properties that scalar accesses must share so that one vector access could replace them."""
 
     block: int
     operation: str

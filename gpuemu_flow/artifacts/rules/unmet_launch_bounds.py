@@ -52,7 +52,7 @@ def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
 
 
 def _beyond_resources(view: KernelView) -> tuple[str, int, int] | None:
-    """Return the message, the possible and the wanted blocks if resources do not suffice."""
+    """Return a message and the possible and wanted numbers of blocks; None if resources suffice."""
     bounds, metrics, limits = view.bounds, view.metrics, limits_of(view.arch)
     known = metrics.is_exact and metrics.registers is not None
     if limits is None or not known or not bounds.max_threads or not bounds.min_blocks:

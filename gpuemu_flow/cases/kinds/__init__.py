@@ -1,4 +1,4 @@
-"""Kinds of inputs: how values of each kind are made, and restored after changes."""
+"""Kinds of inputs: functions that make values of each kind, and restore them after changes."""
 
 from gpuemu_flow.cases.kinds.matrices import MATRICES
 from gpuemu_flow.cases.kinds.numbers import NUMBERS

@@ -1,7 +1,7 @@
 """Kinds of inputs that constrain the last two axes: symmetric and positive_definite matrices.
 
-They are sums and products of small integers and powers of two, exact in int64, so that every
-machine gets the same ones; no matrix product of floats is computed.
+Their elements are computed without rounding from small integers and powers of two, so that every
+machine gets the same values; no matrix product of floats is computed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _ints(setting: Setting, name: str, count: int, low: int, last: int) -> Ints:
 
 
 def _mirrored(values: Array) -> Array:
-    """Return the matrices with the upper triangle mirrored into the lower one."""
+    """Return the matrices with the upper triangle mirrored into the lower triangle."""
     upper = np.triu(values)
     return upper + np.swapaxes(np.triu(values, 1), -1, -2)
 

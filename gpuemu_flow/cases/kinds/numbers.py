@@ -113,7 +113,7 @@ def _packed(setting: Setting) -> Array:
 
 
 def _scalar(setting: Setting) -> Array:
-    """Return the value that the strategy prescribes, or else a random one in the range."""
+    """Return the value that the strategy prescribes, or else a random value in the range."""
     values = setting.rule.values
     if values:
         at = int(setting.pattern[4:]) if setting.pattern.startswith("pick") else 0

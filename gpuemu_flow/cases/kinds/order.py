@@ -81,7 +81,7 @@ def _unique(setting: Setting) -> Array:
 
 
 def _unique_floats(setting: Setting) -> Array:
-    """Return distinct positive floats: distinct bit patterns between those of the bounds."""
+    """Return distinct positive floats: distinct bit patterns between the bounds' patterns."""
     target = numpy_dtype(setting.dtype)
     words = np.dtype(f"u{target.itemsize}")
     limits = float_limits(setting.dtype)

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Setting:
-    """All that decides the values of one input of a kind.
+    """The settings that determine the values of one input that has a kind.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def rows(self) -> Rows:
-        """Return the size of the tensor as rows; see `Rows`."""
+        """Return the numbers of rows and elements, with the generator; see `Rows`."""
         return Rows(self.rng, self.count // self.width, self.count)
 
     def integer_bounds(self, low: int, high: int) -> tuple[int, int]:

@@ -51,7 +51,7 @@ def find_effect(opcode: Opcode) -> Effect | None:
     Returns
     -------
     Effect or None
-        None for a lane-wise opcode, and for one that the emulator does not know.
+        None for a lane-wise opcode, and for an opcode that the emulator does not know.
     """
     if opcode.base == "call":
         return _EFFECTS.get(opcode.text)

@@ -35,7 +35,7 @@ _IN_VECTORS = frozenset({"f32", "f16", "bf16", "f16x2", "bf16x2"})
 
 
 def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
-    """Return the operation, the type, and the operands that begin with the address."""
+    """Return the operation, the type, and the operands from the address on."""
     opcode = step.opcode
     operation = next((w for w in opcode.segments[1:] if w in OPERATIONS), "")
     operands = step.operands[1:] if opcode.base == "atom" else step.operands
@@ -43,7 +43,10 @@ def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
 
 
 def _vector_problem(step: Step) -> str:
-    """Return an error of an atomic of several neighbours (``atom.global.add.v4.f32``) or ''."""
+    """Return the reason why an atomic on a vector cannot be run, or an empty string.
+
+    An example of such an atomic is ``atom.global.add.v4.f32``.
+    """
     operation, type_name, operands = _parts(step)
     count, words = step.opcode.vector, set(step.opcode.segments[1:])
     most = 16 // SIZES.get(type_name, 16)

@@ -46,7 +46,10 @@ def space_of(step: Step, address: MemoryOperand) -> str:
 
 
 def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str], str]) -> str:
-    """Return an error of an access or ''; operand number `address_at` is its address."""
+    """Return the reason why an access cannot be run, or an empty string.
+
+    The address is operand number `address_at`.
+    """
     opcode = step.opcode
     type_name = opcode.type
     words = set(opcode.segments[1:]) - {type_name}
@@ -64,7 +67,7 @@ def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str],
 def _where(
     emitter: Emitter, step: Step, address: MemoryOperand, index: int
 ) -> tuple[str, str, str]:
-    """Return the space, the address and the last arguments of an access, as Python."""
+    """Return the state space of an access, and Python code for its address and last arguments."""
     strong = emitter.is_strong(step, index)
     tail = f"{emitter.mask(step)}, {index}, {strong})"
     return space_of(step, address), emitter.address(address), tail

@@ -18,7 +18,11 @@ PERTURB = "!perturb"
 
 
 class Perturber:
-    """Perturbs values: equally in equal launches, differently in each call of a launch."""
+    """Perturbs values by the whole bound, or at random.
+
+    Random perturbations differ between the calls within a launch, and are repeated when the launch
+    is repeated.
+    """
 
     def __init__(self, bound: float, absolute_below: float, draw: int, step: int) -> None:
         self._bound, self._least, self._draw = bound, absolute_below, draw

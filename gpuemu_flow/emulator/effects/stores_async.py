@@ -23,7 +23,7 @@ _WORDS = frozenset({"async", "weak", "relaxed", "cluster", "shared::cluster", "v
 
 
 def is_asynchronous(step: Step) -> bool:
-    """Tell whether a store or reduction arrives later, at a barrier object."""
+    """Tell whether a store or reduction is ``st.async`` or ``red.async``."""
     return step.opcode.segments[1:2] == ("async",)
 
 

@@ -129,7 +129,7 @@ def _space(word: str) -> str:
 
 
 def _replace_parts(step: Step) -> tuple[str, int, Operand] | None:
-    """Return the replaced field, its index, and the new value."""
+    """Return the replaced field, its index, and the new value; None for an unknown form."""
     words, operands = step.opcode.segments, step.operands
     field = words[3] if len(words) > 3 else ""
     if words[2:3] != ("tile",) or field not in FIELDS or not 2 <= len(operands) <= 3:

@@ -24,7 +24,10 @@ def _words(step: Step) -> tuple[str, ...]:
 
 
 def _results(step: Step, *types: str) -> str:
-    """Return an error unless the first operand is one result, or two written ``d|p``; else ''."""
+    """Return the reason why the first operand cannot take the results, or an empty string.
+
+    The operand names one register, or one register for each of the types, written ``d|p``.
+    """
     items = items_of(step.operands[0]) if step.operands else ()
     if not 1 <= len(items) <= len(types):
         return UNKNOWN_FORM

@@ -131,7 +131,7 @@ class NativeKernel:
 
 
 def _weigh(blocks: Blocks) -> int:
-    """Estimate the number of steps of a thread, counting those in loops several times."""
+    """Estimate the number of steps of a thread, counting steps in loops several times."""
     depth = [0] * len(blocks.starts)
     for b, follow in enumerate(blocks.successors):
         for target in follow:

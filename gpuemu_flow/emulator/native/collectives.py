@@ -251,7 +251,7 @@ def write_collective(program: KernelProgram, step: Step) -> Collective:
     Raises
     ------
     LackingError
-        For what the back end lacks.
+        If the back end lacks the step.
     """
     body = WarpBody(program)
     guard = body.reader.guard(step)

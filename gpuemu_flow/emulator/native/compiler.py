@@ -59,7 +59,7 @@ class CCompiler:
 
 
 def find_compiler(environ: Mapping[str, str]) -> CCompiler | None:
-    """Find the compiler that `GPUEMU_CC` names or, if that is not set, one on PATH.
+    """Find the compiler that `GPUEMU_CC` names or, if this is not set, a compiler on PATH.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def _known(path: str, stamp: tuple[int, int]) -> CCompiler | None:
 
 
 def _machine_flags() -> tuple[str, ...]:
-    """List flags for this processor's features, which are part of the cache's key."""
+    """List the compiler's flags for this processor's features; cache keys depend on these flags."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
     try:

@@ -12,7 +12,7 @@ _SUFFIX = {"f32": "f", "f64": "d"}
 
 
 def _flagged(kind: str, words: Words, inner: str) -> str | None:
-    """Apply ``.ftz`` and ``.sat`` to a result, whose operands are already flushed."""
+    """Apply ``.ftz`` and ``.sat`` to a result that was computed from flushed operands."""
     if kind == "f64":
         if words & {"ftz"}:
             return None

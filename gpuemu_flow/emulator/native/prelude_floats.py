@@ -1,7 +1,8 @@
 """C for floating-point arithmetic: exact in every mode, with the NaN patterns of the ISA.
 
-Directed rounding is the processor's own: operands are read and the result is kept as volatile
-between two changes of the rounding mode, so that no compiler moves the operation out of there.
+For directed rounding, the processor's rounding mode is changed before an operation and restored
+after it. The operands and the result are volatile, so that no compiler moves the operation out from
+between the two changes.
 """
 
 from __future__ import annotations

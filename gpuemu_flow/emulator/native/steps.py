@@ -28,7 +28,7 @@ def write_step(writer: SegmentWriter, step: Step) -> None:
     Raises
     ------
     LackingError
-        For what the back end lacks.
+        If the back end lacks the step.
     """
     form = find_form(step.opcode)
     if form is not None:
@@ -269,7 +269,7 @@ def _store(writer: SegmentWriter, step: Step) -> None:
 
 
 def _new_value(operation: str, kind: str, old: str, values: list[str]) -> str:
-    """Write the expression for an atomic's new value, given the old one."""
+    """Write the expression for an atomic's new value, given the old value."""
     first = values[0]
     if kind in ("f32", "f64"):
         if operation == "exch":

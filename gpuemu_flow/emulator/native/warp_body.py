@@ -65,7 +65,7 @@ class WarpBody:
                 self.writer.write(item, name, type_name)
 
     def check_members(self, given: str = "") -> None:
-        """Check that all threads of a member mask arrive; without a mask, all of the warp."""
+        """Check that all threads of a member mask arrive or, without a mask, all of the warp."""
         if not given:
             self.work.append("uint32_t everyone[32]; memset(everyone, 255, sizeof everyone);")
         self.work.append(f"members(s, {given or 'everyone'}, mask, alive);")

@@ -44,7 +44,7 @@ def f32_to_bfloat(x: Array, mode: str = "rn") -> Array:
 
 
 def f64_to_bfloat(x: Array, mode: str) -> Array:
-    """Convert float64 to bfloat16 bits: round to odd in float32, then that in the given mode."""
+    """Convert float64 to bfloat16 bits: round to odd in float32, then round in the given mode."""
     near = narrow(x, np.float32, "rz")
     inexact = (near.astype(np.float64) != x) & np.isfinite(x)
     bits = near.view(np.uint32)

@@ -145,9 +145,9 @@ def multiply(mode: str, dtype: str) -> Lanes:
 def fma32(mode: str) -> Lanes:
     """Return ``fma.f32`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
-    The exact product and sum are rounded once. The product is exact in float64. Its float64 sum,
-    rounded to float32, is wrong only where it lies on a boundary of float32 and was itself rounded:
-    such lanes are rounded to odd first.
+    The exact sum is rounded only once. The product is exact in float64. In mode ``rn``, rounding
+    the float64 sum to float32 goes wrong only if that sum was itself rounded, to a boundary of
+    float32. Such sums are first rounded to odd in float64, as are all sums in the other modes.
     """
     if mode == "rn":
         return _fma32_nearest
@@ -190,8 +190,8 @@ def fma64(mode: str) -> Lanes:
     """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
     The product and the sums are computed together with their rounding errors. The result is rounded
-    to odd, then in the mode. Lanes whose exponents are extreme, where such transformations under-
-    or overflow, are computed one by one in rational arithmetic.
+    to odd, then in the mode. Lanes whose exponents are so extreme that the computation of rounding
+    errors under- or overflows are computed one by one in rational arithmetic.
     """
     return lambda a, b, c: _fma64(a, b, c, mode)
 

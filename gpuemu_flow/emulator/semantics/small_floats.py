@@ -38,7 +38,7 @@ def unpack_fp8(codes: Array, kind: str) -> Array:
 
 
 def pack_fp8(x: Array, kind: str, *, relu: bool = False) -> Array:
-    """Round float values to 8-bit floats (``.rn.satfinite``), saturating at the largest one."""
+    """Round values to 8-bit floats (``.rn.satfinite``), saturating at the largest finite number."""
     magnitudes = _TABLES[kind][: 127 if kind == "e4m3" else 124].astype(np.float64)
     value = x.astype(np.float64)
     if relu:
