@@ -19,6 +19,7 @@ from gpuemu_flow.graph.sampling import Sampling, samplings
 from gpuemu_flow.graph.snapshot import KernelBasis
 from gpuemu_flow.inputs.forbidden_files import ForbiddenFiles
 from gpuemu_flow.inputs.globs import glob_files
+from gpuemu_flow.inputs.interpreter_files import interpreter_files
 from gpuemu_flow.inputs.links import links_of
 from gpuemu_flow.inputs.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
@@ -331,10 +332,14 @@ class Compiler:
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """Return `ForbiddenFiles.known`, and the declared files that rules will make."""
+        """Return `ForbiddenFiles.known`, files that rules will make, and the interpreter's own."""
         patterns = (*op.depends, *op.shared)
-        made = {name for pattern in patterns for name in self._rules_made(pattern)}
-        return tuple(sorted(made.union(self._forbidden.known(op, program))))
+        found = {name for pattern in patterns for name in self._rules_made(pattern)}
+        found.update(self._forbidden.known(op, program))
+        python = self._config.execution.python_path
+        if python and "/" in python:
+            found.update(interpreter_files(python, self._config.root))
+        return tuple(sorted(found))
 
     def _rules_made(self, pattern: str) -> list[str]:
         return [] if self._rules is None else self._rules.made(pattern)
@@ -385,11 +390,12 @@ class Compiler:
 
 
 def links_on_the_way(config: Config) -> list[list[str]]:
-    """Return every symbolic link on the path to a configured program, with its target.
+    """Return every symbolic link on the path to a program or the interpreter, with its target.
 
     When a link's target changes, the configuration is read anew, since the link may then lead out
     of the workspace.
     """
+    python = config.execution.python_path
     paths = {
         path
         for op in config.ops
@@ -397,6 +403,7 @@ def links_on_the_way(config: Config) -> list[list[str]]:
         if ref is not None
         for path in (*ref.files, *([ref.path] if ref.path is not None else ()))
     }
+    paths.update({Path(python)} if python and "/" in python else ())
     found = {link for path in paths for link in links_of(str(path))}
     return sorted([link, str(Path(link).readlink())] for link in found)
 
