@@ -235,3 +235,31 @@ def make_one_op(
     config = ONE_OP.format(strategy=strategy, keys=keys, schema=dedent(schema).strip())
     workspace.write("gpuemu.toml", config)
     return workspace
+
+
+DOUBLING = """
+[project]
+name = "doubling"
+[validation]
+cases = 12
+seed = 42
+cause_budget = 0
+[[ops]]
+name = "it"
+op = "op.py:f"
+reference = "ref.py:f"
+{keys}
+[ops.schema]
+dims = {{ B = [1, 3], N = {{ min = 1, max = 100 }} }}
+inputs.x = ["B", "N"]
+"""
+DOUBLES = "def f(x):\n    return x * 2\n"
+
+
+def make_doubling(folder: Path, op: str, *, keys: str = "") -> Mini:
+    """Write one op, ``it``, with the text of its file, and a reference that doubles its input."""
+    workspace = Mini(folder)
+    workspace.write("gpuemu.toml", DOUBLING.format(keys=keys))
+    workspace.write("op.py", op)
+    workspace.write("ref.py", DOUBLES)
+    return workspace

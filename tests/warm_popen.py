@@ -27,6 +27,8 @@ OTHER_START = (
 )  # fmt: skip
 """Beginnings of variables that interpreters and libraries read as they start."""
 LARGEST = 150_000
+LONGEST = 600.0
+"""Seconds to wait for a process of a test that does not answer, or does not end."""
 _SHADOWS = sys.stdlib_module_names | {"click", "diskcache", "doit", "gpuemu_flow", "ml_dtypes"} | {
     "numpy", "pybase64", "tomli", "jsonschema", "rich", "pynng"
 }  # fmt: skip
@@ -85,6 +87,7 @@ class ForkedProcess:
         with theirs:
             socket.send_fds(control, [request], [theirs.fileno(), *fds])
         self.returncode: int | None = None
+        self._reply.settimeout(LONGEST)
         while b"\n" not in self._said:
             said = self._reply.recv(64)
             if not said:
@@ -92,16 +95,15 @@ class ForkedProcess:
             self._said += said
         pid, _, self._said = self._said.partition(b"\n")
         self.pid = int(pid)
+        self._reply.settimeout(None)
 
     def poll(self) -> int | None:
         return self._ended(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        if timeout is None:
-            while self._ended(60.0) is None:
-                pass
-        elif self._ended(timeout) is None:
-            raise subprocess.TimeoutExpired("a forked process", timeout)
+        limit = LONGEST if timeout is None else timeout
+        if self._ended(limit) is None:
+            raise subprocess.TimeoutExpired("a forked process", limit)
         assert self.returncode is not None
         return self.returncode
 

@@ -9,15 +9,12 @@ import numpy as np
 from gpuemu_flow.emulator.findings import show_index
 from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import (
-    GLOBAL_BASE,
     LOCAL_BASE,
     SHARED_BASE,
     WINDOW,
 )
 from gpuemu_flow.emulator.shared_memory import SharedMemory
 from gpuemu_flow.emulator.types import Array
-
-_G = np.uint64(GLOBAL_BASE)
 
 
 class Accesses(SharedMemory):

@@ -11,15 +11,12 @@ from gpuemu_flow.emulator.cluster_races import ClusterRaces
 from gpuemu_flow.emulator.global_races import GlobalRaces
 from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import (
-    GLOBAL_BASE,
     PATTERN,
 )
 from gpuemu_flow.emulator.names import plain_variable
 from gpuemu_flow.emulator.race_log import LoggedRaces
 from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import SIZES, Array
-
-_G = np.uint64(GLOBAL_BASE)
 
 
 class Bytes(State):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -459,6 +459,3 @@ def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:
         For a kernel that cannot be run; raised before anything runs.
     """
     return Kernel(decode_program(choose_entry(read_entries(data, file), entry, file)))
-
-
-Arguments = Mapping[str, Argument]

@@ -9,13 +9,8 @@ import numpy as np
 
 from gpuemu_flow.emulator.cluster_memory import ClusterMemory
 from gpuemu_flow.emulator.lanes import ActiveLanes
-from gpuemu_flow.emulator.memory import (
-    GLOBAL_BASE,
-)
 from gpuemu_flow.emulator.store_conflicts import may_conflict, report_conflicts
 from gpuemu_flow.emulator.types import Array
-
-_G = np.uint64(GLOBAL_BASE)
 
 
 class SharedMemory(ClusterMemory):

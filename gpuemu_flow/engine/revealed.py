@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpuemu_flow.inputs.interpreter_files import without_installed
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks import stages
@@ -42,12 +43,12 @@ def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
     ----------
     used : Discovered
     known : sequence of str
-        Files for which the op's access was decided before any task ran.
+        Files for which the op's access was decided before any task ran; see `TaskSpec.known`.
     root : Path
         The workspace.
     """
     inside = {name for name in used.files if not name.startswith(("/", "<", ".."))}
-    return sorted(name for name in inside - {*known} if (root / name).is_file())
+    return sorted(name for name in without_installed(inside, known) if (root / name).is_file())
 
 
 def as_inputs(hidden: Sequence[str]) -> dict[str, str]:

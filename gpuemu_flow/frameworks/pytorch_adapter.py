@@ -19,8 +19,6 @@ from gpuemu_flow.frameworks.base import (
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name, numpy_dtype
 from gpuemu_flow.types import DTYPES
 
-BACKWARD_ATOL, BACKWARD_RTOL = 1e-4, 1e-3
-
 
 class PyTorchAdapter(FrameworkAdapter):
     """Tensors of PyTorch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -12,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
-from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of, to_slice
+from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.graph.compile_programs import ProgramCompiler
 from gpuemu_flow.graph.graph import STAGES, Graph, Skip
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.graph.sampling import Sampling, samplings
 from gpuemu_flow.graph.snapshot import KernelBasis
 from gpuemu_flow.inputs.forbidden_files import ForbiddenFiles
 from gpuemu_flow.inputs.globs import glob_files
+from gpuemu_flow.inputs.interpreter_files import interpreter_files
 from gpuemu_flow.inputs.links import links_of
 from gpuemu_flow.inputs.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.runners.api import EMULATED, Gradients, Program
-from gpuemu_flow.runners.off_limits import NOTHING, OffLimits
-from gpuemu_flow.runners.preloadable import FRAMEWORKS
+from gpuemu_flow.runners.api import EMULATED
+from gpuemu_flow.runners.off_limits import NOTHING
 from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -38,7 +38,6 @@ from gpuemu_flow.tasks.params import (
     StageParams,
 )
 from gpuemu_flow.types import FRAMEWORK_KINDS, Json
-from gpuemu_flow.value_rules import SCALAR
 
 if TYPE_CHECKING:
     from gpuemu_flow.graph.compile_kernels import KernelTasks
@@ -80,6 +79,9 @@ class Compiler:
             self._outputs_apart(config),
         )
         self._forbidden = ForbiddenFiles(config.root, cache.folder, config.files, self.sources)
+        self._programs = ProgramCompiler(
+            config, cache.folder, self.sources, self.fence, self._forbidden
+        )
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
         self.kernel_basis: KernelBasis | None = None
@@ -199,7 +201,7 @@ class Compiler:
                 inputs=self._needs(op, stages.GENERATE, *op.generators.values()),
                 settings={
                     "schema": schema_to_json(op.schema),
-                    **self._generators(op, program),
+                    **self._programs.generators(op, program),
                 },
             )
             cases = _reads(stages.GENERATE, made)
@@ -226,7 +228,7 @@ class Compiler:
                         **self._interpreter(),
                         **extra,
                     ),
-                    settings=self._program(
+                    settings=self._programs.program(
                         op, ref, off_limits, builds[ref.kernel], fenced=stage == stages.OP
                     ),
                     judge=judge if stage == stages.OP else "",
@@ -330,10 +332,14 @@ class Compiler:
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """Return `ForbiddenFiles.known`, and the declared files that rules will make."""
+        """Return `ForbiddenFiles.known`, files that rules will make, and the interpreter's own."""
         patterns = (*op.depends, *op.shared)
-        made = {name for pattern in patterns for name in self._rules_made(pattern)}
-        return tuple(sorted(made.union(self._forbidden.known(op, program))))
+        found = {name for pattern in patterns for name in self._rules_made(pattern)}
+        found.update(self._forbidden.known(op, program))
+        python = self._config.execution.python_path
+        if python and "/" in python:
+            found.update(interpreter_files(python, self._config.root))
+        return tuple(sorted(found))
 
     def _rules_made(self, pattern: str) -> list[str]:
         return [] if self._rules is None else self._rules.made(pattern)
@@ -365,95 +371,6 @@ class Compiler:
             files.add(self.sources.relative(Path(python)))
         return Closure(tuple(sorted(files)), tuple(sorted(packages)))
 
-    def _program(
-        self,
-        op: OpConfig,
-        ref: ProgramRef,
-        off_limits: OffLimits,
-        code: TaskSpec | None,
-        *,
-        fenced: bool,
-    ) -> dict[str, Json]:
-        """Return the program as JSON for runners. Keys leave out its limits and absolute paths."""
-        executable, *arguments = ref.argv or ("",)
-        has_file = (
-            ref.path is not None and not ref.module and not (ref.kind == "command" and executable)
-        )
-        path = str(ref.path) if has_file else executable
-        if code is not None:
-            path = str((self._cache.folder / code.inputs[0].path).with_suffix(".ptx"))
-        emulated = ref.kind in EMULATED
-        sandbox = None
-        if fenced:
-            own = self._forbidden.own(op, ref)
-            sandbox = self.fence.around(off_limits, path, emulated=emulated, own=own)
-        if emulated:
-            off_limits = NOTHING  # the emulator's process runs no code of the user
-            arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
-        return Program(
-            ref.kind,
-            root=str(self._config.root),
-            # A dotted module is imported by its name, as relative imports inside it need.
-            path=path,
-            module=ref.module,
-            function=ref.function,
-            argv=tuple(arguments),
-            loads="" if ref.loads is None else str(ref.loads),
-            input_names=op.input_names,
-            output_names=tuple(tensor.name for tensor in op.schema.outputs),
-            kwargs=dict(op.kwargs),
-            env=dict(op.env),
-            env_names=op.env_names,
-            timeout=op.timeout,
-            timeout_grows=op.timeout_grows,
-            memory_limit=op.memory_limit,
-            isolation=op.isolation,
-            python=self._config.execution.python_path or "",
-            mutates=op.mutates,
-            scalars={
-                t.name: list(t.rule.choices) or None
-                for t in op.schema.inputs
-                if t.rule is not None and t.rule.kind == SCALAR
-            },
-            optional=tuple(t.name for t in op.schema.inputs if t.rule and t.rule.optional),
-            groups=groups_of(op),
-            deterministic=op.deterministic,
-            masks=masks_of(op),
-            gradients=Gradients.from_json({**gradients_of(op), "plain": fenced})
-            if op.gradients
-            else None,
-            # Only for the op: a reference may be the library that is forbidden to the op.
-            require_kernel=fenced and op.require_kernel,
-            forbid=op.forbid if fenced else (),
-            framework=self._framework(ref),
-            sandbox=sandbox,
-            **off_limits,
-        ).to_json()
-
-    def _framework(self, ref: ProgramRef) -> str:
-        """Return a framework that the program or its modules import; empty if none.
-
-        See `preloadable`.
-        """
-        starts = [] if ref.kernel else [*ref.files]
-        found = self.sources.module_file(ref.module) if ref.module else None
-        starts += [found] if found is not None else []
-        packages = {ref.kind}.union(*(self.sources.closure(start).packages for start in starts))
-        return next((name for name in FRAMEWORKS if name in packages), "")
-
-    def _generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
-        """Return the functions that generate inputs; the op's restrictions apply to them, too."""
-        if not op.generators:
-            return {}
-        off_limits = self._forbidden.off_limits(op, program, *op.generators.values())
-        made = {
-            label: self._program(
-                replace(op, kwargs={}, outputs=(), gradients=()), ref, off_limits, None, fenced=True
-            )
-            for label, ref in op.generators.items()
-        }
-        return {"generators": made}
-
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:
         """Add the user's targets to the groups. The loader has refused invalid targets."""
 
@@ -473,11 +390,12 @@ class Compiler:
 
 
 def links_on_the_way(config: Config) -> list[list[str]]:
-    """Return every symbolic link on the path to a configured program, with its target.
+    """Return every symbolic link on the path to a program or the interpreter, with its target.
 
     When a link's target changes, the configuration is read anew, since the link may then lead out
     of the workspace.
     """
+    python = config.execution.python_path
     paths = {
         path
         for op in config.ops
@@ -485,6 +403,7 @@ def links_on_the_way(config: Config) -> list[list[str]]:
         if ref is not None
         for path in (*ref.files, *([ref.path] if ref.path is not None else ()))
     }
+    paths.update({Path(python)} if python and "/" in python else ())
     found = {link for path in paths for link in links_of(str(path))}
     return sorted([link, str(Path(link).readlink())] for link in found)
 

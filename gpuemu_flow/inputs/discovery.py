@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuemu_flow.inputs import own_code
-from gpuemu_flow.inputs.distributions import Distributions, Looked, normal_name
 from gpuemu_flow.inputs.file_clock import FileClock
-from gpuemu_flow.inputs.files import ABSENT, FileTable, Stamp, stamp_of
-from gpuemu_flow.inputs.links import has_link, links_of
+from gpuemu_flow.inputs.files import ABSENT, FileTable
+from gpuemu_flow.inputs.input_names import InputNames
 from gpuemu_flow.inputs.listings import entries_in, modules_in, sizes_in
 from gpuemu_flow.inputs.looks import MOST_LOOKS, Look, Looks, halves_of
-from gpuemu_flow.inputs.plan import ALL_VARIABLES, look_of, variable_digest
-from gpuemu_flow.inputs.settled import SettledFacts
+from gpuemu_flow.inputs.plan import look_of, variable_digest
 from gpuemu_flow.inputs.unchanged import Unchanged, raw
-from gpuemu_flow.let_through import is_general, is_named
-from gpuemu_flow.observed import ConfiguredEnv, Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
-
-_STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-packages/).*|$)")
-_PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
-_NO_FILES = ("/dev/", "/proc/", "/sys/")
-_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
-_INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
-_TOP = re.compile(r".*/(?:site|dist)-packages/[^/]+")
-_ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
-"""A distribution that a program asked for by its name; see `runners.searches`."""
 
 KINDS = {
     "file": "files", "link": "links", "missing": "missed", "folder": "listed",
@@ -46,16 +28,7 @@ KINDS = {
 _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 
-@dataclass(frozen=True)
-class _Installed:
-    """The part of `Discovered` for a file of a package, of Python's library, or of neither."""
-
-    package: str = ""
-    python: str = ""
-    file: str = ""
-
-
-class Discovery:
+class Discovery(InputNames):
     """Inputs of the programs of one workspace.
 
     Parameters
@@ -77,130 +50,15 @@ class Discovery:
         ignored: Iterable[Path] = (),
         staging: Path | None = None,
     ) -> None:
+        super().__init__(files.root, ignored)
         self._files = files
         self._environ = environ
-        self._root = str(files.root)
-        self._inside = self._root.rstrip("/") + "/"
         self._digested: tuple[dict[Any, Any], dict[str, str]] = {}, {}
-        self._ignored = tuple(f"{path}/" for path in ignored)
         self._clock = FileClock(staging) if staging is not None else None
-        self._distributions = Distributions()
-        self._stdlibs: dict[str, bool] = {}
-        self._tops: dict[str, tuple[Stamp | None, str]] = {}
-        self._settled: SettledFacts[_Installed] = SettledFacts()
-        self._lock = threading.Lock()
-        self._prefixes = [(self._root + "/", "")]
-        for token, prefix in (("<prefix>/", sys.prefix), ("<base>/", sys.base_prefix)):
-            if len(prefix) > 1:
-                self._prefixes.append((prefix + "/", token))
         self._memo: dict[str, str] | None = None
         self._memo_of_sets: dict[Discovered, dict[str, str]] = {}
         self._looks = Looks()
         self._joined: dict[Discovered, tuple[list[Look], dict[str, str]]] = {}
-
-    def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
-        """Convert an observation into a set of names.
-
-        Parameters
-        ----------
-        given : ConfiguredEnv
-            The configuration's rules for the environment. Variables that it sets are already part
-            of the key. Variables that it lets through are inputs even if unread, since reads by
-            machine code are not seen.
-        """
-        files: set[str] = set()
-        links: set[str] = set()
-        packages: set[str] = set()
-        pythons: set[str] = set()
-        linked: dict[str, bool] = {}
-        looked = Looked()
-        with self._lock:
-            for path in map(_source_of, self._unknown(seen.files, files, packages, pythons)):
-                if self._is_ours(path):
-                    continue
-                linked_to = has_link(path, linked)
-                if linked_to:
-                    links.update(map(self._encode, links_of(path)))
-                stdlib = self._stdlib_of(path)
-                owner = None if stdlib else self._distributions.owner(path, looked)
-                if stdlib:
-                    pythons.add(self._encode(stdlib))
-                elif owner is not None:
-                    packages.add(f"{self._encode(owner[0])}|{owner[1]}")
-                else:
-                    files.add(self._encode(path))
-                if not linked_to:
-                    self._keep(path, stdlib, owner, looked)
-            packages |= self._owners_of_looked(seen.looked, looked)
-        asked = {path: match for path in seen.missed if (match := _ASKED.fullmatch(path))}
-        packages.update(f"{self._encode(m[1])}|{normal_name(m[2])}" for m in asked.values())
-        missed = seen.missed.difference(asked)
-        for path in missed | seen.looked:
-            if not self._is_ours(path) and has_link(path, linked):
-                links.update(map(self._encode, links_of(path)))
-        return Discovered(
-            files=frozenset(files),
-            links=frozenset(links),
-            missed=self._others(missed) - files,
-            listed=self._others(seen.listed),
-            modules=self._others(seen.modules),
-            sized=self._others(seen.sized),
-            looked=frozenset(
-                p for p in self._others(seen.looked) if p != "." and not _INSTALLED.search(p)
-            ),
-            packages=frozenset(packages),
-            pythons=frozenset(pythons),
-            variables=_variables(seen, given),
-            untracked=seen.untracked,
-        )
-
-    def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
-        """Return the packages of installed files that were found and not opened.
-
-        Such a file goes when its package is uninstalled. What no package lists is left out.
-        """
-        tops = {match[0] for path in paths if (match := _TOP.match(path))}
-        found = set()
-        for top in tops:
-            site = top.rpartition("/")[0]
-            stamp, known = stamp_of(site), self._tops.get(top)
-            if known is None or known[0] != stamp:
-                inside = top if os.path.splitext(top)[1] else f"{top}/__init__.py"  # noqa: PTH122
-                owner = self._distributions.owner(inside, looked)
-                known = self._tops[top] = stamp, f"{self._encode(site)}|{owner[1]}" if owner else ""
-            found.add(known[1])
-        return found - {""}
-
-    def _unknown(
-        self, paths: frozenset[str], files: set[str], packages: set[str], pythons: set[str]
-    ) -> frozenset[str]:
-        """Add the known inputs of installed files to the sets, and return all other paths."""
-        known, facts = self._settled.known(paths)
-        for fact in facts:
-            if fact.package:
-                packages.add(fact.package)
-            elif fact.python:
-                pythons.add(fact.python)
-            else:
-                files.add(fact.file)
-        return paths - known
-
-    def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None, looked: Looked) -> None:
-        """Cache the result for an installed file, which every worker loads again."""
-        if stdlib:
-            self._settled.keep(path, _Installed(python=self._encode(stdlib)))
-        elif owner is not None:
-            records = self._distributions.decisive(path, owner)
-            if records:
-                package = f"{self._encode(owner[0])}|{owner[1]}"
-                self._settled.keep(path, _Installed(package), records)
-        elif not path.startswith(self._inside) and looked.has_no_site(path):
-            self._settled.keep(path, _Installed(file=self._encode(path)))
-
-    def _others(self, paths: frozenset[str]) -> frozenset[str]:
-        """Return the members of a set that are paths, except those of this tool and of Python."""
-        kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
-        return frozenset(map(self._encode, kept))
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the present state of each input, by its name."""
@@ -406,43 +264,6 @@ class Discovery:
         """Return the file system's time in ns."""
         return 0 if self._clock is None else self._clock.now()
 
-    def path(self, member: str) -> str:
-        """Return the absolute path of a member of a set."""
-        key = self.key(member)
-        return key if key.startswith("/") else self._inside + key
-
-    def _encode(self, path: str) -> str:
-        for prefix, token in self._prefixes:
-            if path.startswith(prefix):
-                return token + path[len(prefix) :]
-        return "." if path == self._root else path
-
-    def key(self, member: str) -> str:
-        """Return the path under which the file table lists a member of a set."""
-        if member.startswith("<"):
-            for prefix, token in self._prefixes[1:]:
-                if member.startswith(token):
-                    return prefix + member[len(token) :]
-        return member
-
-    def _is_ours(self, path: str) -> bool:
-        return (
-            (path.startswith(_NO_FILES) and not path.startswith(_SHARED_MEMORY))
-            or path.startswith(self._ignored)
-            or f"{path}/" in self._ignored
-            or own_code.covers(path)
-        )
-
-    def _stdlib_of(self, path: str) -> str:
-        """Return the folder of the standard library that a path lies in; empty when in none."""
-        match = _STDLIB.fullmatch(path)
-        if match is None:
-            return ""
-        folder = match[1]
-        if folder not in self._stdlibs:
-            self._stdlibs[folder] = os.path.isfile(f"{folder}/os.py")  # noqa: PTH113
-        return folder if self._stdlibs[folder] else ""
-
 
 def _joined(halves: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the parts of a set's halves together, in the order of `grouped`."""
@@ -486,17 +307,6 @@ _STATES = {
 }
 
 
-def _variables(seen: Observation, given: ConfiguredEnv) -> frozenset[str]:
-    """Return the variables that a program can see and depends on."""
-    read = {
-        name
-        for name in seen.variables
-        if name.endswith(ALL_VARIABLES) or is_general(name) or is_named(name, given.names)
-    }
-    named = {f"{n}{ALL_VARIABLES}" if n.endswith(ALL_VARIABLES) else n for n in given.names}
-    return frozenset((read | named) - set(given.values))
-
-
 def _is_listing(names: Discovered) -> bool:
     """Tell whether a set has listed folders: their stamps may not show a change of an entry."""
     return bool(names.listed or names.modules or names.sized)
@@ -504,12 +314,3 @@ def _is_listing(names: Discovered) -> bool:
 
 def _listing(entries: frozenset[str] | None) -> str:
     return ABSENT if entries is None else digest_json(sorted(entries))
-
-
-def _source_of(path: str) -> str:
-    """Return the source of compiled code if it exists, else the path itself."""
-    match = _PYC.fullmatch(path) if path.endswith(".pyc") else None
-    if match is None:
-        return path
-    source = f"{match[1]}/{match[2]}.py"
-    return source if os.path.exists(source) else path  # noqa: PTH110

@@ -30,6 +30,9 @@ LEAST, FREEDOM = 2, 6
 
 LEAST_RANK, GAP, LARGEST_ERROR = 6, 0.05, 1e150
 
+EXPLAINED, OFF = 0.75, 0.25
+"""Share of wrong elements that few products must explain, and how far each may be off."""
+
 
 def line_relations(evidence: Evidence) -> list[Finding]:
     """Find single rows and columns that are off by a factor or an offset."""
@@ -106,10 +109,13 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
     size = float(np.abs(error).max())
     if not 0.0 < size < LARGEST_ERROR:
         return
-    singular = np.linalg.svd(error / size, compute_uv=False)
+    error /= size
+    singular = np.linalg.svd(error, compute_uv=False)
     most = min(wrong.shape) // 3
     rank = 1 + int(np.argmin(singular[1 : most + 1] / singular[:most]))
     if singular[rank] > GAP * singular[rank - 1] or singular[rank - 1] < GAP * singular[0]:
+        return
+    if not _explains(error, wrong, rank):
         return
     if rank == 1:
         sentence = "the error is a number of each row times a number of each column (rank 1)"
@@ -117,6 +123,17 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
         sentence = f"the error is a sum of {rank} products of a number per row and one per column "
         sentence += f"(rank {rank}): so many terms are missing or wrong"
     yield Finding("low-rank", sentence, {"rank": rank}, 0.75)
+
+
+def _explains(error: Float64Array, wrong: BoolArray, rank: int) -> bool:
+    """Tell whether the products account for most wrong elements, not for the few largest only.
+
+    A few elements that are far larger than all others have the largest singular values to
+    themselves.
+    """
+    left, singular, right = np.linalg.svd(error, full_matrices=False)
+    rest = np.abs(error - (left[:, :rank] * singular[:rank]) @ right[:rank])
+    return bool(np.mean(rest[wrong] <= OFF * np.abs(error[wrong])) >= EXPLAINED)
 
 
 def _varied(fitted: list[float]) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.store.baselines import Baseline
 
 NEW, MISSING, UNCHANGED, CHANGED = "new", "missing", "unchanged", "changed"
-REGRESSION, IMPROVEMENT = "regression", "improvement"
+REGRESSION = "regression"
 GONE = "gone"
 """Value in place of a verdict if the op or dtype is no longer configured."""
 

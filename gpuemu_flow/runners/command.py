@@ -94,4 +94,6 @@ class CommandRunner:
         except (OSError, subprocess.SubprocessError) as error:
             message = f"cannot start {self._argv[0]}: {error}"
             hint = "make it executable, with a #! line if it is a script"
+            if isinstance(error, PermissionError) and os.access(self._argv[0], os.X_OK):
+                hint = "its sandbox hides it, or the program that its #! line names"
             raise OpError(RunError("op-not-loadable", message, hint, file=self._argv[0])) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,8 +79,7 @@ def _add_unseen_by_git(
     blobs = {name: about.split() for about, _, name in (line.partition("\t") for line in listed)}
     # git reads one path from each line.
     plain = [path for path, name in files.items() if name in blobs and "\n" not in path]
-    digests = _git(top, "hash-object", "--no-filters", "--stdin-paths", given="\n".join(plain))
-    for path, digest in zip(plain, digests.split(), strict=True):
+    for path, digest in digests_by_git(top, plain).items():
         if digest != blobs[files[path]][2] and not _is_as_checked_out(top, base, files[path]):
             change.written.add(path)
     # Of permissions, git records one bit. Others are compared with what the last run found.
@@ -92,10 +91,32 @@ def _add_unseen_by_git(
     change.moved.update(moved)
 
 
+def digests_by_git(top: Path, paths: Sequence[str]) -> dict[str, str]:
+    """Return the digest that git gives each file's content; "" for a file that has vanished."""
+    found = dict.fromkeys(paths, "")
+    left = list(paths)
+    while left:
+        try:
+            digests = _git(
+                top, "hash-object", "--no-filters", "--stdin-paths", given="\n".join(left)
+            )
+        except UsageError:
+            there = [path for path in left if os.path.isfile(path)]  # noqa: PTH113
+            if there == left:
+                raise
+            left = there
+        else:
+            return {**found, **dict(zip(left, digests.split(), strict=True))}
+    return found
+
+
 def _is_as_checked_out(top: Path, base: str, name: str) -> bool:
     """Tell whether a file has the content that git's filters would give it."""
     made = os.fsencode(_git(top, "cat-file", "--filters", f"{base}:{name}"))
-    return made == (top / name).read_bytes()
+    try:
+        return made == (top / name).read_bytes()
+    except OSError:  # it vanished meanwhile
+        return False
 
 
 def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:

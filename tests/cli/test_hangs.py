@@ -6,30 +6,13 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from mini_workspace import Mini
+from mini_workspace import DOUBLES, Mini, make_doubling
 
 from gpuemu_flow.judging.verdicts import without_outputs
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.runners.timeouts import NOT_RUN_SLUG
 from gpuemu_flow.types import Verdict
 
-CONFIG = """
-[project]
-name = "hangs"
-[validation]
-cases = 12
-seed = 42
-cause_budget = 0
-[[ops]]
-name = "it"
-op = "op.py:f"
-reference = "ref.py:f"
-timeout = 1
-[ops.schema]
-dims = { B = [1, 3], N = { min = 1, max = 100 } }
-inputs.x = ["B", "N"]
-"""
-RIGHT = "def f(x):\n    return x * 2\n"
 HANGS = """
 import signal
 
@@ -42,10 +25,7 @@ def f(x):
 
 
 def hanging(folder: Path, *, op: str = HANGS) -> Mini:
-    mini = Mini(folder)
-    for name, text in (("gpuemu.toml", CONFIG), ("op.py", op), ("ref.py", RIGHT)):
-        mini.write(name, text)
-    return mini
+    return make_doubling(folder, op, keys="timeout = 1")
 
 
 def sizes(shapes: dict[str, list[int]]) -> int:
@@ -83,7 +63,7 @@ def test_what_was_not_run_is_run_by_the_next_run(tmp_path: Path) -> None:
 
 
 def test_inputs_that_were_not_made_are_no_hangs(tmp_path: Path) -> None:
-    mini = hanging(tmp_path, op=RIGHT)
+    mini = hanging(tmp_path, op=DOUBLES)
     mini.edit(
         "gpuemu.toml", 'x = ["B", "N"]', 'x = { dims = ["B", "N"], generate = "gen.py:make" }'
     )

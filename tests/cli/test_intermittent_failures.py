@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mini_workspace import Mini
+from mini_workspace import DOUBLES, Mini, make_doubling
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.code_state import CODE, code_key
@@ -16,22 +16,6 @@ from gpuemu_flow.fuzz.fixed_failures import fixed_ids
 from gpuemu_flow.fuzz.rejudging import CONFIRMED_BY, DIFFERS, FailureSetting, told_by_setting
 from gpuemu_flow.store.failures import FailureStore
 
-CONFIG = """
-[project]
-name = "seldom"
-[validation]
-cases = 12
-seed = 42
-cause_budget = 0
-[[ops]]
-name = "it"
-op = "op.py:f"
-reference = "ref.py:f"
-[ops.schema]
-dims = { B = [1, 3], N = { min = 1, max = 100 } }
-inputs.x = ["B", "N"]
-output = ["B", "N"]
-"""
 EVERY_SEVENTH = """
 n = 0
 
@@ -52,14 +36,6 @@ FROM_A_FILE = """
 def f(x):
     return x * float(open("factor.txt").read())
 """
-RIGHT = "def f(x):\n    return x * 2\n"
-
-
-def made(folder: Path, op: str) -> Mini:
-    mini = Mini(folder)
-    for name, text in (("gpuemu.toml", CONFIG), ("op.py", op), ("ref.py", RIGHT)):
-        mini.write(name, text)
-    return mini
 
 
 def listed(mini: Mini) -> list[dict[str, Any]]:
@@ -69,7 +45,7 @@ def listed(mini: Mini) -> list[dict[str, Any]]:
 
 
 def test_an_unchanged_op_is_not_mended(tmp_path: Path) -> None:
-    mini = made(tmp_path, EVERY_SEVENTH)
+    mini = make_doubling(tmp_path, EVERY_SEVENTH)
     mini.run(code=1)
     own = listed(mini)[0]["id"]
     done = mini.command("reproduce", own, code=4)
@@ -81,7 +57,7 @@ def test_an_unchanged_op_is_not_mended(tmp_path: Path) -> None:
     assert record["intermittent"] and not record["mended"]
     shown = mini.command("failures").stdout
     assert "intermittent" in shown and own in shown and "mended" not in shown
-    mini.write("op.py", RIGHT)
+    mini.write("op.py", DOUBLES)
     assert "no longer fails" in mini.command("reproduce", own, code=0).stdout
     (record,) = [one for one in listed(mini) if one["id"] == own]
     assert record["mended"] and "intermittent" not in record
@@ -89,7 +65,7 @@ def test_an_unchanged_op_is_not_mended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("edited", ["ref.py", "factor.txt", "gpuemu.toml"])
 def test_what_an_edit_mended_is_mended(tmp_path: Path, edited: str) -> None:
-    mini = made(tmp_path, FROM_A_FILE)
+    mini = make_doubling(tmp_path, FROM_A_FILE)
     mini.write("factor.txt", "3")
     mini.run(code=1)
     own = listed(mini)[0]["id"]
@@ -106,7 +82,7 @@ def test_what_an_edit_mended_is_mended(tmp_path: Path, edited: str) -> None:
 
 
 def test_an_op_that_is_wrong_now_and_then_is_told_no_cause(tmp_path: Path) -> None:
-    mini = made(tmp_path, NOW_AND_THEN)
+    mini = make_doubling(tmp_path, NOW_AND_THEN)
     mini.run(code=1)
     for one in listed(mini)[:3]:
         shown = mini.command("reproduce", one["id"], code=None)
@@ -142,9 +118,9 @@ def test_a_setting_is_told_once_repeated_runs_confirm_it(
 
 
 def test_a_later_run_that_passes_mends_nothing_unless_something_changed(tmp_path: Path) -> None:
-    mini = made(tmp_path, RIGHT.replace("* 2", "* 3"))
+    mini = make_doubling(tmp_path, DOUBLES.replace("* 2", "* 3"))
     mini.run(code=1)
-    mini.write("op.py", RIGHT)
+    mini.write("op.py", DOUBLES)
     mini.run()
     workspace = Workspace(mini.root, environ=mini.environment())
     store = FailureStore(workspace.cache)

@@ -89,6 +89,24 @@ def test_missing_terms_of_a_product_are_counted() -> None:
     assert finding.numbers["rank"] == 3
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_missing_terms_are_counted_whatever_rounding_hides(dtype: Any) -> None:
+    a, b = values(40, 50), values(50, 30, seed=1)
+    right, wrong = (a @ b).astype(dtype), (a[:, :-2] @ b[:-2]).astype(dtype)
+    assert one(diagnose(wrong, right, CLOSE), "low-rank").numbers["rank"] == 2
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (16, 16), (40, 30)])
+def test_a_few_large_errors_are_no_missing_terms(shape: tuple[int, int]) -> None:
+    """Of sizes from one to millions, the largest ones have singular values of their own."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        sizes = np.exp(6.0 * rng.standard_normal(shape))
+        expected = (sizes * np.sign(rng.standard_normal(shape))).astype(np.float32)
+        actual = (expected * (1.0 + 0.3 * rng.standard_normal(shape))).astype(np.float32)
+        assert "low-rank" not in kinds(diagnose(actual, expected, CLOSE)), seed
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nan_and_inf_where_finite_values_belong(bad: float) -> None:
     expected = values(30, 60)

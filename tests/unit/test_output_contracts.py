@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from gpuemu_flow.numerics.contract_views import (
     mask_of,
     relabelled,
 )
+from gpuemu_flow.types import DTYPES
 
 OP = """[[ops]]
 name = "f"
@@ -158,10 +160,26 @@ def test_an_unknown_key_is_an_error(workspace: ConfigWorkspace) -> None:
         (["float8_e5m2", "float8_e4m3fn"], "float32"),
         (["int8", "uint8"], "int16"),
         (["bool", "int32"], "int32"),
+        (["uint16", "int8"], "int32"),
+        (["int64", "uint64"], "float64"),
+        (["int64", "uint64", "float32"], "float32"),
     ],
 )
 def test_dtypes_are_promoted(names: list[str], expected: str) -> None:
     assert promoted(names) == expected
+
+
+def test_dtypes_are_promoted_as_pytorch_does() -> None:
+    torch = pytest.importorskip("torch")
+    compared = 0
+    for pair in itertools.product([name for name in DTYPES if hasattr(torch, name)], repeat=2):
+        try:
+            found = torch.promote_types(*(getattr(torch, name) for name in pair))
+        except RuntimeError:  # float8, and uint16 to uint64 with other integers
+            continue
+        assert f"torch.{promoted(pair)}" == str(found), pair
+        compared += 1
+    assert compared > 100
 
 
 def test_indices_are_judged_by_what_they_name() -> None:

@@ -228,7 +228,6 @@ class Module:
     version: tuple[int, int]
     target: str = ""
     target_options: tuple[str, ...] = ()
-    address_size: int = 64
     functions: list[Function] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ _TOP_LEVEL = re.compile(
     r"""\s*(?:
     \.version\s+(?P<major>\d{1,4})\.(?P<minor>\d{1,4})(?![\w.])
   | \.target\s+(?P<target>\w+)(?P<options>(?:\s*,\s*\w+)*)
-  | \.address_size\s+(?P<address_size>\d{1,4})
+  | \.address_size\s+\d{1,4}
   | \.file\s+(?P<file_index>\d{1,9})\s+"(?P<file>[^"\n]*)"(?:\s*,\s*\d+\s*,\s*\d+)?
   | (?P<skipped>\.(?:file|loc)\b[^\n;]*;?|@@DWARF[^\n]*|;)
   | (?P<section>\.section\b[^{;"]*\{)
@@ -149,8 +149,6 @@ class _Reader:
             module.target = match.group("target")
             options = match.group("options").split(",")
             module.target_options = tuple(o.strip() for o in options if o.strip())
-        elif match.group("address_size") is not None:
-            module.address_size = int(match.group("address_size"))
         elif match.group("file_index") is not None:
             module.files[int(match.group("file_index"))] = decode_path(match.group("file"))
         elif match.group("section") is not None:
