@@ -128,6 +128,10 @@ class RuleReader:
 
     def fitting(self, kind: str) -> None:
         """Report keys that the kind does not use, and missing keys that it needs."""
+        if self.table.get("dtype") == "bool" and self.table.get("range", [0, 1]) != [0, 1]:
+            text = f"{self.name!r} is of bool, whose values no range limits"
+            hint = "drop it, or declare an input of integers"
+            self.complain("range", "schema-rule-key", text, hint)
         if "generate" in self.table:
             for key in ("range", *RULE_KEYS):
                 if key in self.table and key not in ("generate", "optional"):

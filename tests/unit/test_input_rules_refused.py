@@ -21,6 +21,12 @@ L8 = {"dims": ["L"], "dtype": "int8"}
         ({"x": {**X, "kind": "mask", "to": "N"}}, (), ("inputs", "x", "to"), "schema-rule-key"),
         ({"x": {**X, "to": "N"}}, (), ("inputs", "x", "to"), "schema-rule-key"),
         ({"x": {**X, "share": 0.5}}, (), ("inputs", "x", "share"), "schema-rule-key"),
+        (
+            {"x": {**X, "dtype": "bool", "range": [0, 0]}},
+            (),
+            ("inputs", "x", "range"),
+            "schema-rule-key",
+        ),
         ({"x": {**X, "values": []}}, (), ("inputs", "x", "values"), "schema-values"),
         ({"x": {**X, "values": [1], "share": 2}}, (), ("inputs", "x", "share"), "schema-values"),
         ({"x": {**X, "range": [0, "V-1"]}}, (), ("inputs", "x", "range"), "schema-unknown-dim"),
