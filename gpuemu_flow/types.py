@@ -383,6 +383,8 @@ class CheckResult:
     @property
     def all_notes(self) -> tuple[str, ...]:
         """Return the notes, followed by the programs' own output, as JSON has them."""
+        if not (self.printed or self.stdout or self.stderr):
+            return self.notes
         written = (("printf", self.printed), ("stdout", self.stdout), ("stderr", self.stderr))
         return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
 
