@@ -58,8 +58,8 @@ MOST_DESCRIPTORS = 65_536
 SWITCH_SECONDS = 0.001  # switch interval of the GIL: pings must not wait long for busy threads
 GARBAGE_THRESHOLD = 50_000
 """Allocations between two garbage collections. Collections stop all threads and find little,
-since hardly any objects form cycles. A request of 2,000 cases makes some 25,000 objects that live
-until it is answered, so that a lower number would have most requests visit them all."""
+since hardly any objects form cycles. The daemon holds up to 20,000 objects of a request of 2,000
+cases at once, which a lower number would have each of these requests visit."""
 _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"}
 
 
