@@ -383,6 +383,8 @@ class CheckResult:
     @property
     def all_notes(self) -> tuple[str, ...]:
         """Return the notes, followed by the programs' own output, as JSON has them."""
+        if not (self.printed or self.stdout or self.stderr):
+            return self.notes
         written = (("printf", self.printed), ("stdout", self.stdout), ("stderr", self.stderr))
         return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
 
@@ -405,22 +407,22 @@ class CheckResult:
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
         """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
-        stats = {
-            name: number_from_json(v) if type(v) is str else v for name, v in data["stats"].items()
-        }
+        stats = data["stats"]
+        if str in map(type, stats.values()):
+            stats = {name: number_from_json(value) for name, value in stats.items()}
         if stats.get("worst_index") is not None:
-            stats["worst_index"] = tuple(stats["worst_index"])
-        stderr, stdout, printed = (str(data.get(n, "")) for n in ("stderr", "stdout", "printed"))
+            stats = {**stats, "worst_index": tuple(stats["worst_index"])}
+        stderr, stdout, printed = [str(data.get(n, "")) for n in ("stderr", "stdout", "printed")]
         # The last notes are these; see `all_notes`.
         written = bool(stderr) + bool(stdout) + bool(printed)
         own = data["notes"][: len(data["notes"]) - written]
         return cls(
             Verdict(data["verdict"]),
-            tuple(failure_from_json(f) for f in data["failures"]),
+            tuple(map(failure_from_json, data["failures"])),
             ErrorStats(**stats),
             tuple(own),
             tuple(data.get("empty", ())),
-            tuple(weak_from_json(output) for output in data.get("weak", ())),
+            tuple(map(weak_from_json, data.get("weak", ()))),
             stderr,
             printed,
             blank=bool(data.get("blank", False)),

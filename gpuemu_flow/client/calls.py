@@ -220,13 +220,13 @@ def raised(
 
 def nbytes(value: Any) -> int:
     """Return the total size in bytes of the tensors in a request."""
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
     if isinstance(value, (str, int)):
         return 0
-    if isinstance(value, Mapping):
-        return sum(nbytes(item) for item in value.values())
-    if isinstance(value, list):
-        return sum(nbytes(item) for item in value)
-    return int(value.nbytes) if isinstance(value, np.ndarray) else 0
+    if isinstance(value, (dict, Mapping)):  # a dict is found out much faster
+        return sum(map(nbytes, value.values()))
+    return sum(map(nbytes, value)) if isinstance(value, list) else 0
 
 
 def get_result(seed: int) -> Call[ValidationResult]:

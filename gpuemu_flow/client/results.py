@@ -41,7 +41,9 @@ class Record(Mapping[str, Any]):
     def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
         """Rebuild from a reply; keys that it does not know are left out."""
         unknown = data.keys() - cls._names()
-        return cls(**{name: value for name, value in data.items() if name not in unknown})
+        if unknown:
+            data = {name: value for name, value in data.items() if name not in unknown}
+        return cls(**data)
 
 
 @dataclass(frozen=True, eq=False)

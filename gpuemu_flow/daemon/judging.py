@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.daemon.submissions import Submission
+from gpuemu_flow.fuzz.wire_ops import WireSubject
 from gpuemu_flow.judging.judge_given import GivenCase
 from gpuemu_flow.judging.verdicts import with_violations
 from gpuemu_flow.numerics.weakness import note_of_zeros
@@ -22,8 +23,6 @@ from gpuemu_flow.types import BAD, CheckResult, FailureKind, Json, Shape
 
 AT_ONCE, BYTES_AT_ONCE = 128, 8 << 20
 """Largest number of cases, and of bytes of their tensors, in one message to a worker."""
-
-_AS_TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 Numbered = tuple[int, Submission]
 
@@ -64,7 +63,7 @@ def _judged_of_subject(
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
     """Judge the submissions of the first one's subject; append the rest to `others`."""
     subject = first[1].subject
-    sent: list[list[Numbered]] = []
+    sent: deque[list[Numbered]] = deque()
 
     def of_subject() -> Iterator[Numbered]:
         yield first
@@ -83,8 +82,8 @@ def _judged_of_subject(
     with service.references.checkout(subject, job) as session:
         begin = time.perf_counter()
         alone = isinstance(job, Job) or len(job) == 1
-        for number, found in enumerate(session.judge_groups(groups(), alone=alone)):
-            some = sent[number]
+        for found in session.judge_groups(groups(), alone=alone):
+            some = sent.popleft()
             now = time.perf_counter()
             service.pace.note(first[1].common.name, (now - begin) / len(some))
             for (place, one), result in zip(some, found, strict=True):
@@ -128,7 +127,8 @@ class JudgedReplies:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._begin = time.perf_counter()
-        self._judged: list[tuple[int, Submission, CheckResult, NewResult]] = []
+        self._judged: list[tuple[int, WireSubject, NewResult]] = []
+        self._bad: list[tuple[Submission, CheckResult, NewResult]] = []
 
     def put(self, number: int, one: Submission, found: CheckResult) -> None:
         """Add a submission's verdict, and make its reply.
@@ -162,13 +162,15 @@ class JudgedReplies:
             files=one.common.files,
             client_text=one.common.client_text,
         )
-        if result.verdict not in BAD:
-            _encode(new)
-        self._judged.append((number, one, result, new))
+        if result.verdict in BAD:
+            self._bad.append((one, result, new))
+        else:
+            new.encode()  # now, while the worker judges later cases
+        self._judged.append((number, one.subject, new))
 
     def numbers(self) -> list[int]:
         """List the numbers of the submissions that were added."""
-        return [number for number, _, _, _ in self._judged]
+        return [number for number, _, _ in self._judged]
 
     def store(self) -> dict[int, str]:
         """Store all results in one transaction, and return JSON replies by submission number.
@@ -179,19 +181,18 @@ class JudgedReplies:
             The results cannot be stored. None of them is.
         """
         judged_by: dict[int, str] = {}
-        for _, one, result, new in self._judged:
-            subject = one.subject
+        for _, subject, new in self._judged:
             if id(subject) not in judged_by:
                 judged_by[id(subject)] = subject.judged_by
             new.judged_by = judged_by[id(subject)]
-            if result.verdict in BAD:
-                failure_id = self._record(one, result)
-                new.result = {**new.result, "failure_id": failure_id}
-                new.judged = replace(new.judged, failure_id=failure_id)
-                _encode(new)
-        self._service.results.add_many([new for _, _, _, new in self._judged])
+        for one, result, new in self._bad:
+            failure_id = self._record(one, result)
+            new.result = {**new.result, "failure_id": failure_id}
+            new.judged = replace(new.judged, failure_id=failure_id)
+            new.encode()
+        self._service.results.add_many([new for _, _, new in self._judged])
         self._service.prune_results()
-        return {number: new.text for number, _, _, new in self._judged}
+        return {number: new.text for number, _, new in self._judged}
 
     def _record(self, one: Submission, result: CheckResult) -> str:
         return record_failure(
@@ -203,12 +204,6 @@ class JudgedReplies:
             output_shapes=_shapes(one),
             fuzz_config=None if one.issued is None else one.issued.fuzz_config,
         )
-
-
-def _encode(new: NewResult) -> None:
-    """Encode a reply and its record now, so that encoding overlaps with judging later cases."""
-    new.text = _AS_TEXT(new.result)
-    new.encoded()
 
 
 def _shapes(one: Submission) -> dict[str, Shape]:

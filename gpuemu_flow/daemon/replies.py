@@ -155,8 +155,9 @@ def finite(value: float) -> float:
 
 
 def _finite(name: str, value: float, nonfinite: dict[str, str]) -> float:
-    if not math.isfinite(value):
-        nonfinite[name] = str(value)
+    if math.isfinite(value):
+        return float(value)
+    nonfinite[name] = str(value)
     return finite(value)
 
 

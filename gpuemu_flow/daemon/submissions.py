@@ -125,6 +125,25 @@ class Submission:
 
 
 @dataclass
+class _Form:
+    """The dtype, and what follows from it, of cases whose inputs have equal shapes and dtypes.
+
+    Attributes
+    ----------
+    dtype : str
+        Dtype of the cases.
+    specs : tuple of InputSpec
+    subjects : dict of tuple to WireSubject
+        Subjects of such cases by `CommonFields.asked`. Cases with the same subject object are
+        judged together, and its files are checked for changes only once.
+    """
+
+    dtype: str
+    specs: tuple[InputSpec, ...]
+    subjects: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
+
+
+@dataclass
 class Reader:
     """Reads submissions for one op that arrived before this reader was made.
 
@@ -137,8 +156,7 @@ class Reader:
 
     service: Service
     handed_out: Collection[int] = ()
-    _subjects: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
-    _specs: dict[tuple[object, ...], tuple[InputSpec, ...]] = field(default_factory=dict)
+    _forms: dict[tuple[object, ...], _Form] = field(default_factory=dict)
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
         """Read a submission whose inputs the client made."""
@@ -175,56 +193,68 @@ class Reader:
     ) -> Submission:
         """Read one case, and find its subject."""
         op = common.op
-        inputs = _ordered(inputs, op.input_names)
-        demand_names(op, inputs)
-        dtype = _leading_dtype(inputs.values())
-        if issued is None and inputs:
-            demand_fit(op, inputs, dtype)
+        if tuple(inputs) != op.input_names:
+            inputs = _ordered(inputs, op.input_names)
+        form = self._form(op, inputs, is_issued=issued is not None)
         raised = _raised(fields)
         outputs = _outputs(fields) if raised is None else {}
-        if issued is not None and issued.case.dtype == "bfloat16" and dtype != "bfloat16":
+        if issued is not None and issued.case.dtype == "bfloat16" and form.dtype != "bfloat16":
             # bfloat16 cases are sent as float32, which the published client converts to float16.
-            dtype = "bfloat16"
             inputs, outputs = _narrowed(inputs), _narrowed(outputs)
+            form = self._form(op, inputs, is_issued=True, dtype="bfloat16")
         elif not inputs:
             dtype = _leading_dtype(outputs.values())
-        specs = self._specs_of(inputs, dtype)
-        case = _case(issued, specs, dtype, seed)
-        subject = self._subject(common, case, dtype, inputs)
+            form = self._form(op, inputs, is_issued=issued is not None, dtype=dtype)
+        case = _case(issued, form.specs, form.dtype, seed)
+        subject = form.subjects.get(common.asked)
+        if subject is None:
+            subject = form.subjects[common.asked] = _subject(common, case, form.dtype, inputs)
         outputs = {key or subject.output_name: array for key, array in outputs.items()}
         given = GivenCase(case, inputs, outputs)
-        violations = _violations(fields.counts("modified", inputs), op, inputs)
-        return Submission(common, given, subject, dtype, raised, issued, source, violations)
+        modified = fields.counts("modified", inputs)
+        violations = _violations(modified, op, inputs) if modified else ()
+        return Submission(common, given, subject, form.dtype, raised, issued, source, violations)
 
-    def _specs_of(self, inputs: Arrays, dtype: str) -> tuple[InputSpec, ...]:
-        """Return the specs of a case's inputs; cases with equal specs get the same object."""
-        form = tuple((name, array.shape, dtype_name(array.dtype)) for name, array in inputs.items())
-        specs = self._specs.get((dtype, form))
-        if specs is None:
-            specs = self._specs[dtype, form] = tuple(
-                InputSpec(name, shape, own or dtype, position=position)
-                for position, (name, shape, own) in enumerate(form)
-            )
-        return specs
+    def _form(self, op: OpConfig, inputs: Arrays, *, is_issued: bool, dtype: str = "") -> _Form:
+        """Return the form of a case's inputs, the same object for equal forms.
 
-    def _subject(
-        self, common: CommonFields, case: Case, dtype: str, inputs: Iterable[str]
-    ) -> WireSubject:
-        """Return the subject of a case, the same object for similar cases.
+        Inputs of a new form are checked.
 
-        Its files are then checked for changes only once.
+        Parameters
+        ----------
+        is_issued : bool
+            True if the case was handed out. Otherwise, the inputs must fit the op's declaration.
+        dtype : str
+            Dtype of the case; empty to find it from the inputs.
+
+        Raises
+        ------
+        UsageError
         """
-        own = tuple(inputs)
-        names = own if set(own) != set(common.op.input_names) else ()
-        specs = tuple((spec.name, spec.shape, spec.dtype) for spec in case.inputs)
-        key = (common.asked, dtype, names, specs)
-        subject = self._subjects.get(key)
-        if subject is None:
-            query = Query(
-                common.name, dtype, common.kwargs, common.tolerance, names, common.precision
-            )
-            subject = self._subjects[key] = common.configured.subjects.make(query, case)
-        return subject
+        arrays = tuple([(name, array.shape, array.dtype) for name, array in inputs.items()])
+        key = is_issued, dtype, arrays
+        form = self._forms.get(key)
+        if form is None:
+            demand_names(op, inputs)
+            dtype = dtype or _leading_dtype(inputs.values())
+            if inputs and not is_issued:
+                demand_fit(op, inputs, dtype)
+            form = self._forms[key] = _Form(dtype, _specs(inputs, dtype))
+        return form
+
+
+def _specs(inputs: Arrays, dtype: str) -> tuple[InputSpec, ...]:
+    return tuple(
+        InputSpec(name, array.shape, dtype_name(array.dtype) or dtype, position=position)
+        for position, (name, array) in enumerate(inputs.items())
+    )
+
+
+def _subject(common: CommonFields, case: Case, dtype: str, inputs: Iterable[str]) -> WireSubject:
+    own = tuple(inputs)
+    names = own if set(own) != set(common.op.input_names) else ()
+    query = Query(common.name, dtype, common.kwargs, common.tolerance, names, common.precision)
+    return common.configured.subjects.make(query, case)
 
 
 def seeds_of(submitted: Iterable[Fields]) -> set[int]:

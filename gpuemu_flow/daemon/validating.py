@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -45,22 +46,23 @@ def submit_outputs(service: Service, fields: Fields, job: Job) -> Encoded:
     replies = JudgedReplies(service)
     name = fields.name("op_name")
     common = CommonFields.of(service, fields, name, service.op(name))
-    cases = list(fields.objects("cases", MAX_CASES))
+    cases = fields.take_objects("cases", MAX_CASES)
+    count = len(cases)
     reader = Reader(service, service.issued.handed_out(name, seeds_of(cases)))
     _judge_all(service, replies, _read_all(reader, common, cases, job), job)
     texts = replies.store()
-    joined = ",".join(texts[number] for number in range(len(cases)))
+    joined = ",".join(texts[number] for number in range(count))
     return Encoded(f'{{"type":"Results","results":[{joined}]}}')
 
 
 def _read_all(
-    reader: Reader, common: CommonFields, cases: Sequence[Fields], job: Job
+    reader: Reader, common: CommonFields, cases: deque[Fields], job: Job
 ) -> Iterator[Submission]:
-    """Yield the cases of a request."""
-    for number, case in enumerate(cases):
+    """Yield the cases of a request; take each one out of `cases`."""
+    for number in range(len(cases)):
         job.check()
         try:
-            yield reader.submitted(common, case, job)
+            yield reader.submitted(common, cases.popleft(), job)
         except RequestError as error:
             raise RequestError(error.code, f"cases[{number}]: {error}") from None
         except UsageError as error:

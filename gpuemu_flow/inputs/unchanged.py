@@ -73,10 +73,12 @@ class Unchanged:
             Paths of which only the kind and the permissions count.
         variables : mapping of str to str
         """
+        own = tuple((path, _link_status(path)) for path in dict.fromkeys(links))
+        absent = {path for path, seen in own if seen is None}  # their modes cannot differ
         return cls(
             tuple((path, _status(path)) for path in dict.fromkeys(followed)),
-            tuple((path, _link_status(path)) for path in dict.fromkeys(links)),
-            tuple((path, _mode(path)) for path in dict.fromkeys(modes)),
+            own,
+            tuple((path, _mode(path)) for path in dict.fromkeys(modes) if path not in absent),
             raw(variables),
         )
 

@@ -39,9 +39,11 @@ class GivenCase:
     def form(self) -> tuple[object, ...]:
         """Return a key that is equal for cases whose tensors can be stacked."""
         return tuple(
-            (kind, name, array.shape, array.dtype)
-            for kind, arrays in (("inputs", self.inputs), ("outputs", self.outputs))
-            for name, array in arrays.items()
+            [
+                (kind, name, array.shape, array.dtype)
+                for kind, arrays in (("inputs", self.inputs), ("outputs", self.outputs))
+                for name, array in arrays.items()
+            ]
         )
 
     @property

@@ -82,6 +82,24 @@ def as_plain_array(value: Any, name: str) -> np.ndarray:
     OpError
         ``op-output-missing`` (no array at all), ``op-output-dtype``, ``op-output-shape``.
     """
+    # A view, since the program could still change the shape of the array that it returned.
+    given = value if type(value) is np.ndarray else _as_array(value, name)
+    array = np.ndarray.view(given, np.ndarray)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if element_name(array.dtype) is None:
+        raise _fail("op-output-dtype", f"output {name!r} has the dtype {array.dtype.name!r:.60}")
+    if array.ndim > MAX_DIMS or array.nbytes > MAX_OUTPUT_BYTES:
+        raise _fail(
+            "op-output-shape",
+            f"output {name!r} of shape {array.shape} is over the limit of "
+            f"{MAX_DIMS} dims and {MAX_OUTPUT_BYTES} bytes",
+        )
+    return array
+
+
+def _as_array(value: Any, name: str) -> np.ndarray:
+    """Convert a returned value to an ndarray, with the errors of `as_plain_array`."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
         value = _from_torch(value)
@@ -96,21 +114,9 @@ def as_plain_array(value: Any, name: str) -> np.ndarray:
             "return the array" if value is None else "",
         )
     try:
-        array = np.asarray(value)
+        return np.asarray(value)
     except OverflowError:
         raise _fail("op-output-dtype", f"output {name!r} fits no integer type") from None
-    array = np.ndarray.view(array, np.ndarray)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if element_name(array.dtype) is None:
-        raise _fail("op-output-dtype", f"output {name!r} has the dtype {array.dtype.name!r:.60}")
-    if array.ndim > MAX_DIMS or array.nbytes > MAX_OUTPUT_BYTES:
-        raise _fail(
-            "op-output-shape",
-            f"output {name!r} of shape {array.shape} is over the limit of "
-            f"{MAX_DIMS} dims and {MAX_OUTPUT_BYTES} bytes",
-        )
-    return array
 
 
 def _is_array_like(value: Any) -> bool:

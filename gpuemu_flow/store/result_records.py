@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import field
+from operator import attrgetter
 
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import to_text
@@ -12,6 +14,7 @@ from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json, numb
 from gpuemu_flow.verdicts import Elements
 
 TIME_DIGITS = 20  # keys sort as the times do
+_AS_TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,13 @@ class CountedResult:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
+        figures = _read_figures(self)
+        if not math.isfinite(sum(figures)):
+            figures = tuple(map(number_to_json, figures))
         return {
             "verdict": self.verdict.value,
             "elements": self.elements.to_json(),
-            **{name: number_to_json(getattr(self, name)) for name in _FIGURES},
+            **dict(zip(_FIGURES, figures, strict=True)),
             "failure_id": self.failure_id,
         }
 
@@ -71,6 +77,7 @@ class CountedResult:
 
 
 _FIGURES = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
+_read_figures = attrgetter(*_FIGURES)
 
 
 @dataclass(frozen=True)
@@ -135,13 +142,16 @@ class NewResult:
     Attributes
     ----------
     judged_by : str
-        As in `StoredResult`. May be set after `encoded` was called, which needs all other
+        As in `StoredResult`. May be set after `encode` was called, which needs all other
         attributes.
     files : mapping of str to str
         The sha256 of each file of the code that computed the output. Equal sets of files are stored
         only once.
+    result : mapping
+        The daemon's reply. `encode` leaves only its text, since garbage collections visit the
+        objects of a mapping.
     text, client_text : str
-        `result` and `client` as JSON text; if empty, `encoded` makes it.
+        `result` and `client` as JSON text; if empty, `encode` makes it.
     """
 
     op: str
@@ -157,14 +167,21 @@ class NewResult:
     client_text: str = ""
     _encoded: str = field(default="", init=False)
 
-    def encoded(self) -> str:
-        """Return the record as JSON text, without the last keys `judged_by` and `files`."""
+    def encode(self) -> str:
+        """Return the record as JSON text, without the last keys `judged_by` and `files`.
+
+        Raises
+        ------
+        ValueError
+            A number of `result` is NaN or infinite.
+        """
         if not self._encoded:
             fields = {
                 "op": self.op, "seed": self.seed, "dtype": self.dtype, "source": self.source,
                 "judged": self.judged.to_json(),
             }  # fmt: skip
-            self.text = text = self.text or to_text(dict(self.result))
+            self.text = text = self.text or _AS_TEXT(self.result)
+            self.result = {}
             client = self.client_text or to_text(dict(self.client))
             self._encoded = f'{to_text(fields)[:-1]},"client":{client},"result":{text}'
         return self._encoded

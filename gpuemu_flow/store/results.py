@@ -50,6 +50,24 @@ def _digest_of_files(files: tuple[tuple[str, str], ...]) -> str:
     return digest_json(dict(files))
 
 
+def _take(
+    new: NewResult, time_ns: int, code: str, end: str, records: list[tuple[str, bytes]]
+) -> StoredResult:
+    """Convert a result to a StoredResult with a key, and append its record to `records`.
+
+    Parameters
+    ----------
+    end : str
+        The end of the record's JSON text, which `NewResult.encode` leaves out.
+    """
+    key = f"{time_ns:0{TIME_DIGITS}d}"
+    records.append((key, seal_text(f"{new.encode()},{end}", key)))
+    return StoredResult(
+        key, new.op, new.seed, new.dtype, new.source, new.judged_by, new.judged, new.text,
+        new.client, code,
+    )  # fmt: skip
+
+
 class ResultStore:
     """The results of one workspace, also held in memory. Thread-safe; only one process may write.
 
@@ -165,12 +183,17 @@ class ResultStore:
             return []
         write = _Write()
         codes = {id(one.files): _code_of(one.files) for one in new}
-        added = [
-            self._take(one, time_ns, codes[id(one.files)], write.records)
-            for one, time_ns in zip(new, self._times(len(new)), strict=True)
-        ]
-        about = {_CODE + stored.files: one.files for stored, one in zip(added, new, strict=True)}
-        write.codes = {key: seal(dict(files), key) for key, files in about.items() if files}
+        ends: dict[tuple[str, str], str] = {}
+        added = []
+        for one, time_ns in zip(new, self._times(len(new)), strict=True):
+            about = one.judged_by, codes[id(one.files)]
+            end = ends.get(about)
+            if end is None:
+                judged_by, code = map(to_text, about)
+                end = ends[about] = f'"judged_by":{judged_by},"files":{code}}}'
+            added.append(_take(one, time_ns, about[1], end, write.records))
+        sets = {_CODE + stored.files: one.files for stored, one in zip(added, new, strict=True)}
+        write.codes = {key: seal(dict(files), key) for key, files in sets.items() if files}
         with self._lock:
             self._codes.update(codes.values())
             self._unwritten.append(write)
@@ -183,18 +206,6 @@ class ResultStore:
             for stored in added:
                 self._index(stored)
         return added
-
-    def _take(
-        self, new: NewResult, time_ns: int, code: str, records: list[tuple[str, bytes]]
-    ) -> StoredResult:
-        """Convert a result to a StoredResult with a key, and append its record to `records`."""
-        key = f"{time_ns:0{TIME_DIGITS}d}"
-        end = f'"judged_by":{to_text(new.judged_by)},"files":{to_text(code)}}}'
-        records.append((key, seal_text(f"{new.encoded()},{end}", key)))
-        return StoredResult(
-            key, new.op, new.seed, new.dtype, new.source, new.judged_by, new.judged, new.text,
-            new.client, code,
-        )  # fmt: skip
 
     def _write_all(self) -> None:
         """Store all waiting records, also those of other threads, and set each one's outcome."""

@@ -6,6 +6,7 @@ import binascii
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.tensor_bytes import (
     TensorBytesError,
     bytes_of,
-    is_size,
     tensor_of,
 )
 from gpuemu_flow.types import DTYPES, MAX_DIMS, Json, canonical_dtype
@@ -27,6 +27,8 @@ from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 Array = NDArray[Any]
 
 MAX_TENSORS = 256
+MAX_SIZE = 1 << 48
+"""Sizes of dims are below this."""
 MAX_SHOWN = 60
 
 
@@ -68,7 +70,8 @@ def encode_tensor(
     return {**head, "data": Base64(bytes_of(array))}
 
 
-def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(maxsize=256)
+def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides, in elements, of the C order."""
     strides: list[int] = []
     step = 1
@@ -151,7 +154,7 @@ def _shape(value: Json, where: str) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise WireError(f"{where}.shape must be an array of sizes")
     for dim in value:
-        if not is_size(dim) or dim >= 1 << 48:
+        if type(dim) is not int or not 0 <= dim < MAX_SIZE:
             raise WireError(f"{where}.shape must be an array of sizes")
     if len(value) > MAX_DIMS:
         raise WireError(f"{where} has {len(value)} dims, more than {MAX_DIMS}")

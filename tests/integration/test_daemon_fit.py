@@ -16,6 +16,7 @@ from daemon_workspace import Served, served
 from test_published_client import interpreter  # noqa: F401 - a fixture
 
 from gpuemu_flow.client import AsyncClient, ClientError
+from gpuemu_flow.client import TestCase as Case
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.types import Verdict
@@ -208,6 +209,15 @@ def test_cases_that_were_handed_out_are_never_refused(fitting: Served) -> None:
         for case in client.get_test_batch("tiled", 6, seed=5, dtypes=["float64", "float32"]):
             output = case.inputs["x"] * 2
             assert client.submit_output("tiled", case.inputs, output, case.seed).passed
+
+
+def test_own_inputs_are_checked_after_equal_ones_that_were_handed_out(fitting: Served) -> None:
+    with fitting.client() as client:
+        (case,) = client.get_test_batch("tiled", 1, seed=5, dtypes=["float64"])
+        own = Case(seed=case.seed ^ 1, inputs=case.inputs)
+        outputs = [case.inputs["x"] * 2] * 2
+        with pytest.raises(ClientError, match=r"cases\[1\]: tiled declares the dtypes"):
+            client.submit_outputs("tiled", [case, own], outputs)
 
 
 @pytest.fixture

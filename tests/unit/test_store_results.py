@@ -225,7 +225,8 @@ def test_what_is_encoded_already_is_stored_as_the_rest(cache: WorkspaceCache) ->
     plain = NewResult("op", 1, "float32", judged, result, "submit", "k", client, files)
     ready = NewResult("op", 1, "float32", judged, result, "submit", client=client, files=files)
     ready.text, ready.client_text = to_text(result), to_text(client)
-    ready.encoded()
+    ready.encode()
+    assert ready.result == {}  # collections of garbage would visit it
     ready.judged_by = "k"  # is known last
     added = store.add_many([plain, ready])
     store.close()
@@ -234,6 +235,13 @@ def test_what_is_encoded_already_is_stored_as_the_rest(cache: WorkspaceCache) ->
     assert replace(read[0], key="") == replace(read[1], key="")
     assert read[0].judged_by == "k"
     assert read[0].client == client
+
+
+def test_a_reply_with_a_number_that_json_lacks_is_refused() -> None:
+    judged = CountedResult(Verdict.PASSED, max_abs=float("nan"))  # the record writes it as text
+    NewResult("op", 1, "float32", judged, {"a": 1.5}, "submit").encode()
+    with pytest.raises(ValueError, match="JSON compliant"):
+        NewResult("op", 1, "float32", judged, {"a": float("nan")}, "submit").encode()
 
 
 def test_files_of_code_that_were_lost_come_back_with_its_next_result(
