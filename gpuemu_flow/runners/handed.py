@@ -77,11 +77,14 @@ class Handed:
         told = {}
         for name, tensor, before in self._forms:
             now = _form(tensor)
+            if now == before:
+                continue
             changed = [part for part, value in before.items() if now.get(part) != value]
             if changed:
                 part = changed[0]
-                values = "" if part == "memory" else f" from {before[part]} to {now.get(part)}"
-                told[name] = f"changed the {part} of input {name!r}{values}"
+                told[name] = f"changed the {part} of input {name!r}"
+                if part != "memory":
+                    told[name] += f" from {_shown(before[part])} to {_shown(now.get(part))}"
         return told
 
 
@@ -90,24 +93,25 @@ def _form(tensor: Any) -> Form:
 
     The result is empty for any other object, and holds only the shape of a torch tensor without
     strides or memory.
+
+    The values are as the tensor gives them, since the text of a dtype is slow to make.
     """
     if isinstance(tensor, np.ndarray):
         address = tensor.__array_interface__["data"][0]
-        return _named(tensor.shape, tensor.strides, tensor.dtype, address)
+        return _parts(tensor.shape, tensor.strides, tensor.dtype, address)
     if not hasattr(tensor, "data_ptr"):
         return {}
     # A mode that watches the program would take these calls for the program's.
     with sys.modules["torch"]._C.DisableTorchFunction():
         try:
-            return _named(tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr())
+            return _parts(tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr())
         except RuntimeError:  # it has no strides, or no memory, any more
-            return {"shape": list(tensor.shape)}
+            return {"shape": tensor.shape}
 
 
-def _named(shape: Sequence[int], strides: Sequence[int], dtype: Any, address: int) -> Form:
-    return {
-        "shape": list(shape),
-        "dtype": str(dtype),
-        "strides": list(strides),
-        "memory": address,
-    }
+def _parts(shape: Sequence[int], strides: Sequence[int], dtype: Any, address: int) -> Form:
+    return {"shape": shape, "dtype": dtype, "strides": strides, "memory": address}
+
+
+def _shown(part: Any) -> str:
+    return str(list(part)) if isinstance(part, Sequence) else str(part)
