@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.inputs.answers import Answer
     from gpuemu_flow.inputs.plan import Seen
 
-_GARBAGE_THRESHOLD = 50_000  # what is imported stays: looking for garbage among it is waste
+_GARBAGE_THRESHOLD = 100_000  # what is imported stays: looking for garbage among it is waste
 
 
 def _fill_standard_streams() -> None:

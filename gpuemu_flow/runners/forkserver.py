@@ -337,9 +337,8 @@ def record_imports() -> None:
     jobs.prepare()
     observe.base_records(anew=True)  # last, so that it covers all modules loaded here
     imports.forget_folders()
-    gc.collect()
     gc.disable()
-    gc.freeze()
+    gc.freeze()  # garbage of the imports, too: to look for it costs more than it takes up
 
 
 def main() -> NoReturn:
