@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+
+_NEVER_CALLED = {"multiprocessing": ("Process", "Queue"), "pdb": ()}
+"""Modules, with the names imported from them, that doit needs only to debug tasks and to run them
+in processes. To import them takes as long as to import our parts of doit."""
 
 
 @contextmanager
@@ -29,7 +35,26 @@ def _as_a_mere_folder(package: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-with _as_a_mere_folder("doit"):
+class _NeverCalled:
+    """Stands for a class that is imported and never used."""
+
+
+@contextmanager
+def _without_unused_modules() -> Iterator[None]:
+    """Replace `_NEVER_CALLED` by empty modules, which only what is imported inside will have."""
+    # Another thread could import one of them meanwhile, to use it.
+    missing = set(_NEVER_CALLED) - set(sys.modules) if threading.active_count() == 1 else ()
+    for module in missing:
+        sys.modules[module] = empty = ModuleType(module)
+        vars(empty).update(dict.fromkeys(_NEVER_CALLED[module], _NeverCalled))
+    try:
+        yield
+    finally:
+        for module in missing:
+            del sys.modules[module]
+
+
+with _as_a_mere_folder("doit"), _without_unused_modules():
     from doit.action import BaseAction
     from doit.control import TaskControl
     from doit.dependency import Dependency, DependencyStatus

@@ -75,8 +75,9 @@ def require_trust(
         return
     root = workspace.root
     sources = {path for outline in workspace.graph.outlines.values() for path in outline.sources}
-    own, join = own_users(environ), os.path.join
-    others = {join(root, path) for path in sources} - workspace.sights.owned_by(own)
+    own, inside = own_users(environ), f"{root}/".replace("//", "/")
+    paths = {path if path.startswith("/") else inside + path for path in sources}
+    others = paths - workspace.sights.owned_by(own)
     foreign = foreign_owners(str(root), [str(workspace.config_path), *sorted(others)], own)
     if not foreign:
         workspace.trusted = True

@@ -20,6 +20,7 @@ from gpuemu_flow.store.atomic import disk_errors, io_problem
 from gpuemu_flow.store.disk import (
     BytesDisk,
     ForeignRecordError,
+    SettledCache,
     delete_all,
     evict_for,
     insert_new,
@@ -152,7 +153,7 @@ class JsonStore:
     def _open(self) -> Cache:
         with disk_errors(self._folder):
             self._make_private()
-            return Cache(
+            return SettledCache(
                 str(self._folder),
                 disk=BytesDisk,
                 timeout=_LOCK_SECONDS,

@@ -1,4 +1,4 @@
-"""A diskcache Disk that never unpickles data and never leaves its folder."""
+"""A diskcache Disk that never unpickles data and never leaves its folder; a Cache for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,31 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
                 path = self._files.root / str(file_path)
                 self._files.check(path.parent)
                 path.unlink()
+
+
+_IF_OTHER = {
+    "INSERT OR REPLACE INTO Settings VALUES (?, ?)": (
+        "INSERT OR REPLACE INTO Settings SELECT ?1, ?2"
+        " WHERE NOT EXISTS (SELECT 1 FROM Settings WHERE key = ?1 AND value IS ?2)"
+    ),
+    "UPDATE Settings SET value = ? WHERE key = ?": (
+        "UPDATE Settings SET value = ?1 WHERE key = ?2 AND value IS NOT ?1"
+    ),
+}
+"""Statements of diskcache, and others with the same effect that write no value again."""
+
+
+class SettledCache(Cache):  # type: ignore[misc]  # diskcache has no types
+    """A Cache that writes to the database when it is opened only what is not there yet.
+
+    diskcache writes each of its settings twice, in transactions of their own, and then waits until
+    the disk has them.
+    """
+
+    @property
+    def _sql_retry(self) -> Callable[..., Any]:
+        run = super()._sql_retry
+        return lambda statement, *values: run(_IF_OTHER.get(statement, statement), *values)
 
 
 _KEYS_AT_ONCE = 500  # in one statement; SQLite takes 999 in its oldest versions

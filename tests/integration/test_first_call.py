@@ -19,6 +19,13 @@ def op(x):
     pathlib.Path("modules").write_text(json.dumps(sorted(sys.modules)))
     return x
 """
+SEARCHES = """
+import gc, json, pathlib
+
+def op(x):
+    pathlib.Path("searches").write_text(json.dumps(gc.get_stats()[-1]["collections"]))
+    return x
+"""
 _JUDGES = "gpuemu_flow.judging.judge"
 
 
@@ -32,7 +39,7 @@ def test_numpy_is_imported_once_the_worker_has_been_asked_for(mini: Mini) -> Non
     assert order.index("numpy") < order.index("gpuemu_flow.runners.checked")
     assert "click" not in {name.partition(".")[0] for name in order}
     assert "doit.runner" in order
-    assert "doit.doit_cmd" not in order
+    assert not {"doit.doit_cmd", "pdb", "multiprocessing"} & set(order)
 
 
 @pytest.mark.usefixtures("cold_servers")
@@ -51,17 +58,27 @@ def test_a_worker_that_only_calls_a_program_does_not_wait_for_what_judges(tmp_pa
         assert json.loads(ws.folder.joinpath("modules").read_text()) == found
 
 
+@pytest.mark.usefixtures("cold_servers")
+def test_the_first_worker_does_not_wait_for_a_search_for_garbage(tmp_path: Path) -> None:
+    """Its fork server would search all that numpy and its own modules made."""
+    with workspace(tmp_path) as ws:
+        program = ws.program("callable", SEARCHES)
+        assert slugs(ws.run(program, [make_case(0)])) == ["ok"]
+        assert json.loads(ws.folder.joinpath("searches").read_text()) == 0
+
+
 def test_doit_is_whole_for_whoever_imports_it_later() -> None:
     """pytest runs other people's code in this process, who may use doit."""
     code = """if True:
         import sys
         from gpuemu_flow.engine import run
         print([name for name in sys.modules if name.partition(".")[0] == "doit"])
-        import doit, doit.loader
+        import doit, doit.loader, doit.runner, multiprocessing
         from doit.cmd_run import Run
+        print(doit.runner.Process is multiprocessing.Process, callable(doit.action.pdb.set_trace))
         print(callable(doit.run), callable(doit.get_var), doit.loader is sys.modules["doit.loader"])
         """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600
     )
-    assert done.stdout.splitlines() == ["[]", "True True True"], done.stderr
+    assert done.stdout.splitlines() == ["[]", "True True", "True True True"], done.stderr
