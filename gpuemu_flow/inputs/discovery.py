@@ -35,20 +35,20 @@ _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
 _TOP = re.compile(r".*/(?:site|dist)-packages/[^/]+")
 _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
-"""A distribution that a program asked for by its name; see `runners.searches`."""
+"""Matches an entry for a distribution that a program requested by name; see `runners.searches`."""
 
 KINDS = {
     "file": "files", "link": "links", "missing": "missed", "folder": "listed",
     "modules": "modules", "sizes": "sized", "look": "looked", "package": "packages",
     "python": "pythons", "variable": "variables",
 }  # fmt: skip
-"""Words for inputs in parts of keys, each with the part of `Discovered` that holds their names."""
+"""Kinds of inputs in parts of keys. Each is mapped to the field of `Discovered` with its names."""
 _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 
 @dataclass(frozen=True)
 class _Installed:
-    """The part of `Discovered` for a file of a package, of Python's library, or of neither."""
+    """The entry in `Discovered` for an installed file: its package, its Python, or the file."""
 
     package: str = ""
     python: str = ""
@@ -157,7 +157,7 @@ class Discovery:
     def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
         """Return the packages of installed files that were found and not opened.
 
-        Such a file goes when its package is uninstalled. What no package lists is left out.
+        Such a file goes when its package is uninstalled. Files that no package lists are left out.
         """
         tops = {match[0] for path in paths if (match := _TOP.match(path))}
         found = set()
@@ -198,7 +198,7 @@ class Discovery:
             self._settled.keep(path, _Installed(file=self._encode(path)))
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
-        """Return the members of a set that are paths, except those of this tool and of Python."""
+        """Return the paths outside of this tool and of Python's library, as members of a set."""
         kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
         return frozenset(map(self._encode, kept))
 
@@ -218,7 +218,7 @@ class Discovery:
         return dict(known[1])  # callers may change it
 
     def _look_at(self, names: Discovered) -> Look:
-        """Return the latest look at a set of inputs, if nothing has changed since; else a new one.
+        """Return the latest look at a set of inputs if nothing has changed since; else look again.
 
         A look costs milliseconds, and is needed at each request and each group of verdicts.
         """
@@ -434,7 +434,7 @@ class Discovery:
         )
 
     def _stdlib_of(self, path: str) -> str:
-        """Return the folder of the standard library that a path lies in; empty when in none."""
+        """Return the folder of a standard library that contains a path; empty if none does."""
         match = _STDLIB.fullmatch(path)
         if match is None:
             return ""
@@ -445,7 +445,7 @@ class Discovery:
 
 
 def _joined(halves: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the parts of a set's halves together, in the order of `grouped`."""
+    """Merge the parts of a set's halves, in the order of `grouped`."""
     found = {name: state for half in halves for name, state in half.items()}
     return {name: found[name] for name in sorted(found, key=_place)}
 
