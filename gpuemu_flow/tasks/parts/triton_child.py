@@ -136,7 +136,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """Find the place of an error in a jit function; Triton counts lines from its ``def``."""
+    """Find the file and line of an error in a jit function.
+
+    Triton counts the lines of a jit function from its ``def``.
+    """
     source, node = getattr(error, "src", None), getattr(error, "node", None)
     offset = getattr(node, "lineno", 0)
     if source is None or not offset:
