@@ -9,7 +9,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 IDENTITY = "identity"
-"""Key in a stored summary of the digest that identifies an op's programs, without its name."""
+"""Key under which a stored summary has its op's identity; see `identity_of`."""
 
 
 def identity_of(op: OpConfig) -> str:
