@@ -155,7 +155,7 @@ def with_outputs(
     wall : Sandbox
     outputs : collection of Path
     others : iterable of Path
-        Files that it must not write: programs, the configuration.
+        Files that the command must not write: programs, the configuration.
     root : Path
         The workspace.
     """
