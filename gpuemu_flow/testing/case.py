@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHOWN_FAILURES = 3
 _BY_WEIGHT = (Verdict.PASSED, Verdict.SKIPPED, Verdict.INCONCLUSIVE)
-"""Verdicts in the order of their weight; any other verdict weighs most."""
+"""Verdicts from the lightest to the heaviest; any other verdict is heavier than all of these."""
 
 
 class GpuemuCase(Mapping[str, "NDArray[Any]"]):
