@@ -158,7 +158,7 @@ class Workspace:
         return old
 
     def _names_own_cache(self, known: Snapshot) -> bool:
-        """Tell whether a snapshot's cache folder is in the workspace or is the configured one.
+        """Tell whether a snapshot's cache folder is in the workspace or is the configured folder.
 
         A snapshot that somebody else wrote could name any folder, which cleaning would then empty.
         """
@@ -346,7 +346,7 @@ class Workspace:
 
     @property
     def has_plain_cases(self) -> bool:
-        """Tell whether the cases are those of a plain run, unchanged by options and ``[ci]``."""
+        """Tell whether the cases are the cases of a run without options, unchanged by ``[ci]``."""
         own = replace(self._overrides, ci="", given=frozenset())
         sampled = self._overrides.ci in self.settings.samplings
         return own == Overrides() and self.settings.drawn_seed is None and not sampled
