@@ -105,7 +105,7 @@ class FileTable:
         return None if known is None else _numbers(known[0])
 
     def known_digest(self, path: str) -> str:
-        """Return the digest in the table, whatever the file is now; `ABSENT` if it has none."""
+        """Return a path's digest in the table, whatever the file is now; else `ABSENT`."""
         known = self._known(path)
         return ABSENT if known is None else known[1]
 

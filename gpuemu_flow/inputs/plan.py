@@ -63,7 +63,7 @@ def is_of_a_session(name: str) -> bool:
     """Tell whether a variable belongs to a session, not to the environment as a whole.
 
     Terminals, editors and logins set these; each session has other values. Every started program
-    gets all of them and hardly ever reads one. A program depends on such a variable only if it was
+    gets all of them and hardly ever reads any. A program depends on such a variable only if it was
     seen to read it.
     """
     return name in VOLATILE or name in _SESSION or name.startswith(_SESSION_PREFIXES)
