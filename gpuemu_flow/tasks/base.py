@@ -258,7 +258,7 @@ def read_manifest(path: Path, stage: str) -> dict[str, Json]:
     Raises
     ------
     StoreError
-        ``cache-manifest`` if the manifest is missing or is not one of `stage`.
+        ``cache-manifest`` if the manifest is missing or belongs to another stage.
     """
     try:
         content = json.loads(_cache_of(path).read(path))

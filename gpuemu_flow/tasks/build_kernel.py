@@ -397,7 +397,10 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 def placeholders(
     outputs: Iterable[Path], tool_sandbox: compilers.ToolSandbox | None
 ) -> Iterator[None]:
-    """Create the missing outputs that a sandboxed command may write; later remove unused ones."""
+    """Create empty files in place of a command's outputs, and remove the unused ones at the end.
+
+    Only outputs beside protected files need this, since the sandbox allows no new files there.
+    """
     made = []
     for path in outputs if tool_sandbox is not None else ():
         path.parent.mkdir(parents=True, exist_ok=True)
