@@ -103,7 +103,7 @@ def build_report(
     Parameters
     ----------
     broken : collection of str
-        Further tasks, besides those in `outcome`, whose run made no target.
+        Tasks whose run made no target, in addition to the failed tasks of `outcome`.
     keep : bool
         True to store passed results, for use by later reports; only while holding the run lock.
     """
