@@ -89,8 +89,9 @@ def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[st
 
     If `inputs` is a sequence, its members are passed in order. A mapping is passed by name to
     parameters with these names or to ``**``, or whole to a single required parameter with another
-    name; else its values are passed in order. Python numbers and strings in `inputs` are always
-    passed as they are there, even if the mapping of a call has other values for them.
+    name; else, or if the function has only ``*args`` for it, its values are passed in order. Python
+    numbers and strings in `inputs` are always passed as they are there, even if the mapping of a
+    call has other values for them.
     """
     given = named(inputs)
     plain = {name for name, value in given.items() if isinstance(value, PLAIN)}
@@ -184,7 +185,7 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor requires gradients; with `requires`, set this, return a tensor."""
+        """Tell whether a tensor requires gradients; given `requires`, set it, return the tensor."""
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:

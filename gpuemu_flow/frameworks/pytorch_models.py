@@ -67,7 +67,7 @@ def validate_model(
         Dtype to which the model is converted while the body runs.
     atol, rtol : float, optional
         Replace the tolerance measured on the copy or, for outputs narrower than float32, the
-        documented one.
+        documented tolerance.
     raise_on_failure : bool
 
     Raises

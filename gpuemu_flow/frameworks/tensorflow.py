@@ -202,8 +202,8 @@ def _context(
 def validate_tensorflow(*args: Any, **kwargs: Any) -> Any:
     """Validate the output of an op; arguments as in `pytorch.validate_pytorch`.
 
-    ``check_gradient=True`` judges the gradients, too: those of ``context.tape``, which recorded the
-    operations of the body on ``context.inputs``.
+    ``check_gradient=True`` judges the gradients, too. They come from ``context.tape``, which
+    recorded the operations of the body on ``context.inputs``.
     """
     return dispatch(_context, _fill, args, kwargs)
 
