@@ -36,9 +36,9 @@ class TaskOutline(NamedTuple):
     reads : sequence of str
         Names of the tasks whose manifests it reads, in the order of its inputs.
     wavers : bool
-        True if the task must always be checked, because changes other than those of files and
-        observed inputs can make it stale. Its outputs in the workspace may be edited, or packages
-        of an unobserved program may be upgraded.
+        True if the task must always be checked, because more than changes of files and observed
+        inputs can make it stale. Its outputs in the workspace may be edited, or packages of an
+        unobserved program may be upgraded.
     """
 
     stage: str
