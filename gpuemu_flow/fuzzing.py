@@ -28,7 +28,7 @@ _SCALE = 10.0
 
 
 def fuzz_shapes(*limits: int, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
-    """Yield shapes: every combination of the sizes given per dim, or random ones without end.
+    """Yield every combination of the sizes that are given per dim, or random shapes without end.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def _pair(table: Mapping[str, Mapping[str, float]], dtype: Any) -> tuple[float, 
 
 
 def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json]:
-    """Compare two tolerances: ratios as text, and the one that is stricter in both members."""
+    """Compare two tolerances: return ratios as text, and which is stricter in both members."""
 
     def ratio(name: str) -> str:
         return "inf" if b[name] == 0 else f"{a[name] / b[name]:.2f}x"
@@ -176,7 +176,7 @@ class ToleranceProfile:
 
     @classmethod
     def for_cross_framework(cls, source: str = "pytorch", target: str = "jax") -> ToleranceProfile:
-        """Return a profile for outputs of one framework compared with another's."""
+        """Return a profile to compare outputs of one framework with outputs of another."""
         factor = max(FRAMEWORK_FACTORS.get(f.lower(), 1.0) for f in (source, target))
         factor *= _CROSS_FACTOR
         each = {d: ToleranceConfig.for_dtype(d).scale(factor) for d in FLOATS}
