@@ -111,7 +111,7 @@ class RunOptions:
 
     @property
     def may_be_nothing(self) -> bool:
-        """Tell whether the selection may be empty: only ``@`` words, a commit, or a shard."""
+        """Tell whether the selection may be empty: it has only ``@`` words, a commit or a shard."""
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None
 
@@ -409,7 +409,7 @@ def _execute(
 
 @contextmanager
 def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading.Event]:
-    """After `seconds`, set the yielded event and interrupt the execution; never if None."""
+    """After `seconds`, set the yielded event and interrupt the execution; for None, never."""
     passed = threading.Event()
     if seconds is None:
         yield passed

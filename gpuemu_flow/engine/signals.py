@@ -17,7 +17,7 @@ when the main thread has just decided to sleep, the handler runs only after the 
 
 @contextmanager
 def on_signals(react: Callable[[], None]) -> Iterator[None]:
-    """Call `react` on the first SIGINT or SIGTERM in the context; a second ends the process.
+    """Call `react` on the first SIGINT or SIGTERM in the context; end the process on the second.
 
     Outside of the main thread, do nothing, since Python handles no signals there.
     """
