@@ -105,7 +105,7 @@ class FileTable:
         return None if known is None else _numbers(known[0])
 
     def known_digest(self, path: str) -> str:
-        """Return a path's digest in the table, whatever the file is now; else `ABSENT`."""
+        """Return the table's digest for a path, even if the file changed; `ABSENT` if unlisted."""
         known = self._known(path)
         return ABSENT if known is None else known[1]
 

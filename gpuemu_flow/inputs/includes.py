@@ -154,7 +154,7 @@ def _options(flags: Iterable[str], root: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _with_files_of_options(flags: Iterable[str], root: Path, files: list[Path]) -> Iterator[str]:
-    """Yield flags, reading the flags in nvcc's options files; add these files to `files`."""
+    """Yield flags, including those in nvcc's options files; add these files to `files`."""
     pending = list(reversed([*flags]))
     while pending:
         flag = pending.pop()

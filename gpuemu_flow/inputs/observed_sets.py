@@ -19,7 +19,8 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 MOST_NAMES = 8
-"""Most missing names of one folder to watch one by one; for more, the folder is watched."""
+"""Maximum number of missing names in a folder that are watched one by one. If there are more, the
+folder itself is watched."""
 
 
 @dataclass
