@@ -454,7 +454,7 @@ _MAKERS = {"cuda": _cuda, "given": _existing, "command": _command, "triton": _tr
 
 
 def tools(spec: TaskSpec, name: str) -> list[Tool]:
-    """Return the tools with a name that were found when the graph was compiled."""
+    """Return the tools of this name that were found when the graph was compiled."""
     return [
         Tool(tool, path, (release[0], release[1]), version, origin)
         for tool, path, release, version, origin in spec.settings["tools"]

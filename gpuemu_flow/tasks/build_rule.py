@@ -87,7 +87,7 @@ class _Made:
 
     @classmethod
     def from_json(cls, data: Json, names: Sequence[str]) -> _Made | None:
-        """Rebuild from `to_json`'s result; None if it is invalid or has other file names."""
+        """Rebuild from `to_json`'s result; return None if it is invalid or has other names."""
         try:
             found = {
                 str(name): _Output(str(digest), bool(executable))

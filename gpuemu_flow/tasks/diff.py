@@ -63,8 +63,8 @@ def compare_summaries(
     is an improvement.
 
     If the cases differ, only the verdicts on common cases are compared. If a common case no longer
-    passes, this is a regression. If one passes now for the first time, and no common case fails,
-    this is an improvement. Otherwise, a change of `OTHER_CASES` is returned.
+    passes, this is a regression. If a common case passes now that did not pass before, and none
+    fails now, this is an improvement. Otherwise, a change of `OTHER_CASES` is returned.
     """
 
     def change(kind: str, what: str, before: Json, after: Json) -> list[dict[str, Json]]:

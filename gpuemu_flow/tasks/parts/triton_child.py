@@ -22,7 +22,7 @@ _DEF = re.compile(r"\s*def\s")
 
 
 class KernelRequestError(Exception):
-    """The request does not match the kernel."""
+    """Raised if the request does not match the kernel."""
 
 
 def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
