@@ -140,7 +140,7 @@ def _size_of(folder: FolderTransport) -> Size:
 
 
 def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> tuple[int, int]:
-    """Delete the least recently used blobs of the workspace's cache until `limit` is kept.
+    """Delete the least recently used blobs of the workspace until at most `limit` bytes remain.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> 
 
 
 def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
-    """Delete the oldest objects of a shared folder until the rest is within `limit` bytes.
+    """Delete the oldest objects of a shared folder until at most `limit` bytes remain.
 
     An entry is deleted before blobs of the same age, since it must not name a missing blob.
 

@@ -159,7 +159,11 @@ def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
 
 
 def values_text(array: NDArray[Any]) -> str:
-    """Format all values of a small tensor; of a large one, exceptions or first and last values."""
+    """Format the values of a tensor.
+
+    Of a large tensor, show only the values that differ from the rest, if they are few, or else the
+    first and last values.
+    """
     values = np.asarray(to_float64(array) if array.dtype.kind == "V" else array)
     with np.printoptions(threshold=SHOWN_VALUES, edgeitems=3, linewidth=90, precision=9):
         return (_few_that_differ(values) if values.size > SHOWN_VALUES else "") or str(values)
