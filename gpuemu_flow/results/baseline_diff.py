@@ -70,7 +70,10 @@ class BaselineDiff:
         )
 
     def drop_missing(self) -> None:
-        """Drop entries that only the baseline has; for a request of a part of the workspace."""
+        """Drop entries that only the baseline has.
+
+        If only a part of the workspace was requested, all other entries look missing.
+        """
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
         self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 
