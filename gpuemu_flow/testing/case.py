@@ -150,8 +150,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     ) -> CheckResult:
         """Judge the op's output, and return the verdict when it passed.
 
-        Threads may call it; they take turns. The test fails with the exception that is raised here,
-        or is skipped, even if the thread or the test catches it.
+        Several threads may call this method; they take turns. The test fails with the exception
+        that is raised here, or is skipped, even if the thread or the test catches the exception.
 
         Parameters
         ----------
