@@ -47,7 +47,7 @@ _PROFILES = ("testing", "production")
 
 @dataclass(frozen=True)
 class ToleranceConfig:
-    """The tolerance ``|actual - expected| <= atol + rtol * |expected|``; also a mapping.
+    """The tolerance ``|actual - expected| <= atol + rtol * |expected|``, which is also a mapping.
 
     Raises
     ------

@@ -77,7 +77,7 @@ class Compared:
 
     @property
     def shown(self) -> int:
-        """Count the elements shown as unjudged: besides `unjudged`, NaN on finite inputs."""
+        """Count the elements to show as unjudged, which include any NaN on finite inputs."""
         return self.no_verdict + (self.nan if self.finite_inputs else 0)
 
     @property
@@ -236,7 +236,7 @@ class Tally:
 
     @property
     def always_the_same(self) -> dict[str, float]:
-        """Return the outputs that were expected to be one value throughout, with that value.
+        """Map each output that was expected to have the same value in all cases to this value.
 
         Outputs of few elements do not count: relu turns every fourth pair of numbers into two
         zeros.
