@@ -108,7 +108,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return the documented names, whose modules are loaded only when one is asked for."""
+    """Return an object by its documented name, and load its module on first use."""
     if name == "validate":
         return __import__(f"{__name__}.validate", fromlist=[name])
     if name not in _MODULES:

@@ -49,7 +49,7 @@ class Problem:
     message : str
         The mistake in one sentence, with the offending value.
     hint : str
-        A way to fix the mistake; empty if the message already says it.
+        A way to fix the mistake; empty if the message already describes one.
     file : str
         Path as the user wrote it or relative to the workspace; empty when there is none.
     line : int
@@ -129,7 +129,7 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return a hint that proposes the nearest known name, else a list of all known names."""
+    """Return a hint that proposes the most similar known name, else a list of all known names."""
     best = nearest(name, known)
     if best:
         return Hint.of(f"did you mean {best!r}?", Rename(name, best))

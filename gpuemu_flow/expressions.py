@@ -13,7 +13,7 @@ MAX_DEPTH = 40
 _LARGEST = 1 << 63
 
 OPERATORS = frozenset("+-*/%(),")
-"""Characters that tell an expression from a name."""
+"""Characters that occur in expressions but not in names."""
 
 _TOKEN = re.compile(r"\s*(\d{1,19}|[A-Za-z_]\w{0,127}|//|[-+*%(),])", re.ASCII)
 

@@ -166,8 +166,8 @@ def for_vscode() -> None:
     """Run `main` for the published VS Code extension; never returns.
 
     For every exit code but 0, the extension discards the command's output and reports a breakdown.
-    Exit code 1, which means that a check failed, therefore becomes 0. All others stay. The
-    extension reads `failures` in the published form.
+    Exit code 1, which means that a check failed, therefore becomes 0. All other codes stay as they
+    are. The extension reads `failures` in the published form.
     """
     if sys.argv[1:2] == ["failures"]:
         sys.argv[2:2] = ["--format", "published"]  # a format that is given comes later, and holds

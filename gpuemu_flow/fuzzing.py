@@ -28,12 +28,13 @@ _SCALE = 10.0
 
 
 def fuzz_shapes(*limits: int, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
-    """Yield shapes: every combination of the sizes given per dim, or random ones without end.
+    """Yield every combination of the sizes that are given per dim, or random shapes without end.
 
     Parameters
     ----------
     *limits : int
-        ``min_dims``, ``max_dims``, ``min_size`` and ``max_size``, as many as are given.
+        Values of ``min_dims``, ``max_dims``, ``min_size`` and ``max_size``, in this order; at most
+        four.
     seed : int, optional
         Seed of random shapes.
     **dims
@@ -86,7 +87,8 @@ def fuzz_layouts(
 ) -> Iterator[Any]:
     """Yield layouts of a shape as (shape, strides in elements); without a shape, their names.
 
-    These are contiguous, each swap of two neighbouring dims, and every second element.
+    The layouts are the contiguous one, each swap of two neighbouring dims, and a layout that uses
+    every second element of the memory.
     """
     if shape is None:
         wanted = (include_contiguous, include_strided, include_transposed)
@@ -166,9 +168,9 @@ def generate_random_tensor(
     Parameters
     ----------
     domain : str or (float, float)
-        Either a name of the random stream, which gives floats of ten times a standard normal, and
-        integers and booleans as the daemon draws them (the published client gives zeros, or fails);
-        or the range ``[low, high)`` of uniform values.
+        The name of a random stream, or the range ``[low, high)`` of uniform values. A stream gives
+        floats that are ten times a standard normal value. It gives integers and booleans as the
+        daemon draws them, for which the published client gives zeros or fails.
     """
     dims, wanted = tuple(shape), numpy_dtype(dtype)
     count = math.prod(dims)
@@ -271,7 +273,8 @@ class TestCase:
     ----------
     seed : int
     shape, strides : tuple of int
-        Strides count elements. They describe only the layout's name: arrays are in C order.
+        Strides count elements. They are the strides that the layout's name implies, although the
+        arrays are in C order.
     dtype, layout : str
     """
 

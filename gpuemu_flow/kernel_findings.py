@@ -9,7 +9,7 @@ from typing import Any
 from gpuemu_flow.quick_dataclass import dataclass
 
 THERE = "{there}"
-"""Stands in the words for the second place of a finding."""
+"""Placeholder, in a finding's `words`, for the second place of the finding."""
 
 TITLES = {
     "mem": "memcheck",

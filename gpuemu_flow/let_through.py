@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 ANY = "*"
-"""At the end of a name: all that begin so. By itself: all."""
+"""At the end of a configured name, stands for any further characters; alone, for any name."""
 USER_CACHE = "GPUEMU_USER_CACHE"
-"""Tells workers, whose ``HOME`` is another, where the user's cache lies; no program sees it."""
+"""Variable with the path of the user's cache, for workers, whose ``HOME`` is another folder. No
+program receives it."""
 
 NAMES = frozenset({
     # what finds programs and libraries
@@ -45,7 +46,7 @@ _SECRET = frozenset({
     "AUTH", "CREDENTIAL", "CREDENTIALS", "KEY", "KEYS", "PASSWD", "PASSWORD", "SECRET", "SECRETS",
     "TOKEN", "TOKENS",
 })  # fmt: skip
-"""Words of a name that no beginning lets through."""
+"""Words of secrets. A name with such a word is not general, even with one of the `PREFIXES`."""
 
 
 def is_general(name: str) -> bool:

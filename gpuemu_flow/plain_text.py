@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-"""All that ends a line for somebody: for terminals, for logs, for `str.splitlines`."""
+"""Characters that end a line for terminals, for logs, or for `str.splitlines`."""
 
 # No encoding has a sign for half of a surrogate pair, which stands for a byte of a path that is no
 # text.

@@ -107,7 +107,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, None]:
-    """Add the case to the report of a failed test, and record it."""
+    """Add the case to the report of a failed test, and record the case as a failure."""
     outcome = yield
     if FIXTURE in getattr(item, "funcargs", ()) and call.when == "call":
         from gpuemu_flow.testing import items  # noqa: PLC0415

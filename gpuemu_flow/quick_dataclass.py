@@ -39,7 +39,7 @@ def _quick_dataclass(
         The class; None if the decorator is called with options.
     frozen, eq, kw_only : bool
     slots : bool
-        True leaves the class to the standard library, which makes a new one with slots.
+        True leaves the class to the standard library, which makes a new class with slots.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def _quick_dataclass(
 
 
 _frozen_by_class: dict[type, bool] = {}
-"""Classes whose ``__init__`` is not compiled yet."""
+"""Classes whose ``__init__`` is not compiled yet, and whether each is frozen."""
 
 
 def _first_init(cls: type, frozen: bool) -> Callable[..., None]:

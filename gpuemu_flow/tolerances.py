@@ -22,7 +22,8 @@ DEFAULT_TOLERANCES: dict[str, dict[str, float]] = {
     "float32": {"atol": 1e-5, "rtol": 1e-4},
     "float64": {"atol": 1e-10, "rtol": 1e-9},
 }
-"""Of the Python page; what a configuration means where it says nothing is `auto`, see oracle.md."""
+"""Documented defaults of the Python interface. A configuration that sets no tolerance has ``auto``
+instead; see docs/oracle.md."""
 
 FRAMEWORK_FACTORS = {"numpy": 1.0, "pytorch": 1.0, "jax": 1.5, "tensorflow": 1.5}
 OPERATION_FACTORS = {
@@ -46,12 +47,12 @@ _PROFILES = ("testing", "production")
 
 @dataclass(frozen=True)
 class ToleranceConfig:
-    """``|actual - expected| <= atol + rtol * |expected|``; also a mapping of the two.
+    """The tolerance ``|actual - expected| <= atol + rtol * |expected|``, which is also a mapping.
 
     Raises
     ------
     ValueError
-        One of them is negative or NaN.
+        `atol` or `rtol` is negative or NaN.
     """
 
     atol: float
@@ -79,14 +80,14 @@ class ToleranceConfig:
 
     @classmethod
     def strict(cls, dtype: str | None = None) -> ToleranceConfig:
-        """Return a tolerance of about a tenth of a dtype's default; without one, 1e-7."""
+        """Return a tolerance of about a tenth of a dtype's default; 1e-7 without a dtype."""
         if dtype is None:
             return cls(1e-7, 1e-7)
         return cls(*_STRICT.get(_name(dtype), (1e-6, 1e-5)))
 
     @classmethod
     def relaxed(cls, dtype: str | None = None) -> ToleranceConfig:
-        """Return a tolerance of about ten times a dtype's default; without one, 1e-3."""
+        """Return a tolerance of about ten times a dtype's default; 1e-3 without a dtype."""
         if dtype is None:
             return cls(1e-3, 1e-3)
         return cls(*_RELAXED.get(_name(dtype), (1e-4, 1e-3)))
@@ -115,7 +116,7 @@ def _pair(table: Mapping[str, Mapping[str, float]], dtype: Any) -> tuple[float, 
 
 
 def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json]:
-    """Compare two tolerances: ratios as text, and the one that is stricter in both members."""
+    """Compare two tolerances: return ratios as text, and which is stricter in both members."""
 
     def ratio(name: str) -> str:
         return "inf" if b[name] == 0 else f"{a[name] / b[name]:.2f}x"
@@ -175,7 +176,7 @@ class ToleranceProfile:
 
     @classmethod
     def for_cross_framework(cls, source: str = "pytorch", target: str = "jax") -> ToleranceProfile:
-        """Return a profile for outputs of one framework compared with another's."""
+        """Return a profile to compare outputs of one framework with outputs of another."""
         factor = max(FRAMEWORK_FACTORS.get(f.lower(), 1.0) for f in (source, target))
         factor *= _CROSS_FACTOR
         each = {d: ToleranceConfig.for_dtype(d).scale(factor) for d in FLOATS}
@@ -238,10 +239,10 @@ def calibrate_tolerance(
     Parameters
     ----------
     input_shapes : sequence of shapes
-        Shapes of the arguments of one call; if their number is not that of the reference's
-        arguments, calls use the shapes in turn, each for all arguments.
+        One shape for each argument of the reference. If there are more or fewer shapes than
+        arguments, each call uses one of the shapes for all arguments, and calls use them in turn.
     n_samples, iterations : int
-        Calls, or cases.
+        Number of calls, or of stored results.
     percentile, safety_margin : float
         The suggestion is this percentile of the calls' largest errors, times the margin.
 

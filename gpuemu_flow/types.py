@@ -26,7 +26,7 @@ class DType:
     Attributes
     ----------
     name : str
-        Canonical lower-case name, the wire protocol's.
+        Canonical lower-case name, as in the wire protocol.
     itemsize : int
         Bytes per element.
     kind : str
@@ -62,7 +62,7 @@ DTYPES: dict[str, DType] = {
 COMPLEX: dict[str, DType] = {
     d.name: d for d in (DType("complex64", 8, "complex"), DType("complex128", 16, "complex"))
 }
-"""Types that outputs may have besides."""
+"""Further dtypes, which only outputs may have."""
 
 ELEMENT_TYPES = {**DTYPES, **COMPLEX}
 MAX_DIMS = 32  # numpy 1.x's own limit
@@ -90,17 +90,19 @@ def canonical_dtype(name: str) -> str | None:
 LAYOUTS = ("contiguous", "strided", "transposed", "offset", "padded", "permuted", "expanded")
 
 FRAMEWORK_KINDS = ("torch", "jax", "numpy")
-"""Kinds of programs whose functions take a framework's tensors; also the package's name."""
+"""Kinds of programs whose functions take a framework's tensors. Each kind is also the name of the
+framework's package."""
 XLA_COMPILED, XLA_STEPWISE = "compiled", "stepwise"
-"""Arguments of a program of JAX: XLA compiles all of its function, or nothing."""
+"""Arguments of a JAX program: XLA compiles its function as a whole, or does not."""
 IN_PROCESS = ("callable", *FRAMEWORK_KINDS, "triton")
-"""Kinds of programs that are functions of Python, which take inputs by their signature."""
+"""Kinds of programs that are Python functions, to which inputs are passed by their signature."""
 
 STRATEGY_GROUPS = {"core": CORE_STRATEGIES, "stress": STRESS_STRATEGIES}
 
 PRECISIONS = ("tensor-core", "float32", "input")
-"""Values that a right op may round to a dtype narrower than float32: ``tensor-core`` the operands
-of matrix products too, ``float32`` only its outputs, ``input`` those of any step."""
+"""Names for the values that a correct op may round to a dtype narrower than float32. ``float32``
+means only its outputs, ``tensor-core`` its outputs and the operands of matrix products, and
+``input`` the values of every step."""
 
 INVARIANTS = (
     "shape_preserved", "non_negative", "finite", "no_nan", "no_inf", "symmetric", "normalized",
@@ -122,7 +124,7 @@ BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
 class FailureKind(str, enum.Enum):
-    """Kind of a failure. The first seven are wire protocol v1's names."""
+    """Kind of a failure. The first seven kinds have the names of wire protocol v1."""
 
     TOLERANCE = "ToleranceExceeded"
     NAN = "NaNDetected"
@@ -233,7 +235,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """``|actual - expected| <= atol + rtol * |expected|`` and where the two numbers came from."""
+    """The tolerance ``|actual - expected| <= atol + rtol * |expected|``, and its origin."""
 
     atol: float
     rtol: float
@@ -249,7 +251,7 @@ class Failure:
     kind : FailureKind
     message : str
     output : str
-        Name of the output tensor, empty when it concerns all.
+        Name of the output tensor; empty if the failure concerns all outputs.
     index : tuple of int or None
         Multi-index of the worst (or first) element.
     expected, actual : float or None
@@ -260,7 +262,7 @@ class Failure:
     place : str
         ``file:line`` where the program failed; empty if unknown.
     finding : KernelFinding or None
-        For a compiled kernel, the check's finding and its line; `message` is its text.
+        For a compiled kernel, the finding with its source line; `message` is the finding's text.
     """
 
     kind: FailureKind
@@ -281,11 +283,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class ErrorStats:
-    """Error of one comparison; all zero for empty tensors.
+    """The errors of one comparison; all are zero for empty tensors.
 
     ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is ``max |a - e| / (atol +
-    rtol |e|)`` over finite elements, 1.0 = just allowed. ``num_no_verdict`` counts the elements
-    without a verdict, ``num_finite`` those that were judged by a finite expected value.
+    rtol |e|)`` over finite elements; up to 1.0 is allowed. ``num_no_verdict`` counts the elements
+    without a verdict. ``num_finite`` counts the elements that were judged by a finite expected
+    value.
     """
 
     count: int = 0
@@ -382,7 +385,7 @@ class CheckResult:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """Return the notes, followed by the programs' own output, as JSON has them."""
+        """Return the notes, followed by the programs' own output, as in JSON documents."""
         if not (self.printed or self.stdout or self.stderr):
             return self.notes
         written = (("printf", self.printed), ("stdout", self.stdout), ("stderr", self.stderr))

@@ -220,7 +220,8 @@ class InputSpec:
     layout : str
         One of `types.LAYOUTS`: the real layout of the tensor in memory.
     strategy : str
-        One of `types.STRATEGIES`, or of the rule's kind (`PATTERNS`): which values are drawn.
+        One of `types.STRATEGIES`, or of the strategies of the rule's kind in `PATTERNS`. It decides
+        which values are drawn.
     position : int
         Index in the op's ``input_names``; it names the random stream (``input_<position>``).
     low, high : float or None

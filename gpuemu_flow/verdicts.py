@@ -2,7 +2,7 @@
 
 `decide` alone gives that verdict, and refuses it where nothing was compared. The other functions
 define what counts as compared, in the outputs of a case and in the cases of an op. docs/oracle.md
-explains it to users.
+explains these rules to users.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ MOST_UNJUDGED = 0.10
 """Largest share of an output's elements without a verdict in a case that passes."""
 
 MOST_WITHOUT_VERDICT = 0.20
-"""Largest share of an op's cases without a verdict where the op, in that dtype, passes."""
+"""Largest share of cases without a verdict with which an op in one dtype can pass."""
 
 MOST_NAN = 0.90
-"""From this share of NaN on, an output that was expected on finite inputs says nothing: a NaN that
-matches is a comparison of places only, and one place for all of them is hardly one."""
+"""Largest share of NaN, expected on finite inputs, with which an output's NaN count as evidence. An
+equal NaN shows only that NaN is in the right place; if NaN is everywhere, this shows nothing."""
 
 _TELLING_ELEMENTS = 16
-"""Half of all numbers are negative: below this, one and the same value may be chance (2^-16)."""
+"""Fewest judged elements for which one constant expected value is suspicious. With fewer, it may be
+chance: relu gives n random numbers the same value, 0, with a probability of 2^-n."""
 
 
 def decide(failed: bool, compared: int) -> Verdict:
@@ -76,7 +77,7 @@ class Compared:
 
     @property
     def shown(self) -> int:
-        """Count the elements shown as unjudged: besides `unjudged`, NaN on finite inputs."""
+        """Count the elements to show as unjudged, which include any NaN on finite inputs."""
         return self.no_verdict + (self.nan if self.finite_inputs else 0)
 
     @property
@@ -153,8 +154,8 @@ class Tally:
     counts : dict of Verdict to int
         Number of cases with each verdict.
     elements, no_verdict, finite : int
-        Number of output elements in all cases: of all, of those without a verdict, and of those
-        judged by a finite expected value.
+        Numbers of output elements in all cases: all elements, elements without a verdict, and
+        elements judged by a finite expected value.
     empty : set of str or None
         Outputs that had no element in any case so far; None before the first case.
     constant : dict of str to float or None
@@ -235,7 +236,7 @@ class Tally:
 
     @property
     def always_the_same(self) -> dict[str, float]:
-        """Return the outputs that were expected to be one value throughout, with that value.
+        """Map each output that was expected to have the same value in all cases to this value.
 
         Outputs of few elements do not count: relu turns every fourth pair of numbers into two
         zeros.

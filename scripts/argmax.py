@@ -1,7 +1,7 @@
 """Index of the largest element of each row: a tournament of lanes in a tile, tile after tile.
 
-Ties go to the lower index and a NaN beats every number, as in numpy; a tournament has to say so,
-because it does not meet the elements in order.
+Ties go to the lower index and a NaN beats every number, as in numpy. The code has to ensure this,
+because a tournament does not meet the elements in order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Entry = tuple[NDArray, NDArray]  # values and their column indices
 
 
 def winner(a: Entry, b: Entry) -> Entry:
-    """The larger of each pair; of equals, or of two NaN, the one with the lower index."""
+    """Return the larger entry of each pair; of two equals or two NaN, the lower index wins."""
     (va, ia), (vb, ib) = a, b
     nan_a, nan_b = np.isnan(va), np.isnan(vb)
     greater = (vb > va) | (nan_b & ~nan_a)
@@ -26,7 +26,7 @@ def winner(a: Entry, b: Entry) -> Entry:
 
 
 def tournament(x: NDArray) -> NDArray:
-    """Index [M], int32, of the largest element of each row of `x` [M, N]."""
+    """Return the index [M], int32, of the largest element of each row of `x` [M, N]."""
     acc = accumulator(x.dtype)
     best: Entry | None = None
     for cols in tiles(x.shape[1], TILE):

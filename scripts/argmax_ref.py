@@ -7,5 +7,5 @@ from numpy.typing import NDArray
 
 
 def argmax(x: NDArray) -> NDArray:
-    """Index [M], int32, of the first largest element of each row of `x` [M, N]; NaN is largest."""
+    """Return the index [M], int32, of each row's first largest element; NaN is the largest."""
     return np.argmax(x, axis=1).astype(np.int32)

@@ -16,7 +16,7 @@ BLOCK_Q, BLOCK_K = 64, 32
 
 @np.errstate(all="ignore")
 def flash(q: NDArray, k: NDArray, v: NDArray) -> dict[str, NDArray]:
-    """``softmax(q k^T / sqrt(D)) v`` [B, H, S, D], and log-sum-exp of the scores [B, H, S]."""
+    """Return ``softmax(q k^T / sqrt(D)) v`` [B, H, S, D], and the scores' log-sum-exp [B, H, S]."""
     acc = accumulator(q.dtype)
     length, depth = q.shape[2], q.shape[3]
     scale = acc.type(1 / math.sqrt(depth))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @np.errstate(all="ignore")
 def attention(q: NDArray, k: NDArray, v: NDArray) -> tuple[NDArray, NDArray]:
-    """``softmax(q k^T / sqrt(D)) v`` [B, H, S, D], and log-sum-exp of the scores [B, H, S]."""
+    """Return ``softmax(q k^T / sqrt(D)) v`` [B, H, S, D], and the scores' log-sum-exp [B, H, S]."""
     scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3) / np.sqrt(q.shape[3])
     maximum = scores.max(axis=3, keepdims=True)
     shift = np.where(np.isneginf(maximum), 0, maximum)

@@ -12,7 +12,7 @@ BLOCK = 256
 
 @np.errstate(all="ignore")
 def fused(x: NDArray, bias: NDArray) -> NDArray:
-    """``max(x + bias, 0)`` of `x` [M, N] and `bias` [N]."""
+    """Return ``max(x + bias, 0)`` of `x` [M, N] and `bias` [N]."""
     acc = accumulator(x.dtype)
     width = bias.size
     flat = x.reshape(-1)

@@ -8,5 +8,5 @@ from numpy.typing import NDArray
 
 @np.errstate(all="ignore")
 def bias_add_relu(x: NDArray, bias: NDArray) -> NDArray:
-    """``max(x + bias, 0)`` of `x` [M, N] and `bias` [N]."""
+    """Return ``max(x + bias, 0)`` of `x` [M, N] and `bias` [N]."""
     return np.maximum(x.astype(np.float64) + bias.astype(np.float64), 0).astype(x.dtype)

@@ -16,7 +16,7 @@ SPLIT = 48
 
 @np.errstate(all="ignore")
 def split_keys(q: NDArray, k: NDArray, v: NDArray) -> NDArray:
-    """``softmax(mask(q k^T / sqrt(D))) v`` [B, H, S, D]; query i sees keys 0 to i."""
+    """Return ``softmax(mask(q k^T / sqrt(D))) v`` [B, H, S, D]; query i sees keys 0 to i."""
     acc = accumulator(q.dtype)
     length, depth = q.shape[2], q.shape[3]
     query_index = np.arange(length)[:, None]

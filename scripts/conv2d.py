@@ -14,7 +14,7 @@ TILE_K = 32
 
 
 def im2col(x: NDArray, size: int) -> NDArray:
-    """Patches of zero-padded `x` [N, C, H, W] as [N, C * size * size, H * W]."""
+    """Return the patches of zero-padded `x` [N, C, H, W] as [N, C * size * size, H * W]."""
     batch, channels, height, width = x.shape
     pad = size // 2
     padded = np.zeros((batch, channels, height + 2 * pad, width + 2 * pad), x.dtype)
@@ -28,7 +28,7 @@ def im2col(x: NDArray, size: int) -> NDArray:
 
 @np.errstate(all="ignore")
 def im2col_gemm(x: NDArray, w: NDArray) -> NDArray:
-    """Cross-correlation of `x` [N, C, H, W] with `w` [K, C, 3, 3], stride 1, zero padding 1."""
+    """Correlate `x` [N, C, H, W] with `w` [K, C, 3, 3] at stride 1, with a border of one zero."""
     acc = accumulator(x.dtype)
     columns = im2col(x.astype(acc), w.shape[2])
     filters = w.reshape(w.shape[0], -1).astype(acc)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @np.errstate(all="ignore")
 def conv2d(x: NDArray, w: NDArray) -> NDArray:
-    """Cross-correlation of `x` [N, C, H, W] with `w` [K, C, 3, 3], stride 1, zero padding 1."""
+    """Correlate `x` [N, C, H, W] with `w` [K, C, 3, 3] at stride 1, with a border of one zero."""
     height, width = x.shape[2:]
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     wide = w.astype(np.float64)

@@ -11,7 +11,7 @@ TILE = 64
 
 @np.errstate(all="ignore")
 def fused(logits: NDArray, labels: NDArray) -> NDArray:
-    """Loss per row [N] of `logits` [N, C] and `labels` [N]; 0 where the label is no class."""
+    """Return each row's loss [N], from `logits` [N, C] and `labels` [N]; 0 for an invalid label."""
     acc = accumulator(logits.dtype)
     rows, classes = logits.shape
     row_max = np.full(rows, -np.inf, acc)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @np.errstate(all="ignore")
 def cross_entropy(logits: NDArray, labels: NDArray) -> NDArray:
-    """Loss per row [N] of `logits` [N, C]; labels outside ``[0, C)`` are ignored: loss 0."""
+    """Return each row's loss [N] from `logits` [N, C]; 0 for a label outside ``[0, C)``."""
     wide = logits.astype(np.float64)
     maximum = wide.max(axis=1)
     shift = np.where(np.isfinite(maximum), maximum, 0)

@@ -15,7 +15,7 @@ TILE = 64
 
 @np.errstate(all="ignore")
 def scan(x: NDArray) -> NDArray:
-    """Inclusive prefix sums over the last axis of `x` [..., N], rounded once at the end."""
+    """Return the inclusive prefix sums of `x` over its last axis, rounded once at the end."""
     acc = accumulator(x.dtype)
     y = np.empty(x.shape, x.dtype)
     carry = np.zeros((*x.shape[:-1], 1), acc)

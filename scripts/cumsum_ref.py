@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @np.errstate(all="ignore")
 def cumsum(x: NDArray) -> NDArray:
-    """Inclusive prefix sums over the last axis of `x` [..., N]."""
+    """Return the inclusive prefix sums over the last axis of `x` [..., N]."""
     return np.cumsum(x.astype(np.float64), axis=-1).astype(x.dtype)
 
 

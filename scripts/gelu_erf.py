@@ -19,7 +19,7 @@ UNDERFLOW = 30.0  # exp(-30^2) is 0 in float64 as well
 
 
 def erfc_magnitude(z: NDArray) -> NDArray:
-    """``erfc(z)`` for ``z >= 0``, in the dtype of `z`; NaN stays NaN."""
+    """Return ``erfc(z)`` for ``z >= 0``, in the dtype of `z`; NaN stays NaN."""
     one = z.dtype.type(1)
     inner = np.minimum(z, SWITCH)
     term = inner * one
@@ -39,7 +39,7 @@ def erfc_magnitude(z: NDArray) -> NDArray:
 
 @np.errstate(all="ignore")
 def gelu(x: NDArray) -> NDArray:
-    """``x * Phi(x)``, Phi the standard normal distribution function; any shape."""
+    """Return ``x * Phi(x)``, where Phi is the standard normal distribution; for any shape."""
     v = x.astype(accumulator(x.dtype))
     tail = erfc_magnitude(np.abs(v) * v.dtype.type(math.sqrt(0.5))) / 2
     return (v * np.where(v > 0, 1 - tail, tail)).astype(x.dtype)

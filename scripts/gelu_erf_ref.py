@@ -12,6 +12,6 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 @np.errstate(all="ignore")
 def gelu_erf(x: NDArray) -> NDArray:
-    """``x / 2 * (1 + erf(x / sqrt(2)))``; Hendrycks and Gimpel, 2016."""
+    """Return ``x / 2 * (1 + erf(x / sqrt(2)))``; Hendrycks and Gimpel, 2016."""
     wide = x.astype(np.float64)
     return (0.5 * wide * (1 + erf(wide / np.sqrt(2)))).astype(x.dtype)

@@ -17,7 +17,7 @@ CUBIC = 0.044715
 
 @np.errstate(all="ignore")
 def gelu(x: NDArray) -> NDArray:
-    """``x / 2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))``, any shape, in flat blocks."""
+    """Return ``x / 2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))``; compute it in flat parts."""
     acc = accumulator(x.dtype)
     flat = x.reshape(-1)
     y = np.empty(flat.shape, x.dtype)

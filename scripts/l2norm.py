@@ -15,7 +15,7 @@ TILE = 96
 
 @np.errstate(all="ignore")
 def scaled(x: NDArray, *, eps: float = 1e-6) -> NDArray:
-    """``x / sqrt(sum(x^2) + eps)`` over the last axis of `x` [..., N]."""
+    """Return ``x / sqrt(sum(x^2) + eps)`` over the last axis of `x` [..., N]."""
     acc = accumulator(x.dtype)
     width = x.shape[-1]
     scale = np.zeros((*x.shape[:-1], 1), acc)  # largest magnitude so far

@@ -17,7 +17,7 @@ TILE = 128
 def welford(
     x: NDArray, weight: NDArray, bias: NDArray, *, eps: float = 1e-5
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Normalised rows [M, N], their means [M] and reciprocal standard deviations [M]."""
+    """Return the normalised rows [M, N], their means [M] and 1 / standard deviations [M]."""
     acc = accumulator(x.dtype)
     rows, width = x.shape
     total = np.zeros((rows, 1), acc)

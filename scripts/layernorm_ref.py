@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 def layernorm(
     x: NDArray, weight: NDArray, bias: NDArray, *, eps: float = 1e-5
 ) -> dict[str, NDArray]:
-    """Normalised rows of `x` [M, N], their means [M] and reciprocal standard deviations [M]."""
+    """Return the normalised rows [M, N] of `x`, their means [M] and 1 / standard deviations [M]."""
     wide = x.astype(np.float64)
     mean = wide.mean(axis=1, keepdims=True)
     variance = ((wide - mean) ** 2).mean(axis=1, keepdims=True)

@@ -9,7 +9,7 @@ BLOCK = 2048
 
 
 def leaky_relu(x: NDArray, alpha: float = 0.1) -> NDArray:
-    """``x`` where positive, else ``alpha * x``, any shape; computed in float32 or wider."""
+    """Return ``x`` where it is positive, else ``alpha * x``; compute it in float32 or wider."""
     acc = np.float64 if x.dtype == np.float64 else np.float32
     flat = x.reshape(-1)
     y = np.empty(flat.shape, x.dtype)

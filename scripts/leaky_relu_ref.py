@@ -7,6 +7,6 @@ from numpy.typing import NDArray
 
 
 def leaky_relu(x: NDArray, alpha: float = 0.1) -> NDArray:
-    """``x`` where positive, else ``alpha * x``; any shape."""
+    """Return ``x`` where it is positive, else ``alpha * x``; for any shape."""
     wide = x.astype(np.float64)
     return np.where(wide > 0, wide, alpha * wide).astype(x.dtype)

@@ -13,7 +13,7 @@ Partial = tuple[NDArray, NDArray]  # maximum, and sum of exp(x - maximum), per r
 
 
 def merge(a: Partial, b: Partial) -> Partial:
-    """The partial result over the columns of both."""
+    """Merge two partial results into the partial result over the columns of both."""
     maximum = np.maximum(a[0], b[0])
     shift = finite_shift(maximum)
     return maximum, a[1] * np.exp(a[0] - shift) + b[1] * np.exp(b[0] - shift)
@@ -21,7 +21,7 @@ def merge(a: Partial, b: Partial) -> Partial:
 
 @np.errstate(all="ignore")
 def tree(x: NDArray) -> tuple[NDArray, NDArray]:
-    """Log-sum-exp and maximum of `x` [..., N], each [...]; a row of only -Inf gives -Inf."""
+    """Return the log-sum-exp and maximum [...] of `x` [..., N]; -Inf for a row of only -Inf."""
     acc = accumulator(x.dtype)
     partials = []
     for cols in tiles(x.shape[-1], TILE):

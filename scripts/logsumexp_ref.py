@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @np.errstate(all="ignore")
 def logsumexp(x: NDArray) -> dict[str, NDArray]:
-    """``max + log(sum(exp(x - max)))`` of `x` [..., N]; the maximum counts as 0 when not finite."""
+    """Return the maximum, and ``m + log(sum(exp(x - m)))`` with m the maximum if finite, else 0."""
     wide = x.astype(np.float64)
     maximum = wide.max(axis=-1, keepdims=True)
     shift = np.where(np.isfinite(maximum), maximum, 0)

@@ -10,7 +10,7 @@ BLOCK_M, BLOCK_N, BLOCK_K = 64, 64, 32
 
 
 def block(m: NDArray, rows: slice, cols: slice, shape: tuple[int, int], dtype: np.dtype) -> NDArray:
-    """Masked load of a tile of `m`, of this `shape`; zero past its edges."""
+    """Load a tile of `m` with a mask: it has this `shape`, and zeros past the edges of `m`."""
     part = m[rows, cols]
     if part.shape == shape:
         return part.astype(dtype, copy=False)
@@ -21,7 +21,7 @@ def block(m: NDArray, rows: slice, cols: slice, shape: tuple[int, int], dtype: n
 
 @np.errstate(all="ignore")
 def blocked(a: NDArray, b: NDArray, *, alpha: float = 1.0) -> NDArray:
-    """``alpha * a @ b`` of `a` [M, K] and `b` [K, N]."""
+    """Return ``alpha * a @ b`` of `a` [M, K] and `b` [K, N]."""
     acc = accumulator(a.dtype)
     (height, depth), width = a.shape, b.shape[1]
     c = np.empty((height, width), a.dtype)

@@ -8,5 +8,5 @@ from numpy.typing import NDArray
 
 @np.errstate(all="ignore")
 def matmul(a: NDArray, b: NDArray, *, alpha: float = 1.0) -> NDArray:
-    """``alpha * a @ b`` of `a` [M, K] and `b` [K, N]."""
+    """Return ``alpha * a @ b`` of `a` [M, K] and `b` [K, N]."""
     return (alpha * (a.astype(np.float64) @ b.astype(np.float64))).astype(a.dtype)

@@ -20,12 +20,12 @@ FOLDER = ROOT / "tests" / "gold" / "gpu"
 LIBRARY = "libcuda.so.1"
 NO_GPU = 3
 SEED, SIZE = 1, 100
-"""Of the launches that are recorded."""
+"""Seed and size of the launches that are recorded."""
 _ATTRIBUTE_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class DriverError(Exception):
-    """The driver is not there, or answered with an error."""
+    """The driver is missing, or answered with an error."""
 
 
 class Driver:
@@ -39,7 +39,7 @@ class Driver:
     Raises
     ------
     DriverError
-        Without the library or a GPU.
+        The library or a GPU is missing.
     """
 
     def __init__(self, library: str = LIBRARY) -> None:
@@ -58,7 +58,7 @@ class Driver:
         self.name, self.version = name.value.decode(), version.value
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of the driver; DriverError when it fails."""
+        """Call a function of the driver; raise DriverError if it fails."""
         status = getattr(self._cuda, function)(*arguments)
         if status:
             text = ctypes.c_char_p()
@@ -76,7 +76,7 @@ class Driver:
         self, function: ctypes.c_void_p, grid: tuple[int, ...], block: tuple[int, ...],
         shared: int, arguments: list[Any],
     ) -> list[np.ndarray | None]:  # fmt: skip
-        """Launch once; what each buffer holds afterwards, None for numbers.
+        """Launch once; return the content of each buffer afterwards, and None for each number.
 
         Parameters
         ----------
@@ -119,12 +119,12 @@ class Driver:
 
 
 def record(driver: Driver, folder: Path = FOLDER) -> list[str]:
-    """Run every test kernel and write its buffers; the names of the files.
+    """Run every test kernel and write its buffers; return the names of the launches.
 
     Raises
     ------
     DriverError
-        When a kernel cannot be launched.
+        A kernel cannot be launched.
     """
     sys.path.insert(0, str(ROOT / "tests" / "unit"))
     import emulated_kernels as kernels  # noqa: PLC0415 - of the tests
@@ -146,7 +146,7 @@ def record(driver: Driver, folder: Path = FOLDER) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Record; 3 and a sentence where there is no GPU."""
+    """Record the launches; return 3 and print a sentence if there is no GPU."""
     try:
         driver = Driver(arguments[0] if arguments else LIBRARY)
         names = record(driver)

@@ -12,7 +12,7 @@ LANES = 64
 
 @np.errstate(all="ignore")
 def lanes(x: NDArray, weight: NDArray, eps: float) -> NDArray:
-    """``x / sqrt(mean(x^2) + eps) * weight`` of `x` [M, N] and `weight` [N]."""
+    """Return ``x / sqrt(mean(x^2) + eps) * weight`` of `x` [M, N] and `weight` [N]."""
     acc = accumulator(x.dtype)
     rows, width = x.shape
     partial = np.zeros((rows, LANES), acc)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @np.errstate(all="ignore")
 def rmsnorm(x: NDArray, weight: NDArray, eps: float) -> NDArray:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last axis of `x` [M, N]."""
+    """Return ``x / sqrt(mean(x^2) + eps) * weight`` over the last axis of `x` [M, N]."""
     wide = x.astype(np.float64)
     root = np.sqrt((wide**2).mean(axis=-1, keepdims=True) + eps)
     return (wide / root * weight.astype(np.float64)).astype(x.dtype)

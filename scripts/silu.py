@@ -13,7 +13,7 @@ BLOCK = 512
 
 @np.errstate(all="ignore")
 def silu(x: NDArray) -> NDArray:
-    """``x * sigmoid(x)``, any shape."""
+    """Return ``x * sigmoid(x)``; for any shape."""
     acc = accumulator(x.dtype)
     flat = x.reshape(-1)
     y = np.empty(flat.shape, x.dtype)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @np.errstate(all="ignore")
 def silu(x: NDArray) -> NDArray:
-    """``x / (1 + exp(-x))``; Elfwing, Uchibe and Doya, 2017."""
+    """Return ``x / (1 + exp(-x))``; Elfwing, Uchibe and Doya, 2017."""
     wide = x.astype(np.float64)
     return (wide / (1 + np.exp(-wide))).astype(x.dtype)
 

@@ -14,7 +14,7 @@ TILE = 128
 
 @np.errstate(all="ignore")
 def online(x: NDArray) -> NDArray:
-    """Softmax of `x` [..., N], any float dtype; a row that holds NaN or +Inf becomes NaN."""
+    """Return the softmax of `x` [..., N]; a row that contains NaN or +Inf becomes NaN."""
     acc = accumulator(x.dtype)
     weights = np.empty(x.shape, acc)
     row_max = np.full((*x.shape[:-1], 1), -np.inf, acc)

@@ -1,7 +1,7 @@
 """Transposed copy through square tiles, with the pointer arithmetic of a kernel.
 
-Every element is fetched by its offset in memory from the strides, as a kernel does, so a layout
-that is not contiguous matters here as it does there.
+Every element is fetched by its offset in memory, computed from the strides. A layout that is not
+contiguous therefore matters here as it does in a kernel.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ TILE = 32
 
 
 def memory_of(x: NDArray) -> NDArray:
-    """The memory from the first to the last element of `x`, gaps included, as a flat array."""
+    """Return the memory from the first to the last element of `x`, with gaps, as a flat array."""
     span = 1 + sum((n - 1) * s // x.itemsize for n, s in zip(x.shape, x.strides, strict=True))
     return as_strided(x, (span,), (x.itemsize,), writeable=False)
 
 
 def tiled(x: NDArray) -> NDArray:
-    """``x.T`` of `x` [M, N] as a new C-contiguous array [N, M], any dtype."""
+    """Return ``x.T`` of `x` [M, N] as a new C-contiguous array [N, M]; for any dtype."""
     if x.size == 0 or any(s < 0 or s % x.itemsize for s in x.strides):
         x = np.ascontiguousarray(x)
     rows, cols = x.shape

@@ -7,5 +7,5 @@ from numpy.typing import NDArray
 
 
 def transpose_copy(x: NDArray) -> NDArray:
-    """``x.T`` of `x` [M, N] as a C-contiguous array [N, M]."""
+    """Return ``x.T`` of `x` [M, N] as a C-contiguous array [N, M]."""
     return np.array(x.T, order="C")

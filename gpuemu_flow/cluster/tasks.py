@@ -23,8 +23,8 @@ LOOK_SECONDS = 2.0
 NO_WORKERS_SECONDS = 600.0
 END_SECONDS = 15.0
 FETCHERS = 8
-"""Number of answers that are fetched in parallel, since one may be on a worker that has just
-died."""
+"""Number of answers to fetch in parallel. An answer on a worker that has just died blocks only one
+of the fetching threads."""
 
 
 D = TypeVar("D")

@@ -291,7 +291,7 @@ def own_name() -> str:
 
 
 def local_folder() -> str | None:
-    """Return the worker's folder on a local disk; None for the system's."""
+    """Return the worker's folder on a local disk; None for the system's temporary folder."""
     from distributed import get_worker  # noqa: PLC0415 - dear, and there already
 
     try:

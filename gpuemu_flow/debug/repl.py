@@ -33,7 +33,7 @@ def run_repl(
     write: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> int:
-    """Execute commands until the input ends; return the exit code of the first that failed.
+    """Execute commands until the input ends; return the first failed command's exit code, or 0.
 
     Parameters
     ----------

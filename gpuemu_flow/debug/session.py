@@ -152,7 +152,7 @@ class DebugSession:
         return self._inputs
 
     def reproduction(self) -> failures.Reproduction:
-        """Run the selected failure once; return the result until `reproduce` or `refresh`."""
+        """Run the selected failure on first use; keep the result until `reproduce` or `refresh`."""
         record = self._select("")
         if self._found is None:
             with _cancellable() as cancel:

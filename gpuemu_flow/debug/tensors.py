@@ -45,7 +45,7 @@ def describe(name: str, array: Array) -> str:
 
 
 def value_lines(array: Array) -> list[str]:
-    """Format all values of a tensor of up to `SHOWN` elements, else the ends along each dim."""
+    """Format a tensor's values; of more than `SHOWN`, only the first and last of each dim."""
     shown = to_float64(array) if array.dtype.kind == "V" else array
     digits = 5 if array.itemsize <= 2 else 17 if array.itemsize == 8 else 9
     with np.printoptions(threshold=SHOWN, edgeitems=4, linewidth=100, precision=digits):
@@ -53,7 +53,7 @@ def value_lines(array: Array) -> list[str]:
 
 
 def difference_lines(names: tuple[str, str], first: Array, second: Array) -> list[str]:
-    """Count the elements that differ, show the largest difference, and map all of them.
+    """Count the elements that differ, show the largest difference, and map all differences.
 
     Raises
     ------

@@ -23,8 +23,8 @@ def with_real_duration(
     Parameters
     ----------
     values : mapping
-        Values of the action that has just ended; its ``duration_s`` is the time it took to restore
-        results, or the duration that was stored with restored ones.
+        Values of the action that has just ended. If it restored results, their ``duration_s`` is
+        the time of restoring, or the duration that was stored with the results.
     before : mapping
         Values of the task's last success; empty if it has none.
     executed : bool

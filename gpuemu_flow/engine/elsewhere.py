@@ -52,7 +52,7 @@ class Elsewhere(Protocol):
 
 
 def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
-    """Return the units in `todo` that other machines can run: those that need no build."""
+    """Return the units in `todo` that other machines can run: all units that need no build."""
     found = []
     for name, outline in graph.outlines.items():
         if outline.stage != stages.COMPARE or name not in todo:

@@ -31,7 +31,7 @@ def push(
     Raises
     ------
     UsageError
-        ``cache-remote-none``, and as `session.run`.
+        ``cache-remote-none``, and the errors that `session.run` raises.
     """
     place_for(workspace, writing=True)
     outcome = session.run(workspace, session.RunOptions(tuple(words)), listener)

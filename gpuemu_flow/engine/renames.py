@@ -50,7 +50,7 @@ def renamed_tasks(old: Graph, new: Graph) -> dict[str, TaskSpec]:
     -------
     dict of str to TaskSpec
         The old task for each new task name, in topological order. Each removed op is matched at
-        most once. A copy of an op that still exists has no match.
+        most once. A new op has no match if the op of which it is a copy still exists.
     """
     before, after = _by_subject(old.tasks.values()), _by_subject(new.tasks.values())
     gone = {name: _nameless(before[name]) for name in before.keys() - after.keys()}
@@ -72,7 +72,7 @@ def take_over(
     states: TaskStates,
     observed: ObservedSets,
 ) -> None:
-    """Copy manifests and records to the tasks' new names, and rename the ops' failures.
+    """Copy manifests and records to the tasks' new names, and rename the ops' stored failures.
 
     As for every task, the key of a copied record decides whether the record is still valid.
 
@@ -114,7 +114,7 @@ def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:
 
 
 def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
-    """Render the tasks of an op without its name; empty if their manifests may contain the name.
+    """Render an op's tasks without its name; return [] if a manifest may contain the name.
 
     The result is bytes because a task from a snapshot has lists where a new task has tuples.
     """

@@ -111,7 +111,7 @@ class RunOptions:
 
     @property
     def may_be_nothing(self) -> bool:
-        """Tell whether an empty selection is allowed, as with sets, a commit or a shard."""
+        """Tell whether the selection may be empty: it has only ``@`` words, a commit or a shard."""
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None
 
@@ -409,7 +409,7 @@ def _execute(
 
 @contextmanager
 def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading.Event]:
-    """Interrupt the execution after `seconds`, and then set the yielded event; None for never."""
+    """After `seconds`, set the yielded event and interrupt the execution; for None, never."""
     passed = threading.Event()
     if seconds is None:
         yield passed
@@ -429,7 +429,7 @@ def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading
 
 
 def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
-    """Move manifests aside that were changed since their tasks wrote them."""
+    """Move aside each manifest that was changed since its task wrote it."""
     states = workspace.states()
     for name in todo:
         spec, record = workspace.graph.tasks[name], states.record(name)
@@ -443,7 +443,7 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, kept: Pool | None
 ) -> Iterator[StageContext]:
-    """Yield the context for actions. Use the workers in `kept`, or start some for this block."""
+    """Yield the context for actions, with the workers in `kept`, or else with new workers."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if kept is None else nullcontext(kept)
@@ -462,7 +462,7 @@ def open_context(
 
 
 def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
-    """Store the snapshot, and mark in it the tasks that succeeded as current."""
+    """Store the snapshot, in which the tasks that succeeded are marked as current."""
     states = workspace.states()
     ended = {name for name, status in outcome.status.items() if status in ("ran", "restored")}
     current = workspace.snapshot.current - workspace.graph.downstream(ended)

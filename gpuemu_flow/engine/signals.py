@@ -11,15 +11,15 @@ from types import FrameType
 WAKE_SECONDS = 0.2
 """Longest uninterrupted sleep of the main thread.
 
-Python runs a signal's handler between two of the main thread's instructions; a signal that comes
-after the last of them and before the system's wait does not end that wait."""
+Python runs a signal's handler only between two instructions of the main thread. If a signal arrives
+when the main thread has just decided to sleep, the handler runs only after the sleep."""
 
 
 @contextmanager
 def on_signals(react: Callable[[], None]) -> Iterator[None]:
-    """Call `react` on the first SIGINT or SIGTERM inside; a second one ends the process.
+    """Call `react` on the first SIGINT or SIGTERM in the context; end the process on the second.
 
-    Do nothing in a thread other than the main thread, where Python handles no signals.
+    Outside of the main thread, do nothing, since Python handles no signals there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -184,7 +184,7 @@ class TaskStates:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Keep records in memory inside the context; no other process may write them there."""
+        """Keep records in memory during the context, while no other process may write records."""
         self._held = {}
         try:
             yield
@@ -254,7 +254,7 @@ class TaskStates:
         values: Json,
         discovered: Discovered,
     ) -> None:
-        """Record a success; it is on disk when this returns."""
+        """Store the record of a success; the record is on disk when this returns."""
         self._files.record(self.manifest(spec.target), digest)
         record = TaskRecord(
             parts.to_json(), parts.key(), digest, complete, values, discovered.to_json()
@@ -263,7 +263,7 @@ class TaskStates:
         self._drop(spec.name)
 
     def restore(self, spec: TaskSpec, record: TaskRecord) -> None:
-        """Store the record of a renamed task as that of `spec`."""
+        """Store the record of a renamed task as the record of `spec`."""
         self._files.record(self.manifest(spec.target), record.digest)
         self._cache.state.put(f"task:{spec.name}", record.to_json())
         self._drop(spec.name)
@@ -305,7 +305,7 @@ class TaskStates:
         return isinstance(self._cache.state.get(f"broken:{name}"), dict)
 
     def moved(self, spec: TaskSpec) -> bool:
-        """Tell whether a task has no record, or its key or outputs changed since then.
+        """Tell whether a task has no record, or its key or outputs differ from its record.
 
         A record with cases that ended in an error does not count as changed by itself.
         """

@@ -78,7 +78,7 @@ class RuleOutputs:
     def used(self, names: Discovered) -> dict[str, str]:
         """Map rules to an output that a program used or searched; other rules are left out.
 
-        Listed folders do not count: an interpreter lists those in which it looks for modules.
+        Listed folders do not count: an interpreter lists each folder in which it looks for modules.
         """
         found: dict[str, str] = {}
         if not self.producers:
@@ -254,7 +254,7 @@ def _named_needs(specs: Iterable[TaskSpec]) -> list[str]:
 
 
 def _placed(path: str) -> str:
-    """Return a path with the links of its folder resolved, but not the file itself."""
+    """Return a path with the links in its folder resolved; keep the last component as it is."""
     folder, name = os.path.split(path)
     return f"{os.path.realpath(folder).rstrip('/')}/{name}"
 

@@ -158,7 +158,7 @@ class Workspace:
         return old
 
     def _names_own_cache(self, known: Snapshot) -> bool:
-        """Tell whether a snapshot's cache folder is in the workspace or is the configured one.
+        """Tell whether a snapshot's cache folder is in the workspace or is the configured folder.
 
         A snapshot that somebody else wrote could name any folder, which cleaning would then empty.
         """
@@ -322,7 +322,8 @@ class Workspace:
     def _observe(self, names: Iterable[str], states: TaskStates) -> None:
         """Copy the observed inputs of current tasks from their records.
 
-        A new snapshot lacks them, and an old one may have outdated ones, as after a killed run.
+        A new snapshot lacks these inputs. In an old snapshot, they may be outdated, for example
+        after a killed run.
         """
         for name in names:
             record = states.record(name)
@@ -330,7 +331,7 @@ class Workspace:
                 self.snapshot.observed.record(name, record.discovered, record.observed)
 
     def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
-        """Add files on which the report depends but which no task reads, with earlier stamps."""
+        """Watch files that a report used and no task reads; `stamps` are from before their use."""
         self.watched.update(stamps)
 
     def save(self, current: set[str]) -> None:
@@ -345,7 +346,7 @@ class Workspace:
 
     @property
     def has_plain_cases(self) -> bool:
-        """Tell whether the cases are those of a plain run, unchanged by options and ``[ci]``."""
+        """Tell whether the cases are the cases of a run without options, unchanged by ``[ci]``."""
         own = replace(self._overrides, ci="", given=frozenset())
         sampled = self._overrides.ci in self.settings.samplings
         return own == Overrides() and self.settings.drawn_seed is None and not sampled
@@ -375,8 +376,8 @@ class Workspace:
     def renew(self) -> None:
         """Compile again if the configuration, or a file that it names, changed since it was read.
 
-        If the new configuration names another cache folder, it is ignored until the next command,
-        since this command holds the lock of the old folder.
+        A new configuration that names another cache folder is ignored until the next command, since
+        this command holds the lock of the old folder.
 
         Raises
         ------

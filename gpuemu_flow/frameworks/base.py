@@ -53,7 +53,7 @@ def require(package: str, extra: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class CheckOutcome(Record):
-    """The result of a check, also as a mapping; true if the check passed.
+    """The result of a check, which is true if the check passed; it is also a mapping.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class CheckOutcome(Record):
 
 
 def named(inputs: Inputs) -> dict[str, Any]:
-    """Return the inputs by name; those of a sequence are named by position: ``0``, ``1``, …"""
+    """Return the inputs by name; name the members of a sequence by position: ``0``, ``1``, …"""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return {str(position): value for position, value in enumerate(inputs)}
@@ -87,10 +87,11 @@ def named(inputs: Inputs) -> dict[str, Any]:
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
     """Wrap a function, whatever its signature, as a function of a mapping of tensors.
 
-    A sequence is passed in order, and so is a mapping if the function takes ``*args``. Otherwise a
-    mapping is passed by name to parameters with these names or to ``**``, or whole to a single
-    parameter. Python numbers and strings among `inputs` are passed unchanged, whatever the mapping
-    holds for them.
+    If `inputs` is a sequence, its members are passed in order. A mapping is passed by name to
+    parameters with these names or to ``**``, or whole to a single required parameter with another
+    name; else, or if the function has only ``*args`` for it, its values are passed in order. Python
+    numbers and strings in `inputs` are always passed as they are there, even if the mapping of a
+    call has other values for them.
     """
     given = named(inputs)
     plain = {name for name, value in given.items() if isinstance(value, PLAIN)}
@@ -156,7 +157,7 @@ class FrameworkAdapter(ABC):
 
     @property
     def module(self) -> Any:
-        """Return the framework's module; raise UsageError ``framework-missing`` without it."""
+        """Return the framework's module; raise ``framework-missing`` if it is not installed."""
         return require(self.package, self.extra)
 
     def is_available(self) -> bool:
@@ -184,7 +185,7 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor requires gradients, or set that and return the tensor."""
+        """Tell whether a tensor requires gradients; given `requires`, set it, return the tensor."""
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:
@@ -207,7 +208,7 @@ class FrameworkAdapter(ABC):
         """
 
     def to_tensor_data(self, tensor: Any) -> dict[str, Json]:
-        """Return a tensor as a message of the protocol holds it; its data are base64 text."""
+        """Return a tensor in the form of the protocol's messages, with its data as base64 text."""
         array = np.ascontiguousarray(self.to_numpy(tensor))
         sent = encode_tensor(array)
         return {**sent, "data": base64.b64encode(array.tobytes()).decode("ascii")}

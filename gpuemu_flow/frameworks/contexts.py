@@ -38,7 +38,7 @@ class GradientContext(ValidationContext):
     Attributes
     ----------
     grad_inputs : dict of str to tensor
-        Gradients by input; by default those that the framework computes of the output's sum.
+        Gradients by input; by default, the framework computes the gradients of the output's sum.
     gradient_results : dict of str to ValidationResult
         Set when the context has been left.
     tape : object or None
@@ -66,7 +66,7 @@ class GradientContext(ValidationContext):
 
 
 def dispatch(context: MakeContext, fill: Fill, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Return a context or, for a signature with a function of the op, a result.
+    """Return a context; if the arguments include the op's function, run it and return a result.
 
     The signatures are ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``;
     all arguments may also be passed by keyword.
@@ -136,9 +136,9 @@ def validating(
     options: Mapping[str, Any],
     submitted: Callable[[GradientContext], Any] | None = None,
 ) -> Iterator[GradientContext]:
-    """Yield a context that judges by a daemon, or by ``options["ref_fn"]`` without one.
+    """Yield a context that judges by ``options["ref_fn"]`` or, if that is missing, by a daemon.
 
-    A daemon gets the result of `submitted`, by default the output.
+    A daemon gets the result of `submitted`, or by default the output.
     """
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)
@@ -186,7 +186,7 @@ def validating(
 
 
 def _judge(client: Any, ref_fn: Any) -> AbstractContextManager[Any]:
-    """Choose the judge: the given client, a new one, or none."""
+    """Choose the judge: the given client or, if there is no `ref_fn`, a new client."""
     if client is not None or ref_fn is not None:
         return nullcontext(client)
     from gpuemu_flow.client.api import Client  # noqa: PLC0415 - not needed with a reference

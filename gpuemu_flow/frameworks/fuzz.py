@@ -1,4 +1,4 @@
-"""Fuzzing an op of a framework, with the framework's own checks, by a daemon or without one."""
+"""Fuzz an op of a framework, with the framework's own checks, with or without a daemon."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ CASES: Mapping[str, Any] = {
 class FuzzOutcome(Mapping[str, Any]):
     """The result of fuzzing with a framework's own checks; values can be read by attribute or key.
 
-    ``total``, ``passed``, ``failed``, ``inconclusive``, ``seed``; ``unjudged``, the share of all
-    output elements without a verdict, and ``reason``, an explanation if the whole is inconclusive;
-    ``forward_failures``, results of outputs that differ from the reference's; and for each
-    requested check, such as ``jit``, its ``jit_failures``. It is true if enough was judged and
-    nothing failed.
+    ``total``, ``passed``, ``failed`` and ``inconclusive`` are numbers of cases; ``seed`` is the
+    master seed. ``unjudged`` is the share of all output elements without a verdict. ``reason``
+    explains why the whole is inconclusive; else it is empty. ``forward_failures`` lists the results
+    of outputs that differ from the reference's, and, for each requested check such as ``jit``,
+    ``jit_failures`` lists its failures. The object is true if enough was judged and nothing failed.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:

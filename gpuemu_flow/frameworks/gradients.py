@@ -22,7 +22,7 @@ EPS, ATOL, RTOL = 1e-4, 1e-5, 1e-3
 _DRAWN_TOGETHER = 0.75  # for a smooth function, half the step leaves half the difference
 _CALLS = 8  # a mask of few elements may well be drawn twice in a row
 MAX_ELEMENTS = 1000
-"""Largest number of elements checked in an input; in larger ones, a fixed seed chooses them."""
+"""Most elements to check in one input. Of a larger input, a fixed seed chooses the elements."""
 
 
 class GradientChecker:
@@ -64,13 +64,12 @@ class GradientChecker:
         inputs: Inputs,
         check_inputs: Sequence[str] | None = None,
     ) -> CheckOutcome:
-        """Check the gradients by all float inputs, or those of `check_inputs`.
+        """Check the gradients by all float inputs, or only by those in `check_inputs`.
 
         Parameters
         ----------
         inputs : mapping of name to tensor, or sequence of tensors
-            A mapping, passed by name if the op's parameters have these names, else whole; or a
-            sequence, passed in order.
+            Inputs of the op; `base.caller` describes how they are passed.
         """
         given = self.adapter.arrays(inputs)
         floats = [n for n, a in given.items() if dtype_name(a.dtype) in FLOAT_LIMITS]

@@ -28,7 +28,7 @@ class JAXAdapter(FrameworkAdapter):
 
     @contextmanager
     def wide(self) -> Iterator[None]:
-        """Enable 64-bit types while inside, for checks in float64."""
+        """Enable 64-bit types inside the context, for checks in float64."""
         jax = self.module
         before = bool(jax.config.jax_enable_x64)
         jax.config.update("jax_enable_x64", True)
@@ -66,7 +66,7 @@ class JAXAdapter(FrameworkAdapter):
         Parameters
         ----------
         argnums : int or sequence of int, optional
-            Positions of the inputs to differentiate by; by default, all with a float dtype.
+            Positions of the inputs to differentiate by; by default, all inputs of a float dtype.
         """
         jax = self.module
         values = named(inputs)

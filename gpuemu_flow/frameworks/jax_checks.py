@@ -194,8 +194,8 @@ def validate_jax_primitive(
     Returns
     -------
     CheckOutcome
-        With ``details``: ``forward_ok``, ``jvp_ok``, ``vmap_ok``, and for each that is false, the
-        reason.
+        Its ``details`` are ``forward_ok``, ``jvp_ok``, ``vmap_ok``, and the reason for each of them
+        that is false.
     """
     jax = ADAPTER.module
     tensors = tensors_of(inputs)

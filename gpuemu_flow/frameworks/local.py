@@ -75,7 +75,7 @@ def compare(
         output can come from NaN and Inf in the inputs.
     atol, rtol : float, optional
         Replace the tolerance measured on the reference or, if the reference cannot be called again,
-        the documented one of the output's dtype.
+        the documented tolerance of the output's dtype.
     found : tuple of Failure
         Further errors of the output.
     raise_on_failure : bool
@@ -164,7 +164,7 @@ def as_result(
 def with_changes(result: ValidationResult, changed: Mapping[str, int]) -> ValidationResult:
     """Note in a result which inputs the op changed in place, and how many elements of each.
 
-    That is no failure: without a configuration, nothing says whether it is meant.
+    Such a change is no failure: without a configuration, it may be intended.
     """
     notes = [
         f"inputs-changed: the op changed {count} elements of input {name!r} in place"

@@ -67,7 +67,7 @@ class LocalReference:
 
 
 def checked_precision(precision: str | None) -> str | None:
-    """Return the precision; raise UsageError ``validate-arguments`` if not in `PRECISIONS`."""
+    """Return `precision`; raise UsageError ``validate-arguments`` unless `PRECISIONS` has it."""
     if precision is None or precision in PRECISIONS:
         return precision
     raise UsageError(

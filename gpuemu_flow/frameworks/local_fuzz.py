@@ -141,7 +141,7 @@ def error_result(
 
 
 def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[FailureInfo]:
-    """Report NaN and Inf in outputs of an op without reference whose inputs contain none."""
+    """Report NaN and Inf in the outputs of an op without a reference, if no input has any."""
     if not all(np.isfinite(to_float64(a)).all() for a in inputs.values()):
         return []
     return [

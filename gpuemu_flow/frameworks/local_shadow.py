@@ -1,7 +1,7 @@
 """Shadows of a function in this process: the same function, compiled from rewritten source.
 
-A worker imports a reference once more from rewritten files. Here, modules stay as they are: only
-the function is copied, with the user's own functions and modules that it uses.
+A worker imports a reference once more from rewritten files. Here, the loaded modules are not
+changed. The function is copied, together with the user's own functions and modules that it uses.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _World:
         self._depth = 0
 
     def value(self, value: Any) -> Any:
-        """Return the substitute for a value: a copy in float32, or the value itself."""
+        """Return a substitute: a rewritten function, a float32 copy, or the value itself."""
         if self._depth >= _MAX_DEPTH:
             return value
         self._depth += 1

@@ -144,7 +144,7 @@ def with_gradients(
     by: Sequence[str] | None = None,
     outputs: Sequence[str] = ("output",),
 ) -> dict[str, Any]:
-    """Return an op's outputs and gradients, to be submitted where the op has ``gradients``.
+    """Return an op's outputs and gradients, to submit them for an op that has ``gradients``.
 
     Like the daemon, it computes the gradients of the outputs times fixed cotangents. Outputs that
     are not compared element by element, or have ``only``, need other cotangents.
@@ -191,8 +191,9 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     op_name : str
     inputs : mapping of name to tensor
     check_backward : bool
-        True to judge the gradients by the inputs that require them, too: against autograd of
-        `ref_fn` in float64 or, without `ref_fn`, by the ops ``<op>_grad_<input>`` of the workspace.
+        True to judge, too, the gradient by each input that requires gradients. It is compared with
+        autograd of `ref_fn` in float64 or, without `ref_fn`, judged by the workspace's op
+        ``<op>_grad_<input>``.
     gradients : bool or sequence of str
         For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients by all float
         inputs (True), or by the named inputs, with the output. The body computes the output from
@@ -204,8 +205,8 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
         Used instead of the configured tolerance, or of the one that follows from `ref_fn`.
     precision : str, optional
         Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
-        or ``input``. By default the configured one; with `ref_fn` it is ``input``, as frameworks
-        compute on a CPU.
+        or ``input``. The default is the configured precision; with `ref_fn` it is ``input``, as
+        frameworks compute on a CPU.
     raise_on_failure : bool
         Default true.
 

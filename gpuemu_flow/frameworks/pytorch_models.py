@@ -55,8 +55,8 @@ def validate_model(
 
     A layer is a module without submodules. Its copy gets the very inputs that the layer gets, in
     `reference_dtype`, as they are before the call, so that errors of earlier layers do not count
-    again. A layer that draws
-    random numbers (dropout in training mode) cannot agree: call ``model.eval()`` first.
+    again. A layer that draws random numbers (dropout in training mode) cannot agree with its copy:
+    call ``model.eval()`` first.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def validate_model(
         Dtype to which the model is converted while the body runs.
     atol, rtol : float, optional
         Replace the tolerance measured on the copy or, for outputs narrower than float32, the
-        documented one.
+        documented tolerance.
     raise_on_failure : bool
 
     Raises
@@ -75,7 +75,7 @@ def validate_model(
     ValidationError
         After the body, for the first call that did not pass.
     UsageError
-        ``validate-arguments``: `model` is no module; ``validate-nothing-ran``: it was not called.
+        ``validate-arguments``: `model` is no module. ``validate-nothing-ran``: no layer was called.
     """
     torch = require("torch", "torch")
     if not isinstance(model, torch.nn.Module):
@@ -193,8 +193,8 @@ class _LayerCopy:
 class _Versions(Versions):
     """A layer's float64 copy and, for PyTorch's own layers, its float32 copy.
 
-    Other layers get no float32 copy: its errors would be those under test, and would widen the
-    tolerance that they are judged by. The operations within a layer cannot be rewritten, so that
+    Other layers get no float32 copy: the copy would make the very errors that are to be found, and
+    these would widen the tolerance. The operations within a layer cannot be rewritten, so that
     there are no further versions.
     """
 

@@ -65,9 +65,9 @@ class TensorFlowAdapter(FrameworkAdapter):
         return str(tensor.dtype.name)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor is a variable, or convert it; see `FrameworkAdapter.requires_grad`.
+        """Tell whether a tensor is a variable; with `requires`, convert it to or from a variable.
 
-        Tapes watch variables without being told to.
+        Tapes watch variables without being told to. See `FrameworkAdapter.requires_grad`.
         """
         tf = self.module
         if requires is None:
@@ -75,7 +75,7 @@ class TensorFlowAdapter(FrameworkAdapter):
         return tf.Variable(tensor) if requires else tf.convert_to_tensor(tensor)
 
     def compute_gradient(self, tape: Any, output: Any, inputs: Inputs) -> Any:
-        """Return gradients by a tape: a mapping for inputs by name, else a list."""
+        """Return the gradients that a tape computes: a mapping for inputs by name, else a list."""
         values = named(inputs)
         found = tape.gradient(output, list(values.values()))
         return dict(zip(values, found, strict=True)) if isinstance(inputs, Mapping) else found
@@ -202,8 +202,8 @@ def _context(
 def validate_tensorflow(*args: Any, **kwargs: Any) -> Any:
     """Validate the output of an op; arguments as in `pytorch.validate_pytorch`.
 
-    ``check_gradient=True`` judges the gradients, too: those of ``context.tape``, which recorded the
-    operations of the body on ``context.inputs``.
+    ``check_gradient=True`` judges the gradients, too. They come from ``context.tape``, which
+    recorded the operations of the body on ``context.inputs``.
     """
     return dispatch(_context, _fill, args, kwargs)
 
@@ -236,8 +236,8 @@ def check_keras_layer(
     Returns
     -------
     CheckOutcome
-        Without a client, it passes if the outputs are finite and, for a layer that takes float64,
-        its gradients by the input agree with central differences.
+        Without a client, the check passes if the outputs are finite and, for a layer that takes
+        float64, if its gradients by the input agree with central differences.
     """
     tf = ADAPTER.module
     if hasattr(input_shape, "dtype"):

@@ -101,7 +101,7 @@ class TritonOp:
         Raises
         ------
         ValidationError
-            A kernel reads or writes outside of all tensors, or the output is not all written.
+            A kernel reads or writes outside of all tensors, or leaves output elements unwritten.
         """
         returned, found = self.run(*args, **kwargs)
         if found:
@@ -162,8 +162,8 @@ class TritonOp:
         reference : callable, or array
             A function of numpy arrays, with floats in float64; or the expected output itself.
         atol, rtol : float, optional
-            Used in place of the default tolerance, which is measured on the reference if that can
-            be called, and is else the documented tolerance of the output's dtype.
+            Used instead of the default tolerance. The default is measured on the reference if it
+            can be called; else it is the documented tolerance of the output's dtype.
         precision : str
             Values that the kernel may round, see ``docs/oracle.md``: ``tensor-core``,
             ``float32`` or ``input``.

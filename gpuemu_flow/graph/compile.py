@@ -162,7 +162,7 @@ class Compiler:
             self._groups.setdefault(name, []).extend(members)
 
     def _master_seed(self, overrides: Overrides) -> int:
-        """Return the seed of the command line or else the configuration; draw one for 0."""
+        """Return the command line's seed, or else the configured seed; draw one if that is 0."""
         if overrides.seed is not None:
             return overrides.seed
         wanted = (
@@ -287,7 +287,7 @@ class Compiler:
 
     @staticmethod
     def _what_it_computes(program: Mapping[str, Json]) -> dict[str, Json]:
-        """Return a program's properties without those that only limit it, such as timeouts."""
+        """Return a program's properties except its limits, such as timeouts."""
         limits = ("timeout", "timeout_grows", "memory_limit", "isolation")
         return {name: value for name, value in program.items() if name not in limits}
 

@@ -41,7 +41,7 @@ from gpuemu_flow.tasks.params import (
 from gpuemu_flow.types import Json
 
 DEFAULT_ARCH = "sm_80"
-"""Architecture for sources that have to be compiled and that name none."""
+"""Architecture for sources that have to be compiled, if none is configured."""
 
 CUDA, GIVEN, COMMAND, TRITON = "cuda", "given", "command", "triton"
 _ALIASES = {

@@ -35,7 +35,7 @@ class RuleTasks:
     tasks: dict[str, TaskSpec] = field(default_factory=dict)
 
     def made(self, pattern: str) -> list[str]:
-        """Return the rules' outputs that a glob matches, including ones that do not exist yet."""
+        """Return the rules' outputs that a glob matches, even if they do not exist yet."""
         outputs = (name for spec in self.tasks.values() for name in spec.outputs)
         return [name for name in outputs if matches(pattern, name)]
 
@@ -155,7 +155,7 @@ def with_outputs(
     wall : Sandbox
     outputs : collection of Path
     others : iterable of Path
-        Files that it must not write: programs, the configuration.
+        Files that the command must not write: programs, the configuration.
     root : Path
         The workspace.
     """

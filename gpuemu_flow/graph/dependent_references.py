@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def dependent_references(config: Config, tasks: Iterable[TaskSpec]) -> list[Problem]:
     """Return a warning for each reference that imports the file of the op that it is to judge.
 
-    Such a reference passes whatever the op does where it returns what that computes.
+    Such a reference may return the op's own results. The op would then pass whatever it computes.
     """
     imported = {spec.subject: spec.sources for spec in tasks if spec.stage == stages.REFERENCE}
     found = []

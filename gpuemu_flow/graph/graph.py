@@ -36,9 +36,9 @@ class TaskOutline(NamedTuple):
     reads : sequence of str
         Names of the tasks whose manifests it reads, in the order of its inputs.
     wavers : bool
-        True if the task must always be checked, because changes other than those of files and
-        observed inputs can make it stale. Its outputs in the workspace may be edited, or packages
-        of an unobserved program may be upgraded.
+        True if the task must always be checked, because more than changes of files and observed
+        inputs can make it stale. Its outputs in the workspace may be edited, or packages of an
+        unobserved program may be upgraded.
     """
 
     stage: str
@@ -70,7 +70,7 @@ class Graph:
     Attributes
     ----------
     tasks : mapping of name to TaskSpec
-        In topological order: a task comes after those whose manifests it reads.
+        In topological order: a task comes after the tasks whose manifests it reads.
     groups : mapping of name to names
         Ops, stages, ``quick``, ``all`` and the user's targets; members are task names.
     skips : tuple of Skip
@@ -93,7 +93,7 @@ class Graph:
         return self._outlines
 
     def differing(self, other: Graph) -> list[TaskSpec] | None:
-        """Return the tasks that differ from those of the same names in another graph.
+        """Return each task that differs from the task of the same name in another graph.
 
         Returns
         -------

@@ -193,8 +193,8 @@ class Snapshot:
     basis : Basis
     files : FileTable
     current : set of str
-        Tasks that were current when the snapshot was taken; they still are if no file that they
-        read or write changed.
+        Tasks that were current when the snapshot was taken. Each is still current if no file that
+        it reads or writes has changed.
     observed : ObservedSets
         Inputs that the tasks' programs were seen to use.
     graph_digest : str
@@ -291,7 +291,7 @@ def load(
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Disable garbage collection inside, while many objects are made and none becomes garbage."""
+    """Disable garbage collection in the context, in which many objects but no garbage is made."""
     collecting = gc.isenabled()
     gc.disable()
     try:

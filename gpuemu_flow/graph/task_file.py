@@ -1,6 +1,6 @@
 """The file of a compiled graph: an outline of every task, and the tasks in blocks.
 
-Most commands use few of thousands of tasks. Therefore, only the outlines are read at once. A block
+Most commands use few of thousands of tasks. Therefore, opening reads only the outlines. A block
 is read, checked and parsed when one of its tasks is requested. The head lists the digests of the
 blocks. The file is named by the digest of its head, and is never changed; see `snapshot`.
 """

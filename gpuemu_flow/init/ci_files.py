@@ -112,7 +112,10 @@ def gitlab(framework: Framework, origin: PipRequirement) -> str:
 
 
 def gitlab_job(install: str, *, with_git: bool, head: str = "", variables: str = "") -> str:
-    """Return a file with the job; `head` and `variables` are YAML for use as an included file."""
+    """Return a GitLab file with the job; `head` and `variables` are additional YAML.
+
+    A file that other projects include needs them.
+    """
     return _GITLAB.format(
         head=head,
         # The slim image has no git, which pip calls for a repository.

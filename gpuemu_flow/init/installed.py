@@ -51,9 +51,9 @@ class PipRequirement:
 def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
     """Find the requirement of the running installation.
 
-    An installation from a package index is identified by its version, and one from a repository by
-    the repository's address and commit. An installation from a folder is identified by the
-    repository that the folder was cloned from, if its commit has been pushed.
+    An installation from a package index is identified by its version. An installation from a
+    repository is identified by the repository's address and commit. An installation from a folder
+    is identified by the repository that the folder was cloned from, if its commit has been pushed.
     """
     pinned = f"{NAME}=={version}"
     try:
@@ -112,7 +112,7 @@ def _from_git(address: str, commit: str) -> PipRequirement | None:
 
 
 def _without_user(address: str) -> str:
-    """Return an address without user and password; empty if it is not a public one."""
+    """Return an address without user and password; empty if the address is not public."""
     if address.startswith("https://"):
         rest = address.removeprefix("https://")
         host, slash, path = rest.partition("/")

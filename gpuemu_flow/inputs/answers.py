@@ -25,7 +25,7 @@ _COMMANDS = frozenset({
 })  # fmt: skip
 _VARIABLES = ("NO_COLOR", "GPUEMU_NO_COLOR", "TERM", "XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP")
 _OF_SERVICES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
-"""Variables of CI services, in which `ci` writes more than it prints."""
+"""Variables that CI services set. If one of them is set, `ci` writes more than it prints."""
 _DURATION = '\n  "duration_s": '
 
 

@@ -24,7 +24,7 @@ KINDS = {
     "modules": "modules", "sizes": "sized", "look": "looked", "package": "packages",
     "python": "pythons", "variable": "variables",
 }  # fmt: skip
-"""Words for inputs in parts of keys, each with the part of `Discovered` that holds their names."""
+"""Kinds of inputs in parts of keys. Each is mapped to the field of `Discovered` with its names."""
 _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 
@@ -76,7 +76,7 @@ class Discovery(InputNames):
         return dict(known[1])  # callers may change it
 
     def _look_at(self, names: Discovered) -> Look:
-        """Return the latest look at a set of inputs, if nothing has changed since; else a new one.
+        """Return the latest look at a set of inputs if nothing has changed since; else look again.
 
         A look costs milliseconds, and is needed at each request and each group of verdicts.
         """
@@ -266,7 +266,7 @@ class Discovery(InputNames):
 
 
 def _joined(halves: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the parts of a set's halves together, in the order of `grouped`."""
+    """Merge the parts of a set's halves, in the order of `grouped`."""
     found = {name: state for half in halves for name, state in half.items()}
     return {name: found[name] for name in sorted(found, key=_place)}
 

@@ -39,7 +39,7 @@ class _Record:
         self._files: frozenset[str] | None = None
 
     def lists(self, relative: str) -> bool:
-        """Tell whether a file is listed, by its path below the folder of the distributions."""
+        """Tell whether a file is listed, given its path below the folder of the distributions."""
         if self._files is None:
             if relative not in self._text:
                 return False

@@ -29,7 +29,7 @@ Stamp = tuple[int, int, int, int]
 
 _known: dict[tuple[int, Stamp], str] = {}
 """Digests that this process has made, by device and stamp: Python's library, which has two names
-and fifty megabytes, is read once, whatever number of workspaces is opened."""
+and fifty megabytes, is read once, however many workspaces are opened."""
 
 
 def stamp_of(path: str | Path) -> Stamp | None:
@@ -105,7 +105,7 @@ class FileTable:
         return None if known is None else _numbers(known[0])
 
     def known_digest(self, path: str) -> str:
-        """Return the digest in the table, whatever the file is now; `ABSENT` without one."""
+        """Return the table's digest for a path, even if the file changed; `ABSENT` if unlisted."""
         known = self._known(path)
         return ABSENT if known is None else known[1]
 
@@ -171,7 +171,7 @@ class FileTable:
 
     @contextmanager
     def as_refreshed(self) -> Iterator[None]:
-        """Trust the digests in the table while inside, as all have just been checked again."""
+        """Trust the table's digests during the context, since all were just checked again."""
         self._fresh = True
         try:
             yield
@@ -179,12 +179,12 @@ class FileTable:
             self._fresh = False
 
     def refresh(self, sights: Sights | None = None) -> set[str]:
-        """Look at every path again, and return those whose content changed.
+        """Look at every path again, and return the paths whose content changed.
 
         Parameters
         ----------
         sights : Sights, optional
-            Stamps to go by; without them all are read now.
+            Stamps to use; by default, all stamps are read now.
         """
         changed = set()
         for path in self.moved(None, sights):
@@ -194,14 +194,14 @@ class FileTable:
         return changed
 
     def moved(self, paths: Iterable[str] | None = None, sights: Sights | None = None) -> list[str]:
-        """Return the paths that have another stamp than in the table, or are not in it.
+        """Return the paths that are missing, not in the table, or in it with another stamp.
 
         Parameters
         ----------
         paths : iterable of str, optional
-            Those to look at; all by default.
+            Paths to look at; by default, all paths in the table.
         sights : Sights, optional
-            Stamps to go by; without them all are read now.
+            Stamps to use; by default, all stamps are read now.
         """
         sights = sights or Sights()
         by_folder: dict[str, list[str]] = {}
@@ -224,9 +224,9 @@ class FileTable:
         return found
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON: one text for all names of a folder, one for all stamps, and so on.
+        """Return plain JSON: for each folder, one text of all names, one of all stamps, and so on.
 
-        Such texts are parsed many times faster than a list of as many texts.
+        One long text is parsed many times faster than a list of short texts.
         """
         found = {}
         for folder, inside in self._folders.items():

@@ -59,7 +59,7 @@ class ForbiddenFiles:
     def key(
         self, fence: Fence, op: OpConfig, program: ProgramRef, kept_away: OffLimits
     ) -> dict[str, Json]:
-        """Return the part of the sandbox that belongs to the op's key.
+        """Return the properties of the sandbox that the op's key contains.
 
         An op's cached result must not be used if the op read a file that only now belongs to the
         reference.

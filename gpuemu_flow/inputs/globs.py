@@ -14,9 +14,8 @@ def glob_files(root: Path, pattern: str) -> list[str]:
     """Return the files that `pattern` matches, sorted: relative to `root`, absolute outside of it.
 
     Files in our own cache are left out, since they change with every run. A pattern that ends in a
-    slash also matches entries that are no files, such as folders and broken links. The pattern is
-    absolute where the configuration may name files outside of `root`. ``**`` also stands for links
-    to folders, which `pathlib` passes over.
+    slash also matches entries that are no files, such as folders and broken links. A pattern may be
+    absolute. ``**`` also stands for links to folders, which `pathlib` passes over.
     """
     anything = pattern.endswith("/")
     base = Path("/") if pattern.startswith("/") else root
@@ -61,7 +60,7 @@ def _fixed(root: Path, pattern: str) -> Path:
 def _behind_links(top: Path) -> Iterator[Path]:
     """Yield all paths behind those links below `top` that lead to folders.
 
-    A link to a folder that contains the link is not followed, which would never end.
+    A link to a folder that contains the link is not followed, since that would never end.
     """
     pending: list[tuple[Path, bool, tuple[str, ...]]] = [(top, False, (os.path.realpath(top),))]
     while pending:

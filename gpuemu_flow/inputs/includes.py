@@ -23,15 +23,15 @@ _OPTIONS_FILES = ("-optf", "--options-file")
 _HEADERS = frozenset((
     "", ".cuh", ".def", ".h", ".hh", ".hpp", ".hxx", ".inc", ".inl", ".ipp", ".tcc",
 ))  # fmt: skip
-"""Suffixes of names by which the toolkit's headers include each other."""
+"""Suffixes of file names in the ``#include`` lines of the toolkit's headers."""
 MAX_FILES = 10_000
-"""Largest number of files of one closure, more than any kernel's source includes."""
+"""Largest number of files that are followed from one source, more than any kernel includes."""
 _MAX_OPTIONS_FILES = 16
 
 
 @dataclass(frozen=True)
 class Includes:
-    """The files that a source includes, and what would change them.
+    """The files that a source includes, and the paths where new files could change this list.
 
     All paths are relative to the workspace if they lie inside of it.
 
@@ -154,7 +154,7 @@ def _options(flags: Iterable[str], root: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _with_files_of_options(flags: Iterable[str], root: Path, files: list[Path]) -> Iterator[str]:
-    """Yield flags, and in place of nvcc's files of options what they hold; add these to `files`."""
+    """Yield flags, including those in nvcc's options files; add these files to `files`."""
     pending = list(reversed([*flags]))
     while pending:
         flag = pending.pop()

@@ -27,12 +27,12 @@ _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
 _TOP = re.compile(r".*/(?:site|dist)-packages/[^/]+")
 _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
-"""A distribution that a program asked for by its name; see `runners.searches`."""
+"""Matches an entry for a distribution that a program requested by name; see `runners.searches`."""
 
 
 @dataclass(frozen=True)
 class _Installed:
-    """The part of `Discovered` for a file of a package, of Python's library, or of neither."""
+    """The entry in `Discovered` for an installed file: its package, its Python, or the file."""
 
     package: str = ""
     python: str = ""
@@ -123,7 +123,7 @@ class InputNames:
     def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
         """Return the packages of installed files that were found and not opened.
 
-        Such a file goes when its package is uninstalled. What no package lists is left out.
+        Such a file goes when its package is uninstalled. Files that no package lists are left out.
         """
         tops = {match[0] for path in paths if (match := _TOP.match(path))}
         found = set()
@@ -164,7 +164,7 @@ class InputNames:
             self._settled.keep(path, _Installed(file=self._encode(path)))
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
-        """Return the members of a set that are paths, except those of this tool and of Python."""
+        """Return the paths outside of this tool and of Python's library, as members of a set."""
         kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
         return frozenset(map(self._encode, kept))
 
@@ -196,7 +196,7 @@ class InputNames:
         )
 
     def _stdlib_of(self, path: str) -> str:
-        """Return the folder of the standard library that a path lies in; empty when in none."""
+        """Return the folder of a standard library that contains a path; empty if none does."""
         match = _STDLIB.fullmatch(path)
         if match is None:
             return ""

@@ -19,7 +19,8 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 MOST_NAMES = 8
-"""Largest number of names looked for in one folder that are watched one by one."""
+"""Maximum number of missing names in a folder that are watched one by one. If there are more, the
+folder itself is watched."""
 
 
 @dataclass
@@ -66,7 +67,7 @@ class ObservedSets:
     Attributes
     ----------
     task_sets : dict of str to str
-        Task to a key of `sets`.
+        The key in `sets` of each task's set.
     """
 
     def __init__(self) -> None:
@@ -320,7 +321,7 @@ def _look(found: Needed, path: str, seen: str) -> None:
 
 
 def _first_missing(path: str) -> str:
-    """Return the uppermost part of a path that is not there."""
+    """Return the shortest leading part of a path at which nothing exists."""
     while len(path) > 1:
         folder = os.path.dirname(path)  # noqa: PTH120
         if os.path.isdir(folder):  # noqa: PTH112

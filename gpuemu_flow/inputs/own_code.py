@@ -66,7 +66,7 @@ def _single() -> frozenset[str]:
 
 
 def covers(path: str) -> bool:
-    """Tell whether a file is one of those that `digest` covers."""
+    """Tell whether `digest` covers a file."""
     return os.path.dirname(path) in _folders() or path in _single()  # noqa: PTH120 - hot
 
 

@@ -24,7 +24,8 @@ _VARIABLES = ("GPUEMU_ALLOW_OUTSIDE", "GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME"
 
 ALL_VARIABLES = "*"
 ALL_NAMED = "**"
-"""Ending of a pattern that lets through all names with one beginning, in a configuration."""
+"""Ending of a pattern that stands for all names with its beginning, used for names that the
+configuration lets through."""
 VOLATILE = frozenset({
     "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
     "TERM", "TERM_SESSION_ID", "WINDOWID",
@@ -62,19 +63,19 @@ def is_of_a_session(name: str) -> bool:
     """Tell whether a variable belongs to a session, not to the environment as a whole.
 
     Terminals, editors and logins set these; each session has other values. Every started program
-    gets all of them and hardly ever reads one. A program depends on such a variable only if it was
+    gets all of them and hardly ever reads any. A program depends on such a variable only if it was
     seen to read it.
     """
     return name in VOLATILE or name in _SESSION or name.startswith(_SESSION_PREFIXES)
 
 
 def variable_digest(environ: "Mapping[str, str]", name: str) -> str:
-    """Return a digest of the value of a variable, or of several that a pattern names.
+    """Return a digest of the value of one variable, or of all variables that a pattern names.
 
-    ``OMP_*`` names the variables with this beginning, and ``*`` all variables except those of
-    sessions. Only variables that reach every program count, unless there is a second star, as in
-    names from the configuration. The digest of a variable that is not set is `UNSET`. The value
-    itself, which may be a secret, is never stored.
+    ``OMP_*`` names the variables with this beginning, and ``*`` all variables except the variables
+    of sessions. With one star, only variables that every program receives count; with two stars, as
+    in patterns from the configuration, all variables count. The digest of a variable that is not
+    set is `UNSET`. The value itself, which may be a secret, is never stored.
     """
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:
@@ -112,7 +113,7 @@ def digest_of(data: bytes) -> str:
 def look_of(path: str, *, size: bool = False) -> str:
     """Return the kind and mode that a program sees at a path; empty where there is nothing.
 
-    A symbolic link has the kind and mode of what it leads to, and the mark ``@``.
+    A symbolic link has the kind and mode of its target, and the mark ``@``.
 
     Parameters
     ----------
@@ -238,7 +239,8 @@ def look(
     plan_path : str
     environ : mapping
     seen : dict of absolute path to Seen, optional
-        Gets what was read of each folder, for whoever has to look at the same files next.
+        Gets the stamps and owners that were read in each folder, so that later steps of the command
+        need not read them again.
 
     Returns
     -------
@@ -257,7 +259,7 @@ def look(
 
 
 def _expects_workers(plan_path: str, data: bytes, environ: "Mapping[str, str]") -> bool:
-    """Tell whether a plan is of this workspace and process, and names workers for its programs."""
+    """Tell whether a plan fits this workspace and process, and says that programs need workers."""
     head = data.partition(b"\n")[2].partition(b"\f")[0].split(b"\n")
     folder = os.path.realpath(os.path.dirname(plan_path))  # noqa: PTH120
     mine = f"identity {identity(dict(environ), folder)}".encode("utf-8", "surrogateescape")

@@ -102,7 +102,7 @@ class SettledFacts(Generic[T]):
             A path without links and without ``..``.
         fact : object
         files : tuple of str
-            Absolute paths of files from which the fact follows, too.
+            Absolute paths of files on which the fact depends, too.
         """
         plain = path.startswith("/") and "//" not in path
         if plain and self._hold(path, files):

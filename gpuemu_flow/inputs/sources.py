@@ -93,7 +93,7 @@ class SourceIndex:
         return digest_json(sorted(self._imports(path)))
 
     def content_digest(self, path: Path) -> str:
-        """Return the sha256 of the bytes that the imports were read from; empty if none were."""
+        """Return the sha256 of the file as its imports were read; empty if reading failed."""
         self._imports(path)
         return self._contents[path]
 

@@ -16,7 +16,7 @@ MAX_SENTENCE = 1_000
 
 
 def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
-    """Return the command line of a lens; None if it needs a failure and there is none."""
+    """Return the command line of a lens; None if the command needs a failure and none exists."""
     if command == RUN:
         return ["run", "--format", "json", "--", op]
     failures = last.failures.get(op, ())

@@ -34,7 +34,7 @@ class Document:
     outline : Outline or None
         None until the text has been parsed.
     findings : list of Diagnosis
-        Findings of this text; until it is `checked`, those of the previous version.
+        Findings of this version; until it is `checked`, the findings of the previous version.
     """
 
     uri: str

@@ -197,7 +197,7 @@ def _run_commands(server: ConfigServer) -> None:
 
 
 def serve(stdin: BinaryIO, stdout: BinaryIO) -> int:
-    """Serve one editor until it disconnects; return 0 if this followed the protocol, else 1."""
+    """Serve one editor until it exits; return 0 if it requested a shutdown before, else 1."""
     server = make_server()
     server.start_io(stdin, stdout)
     return 0 if server.protocol._shutdown else 1

@@ -65,8 +65,8 @@ def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str])
     Parameters
     ----------
     path : Path or None
-        Path of the file with the text. None if there is no file yet; then files that it names are
-        not checked.
+        Path of the file with the text. None if there is no file yet; then the files that the text
+        names are not checked.
     """
     shown_as = path.name if path is not None else "gpuemu.toml"
     try:

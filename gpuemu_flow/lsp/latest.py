@@ -29,7 +29,7 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the running job of `key`, or None; it ends when all requests so far are done."""
+        """Return the running job of `key`, or None; the job ends after all requests so far."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:

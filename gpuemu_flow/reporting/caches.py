@@ -33,7 +33,10 @@ OnWait = Callable[[str], None]
 
 @dataclass
 class Size:
-    """Numbers of objects in a cache, and their total bytes; None if a server does not list them."""
+    """Numbers of objects in a cache, and their total bytes.
+
+    All are None for a cache on a server that does not list its objects.
+    """
 
     entries: int | None = None
     entry_bytes: int | None = None
@@ -56,7 +59,7 @@ class CacheFacts:
     signed : bool
         True if entries of the shared cache must have a signature.
     answers : str
-        ``yes``, or the reason why the shared cache does not answer; empty without one.
+        ``yes``, or the reason why the shared cache does not answer; empty without such a cache.
     shared : Size
     """
 
@@ -137,7 +140,7 @@ def _size_of(folder: FolderTransport) -> Size:
 
 
 def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> tuple[int, int]:
-    """Delete the least recently used blobs of the workspace's own cache until the rest fits.
+    """Delete the least recently used blobs of the workspace until at most `limit` bytes remain.
 
     Returns
     -------
@@ -153,7 +156,7 @@ def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> 
 
 
 def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
-    """Delete the oldest objects of a shared folder until the rest fits.
+    """Delete the oldest objects of a shared folder until at most `limit` bytes remain.
 
     An entry is deleted before blobs of the same age, since it must not name a missing blob.
 

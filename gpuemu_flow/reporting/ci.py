@@ -262,7 +262,7 @@ def against(
     -------
     list of Regression
     BaselineDiff or None
-        The whole comparison with a baseline; None without one.
+        The whole comparison with the baseline; None if no baseline is given.
     """
     if baseline is None:
         return _since_last_run(run), None

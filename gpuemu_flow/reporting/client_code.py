@@ -35,7 +35,7 @@ class ChangedFiles:
 
 
 class ClientCode:
-    """Checker of the files of submissions, which reads each file once.
+    """Checks the files of submissions; it reads each file only once.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class ClientCode:
         self._known: dict[str, ChangedFiles] = {"": ChangedFiles()}
 
     def moved(self, stored: StoredResult) -> ChangedFiles:
-        """Return the known files of a submission that changed since its output was computed."""
+        """Return the files of a submission's code that changed since the client ran the code."""
         if stored.files not in self._known:
             self._known[stored.files] = self._look(stored)
         return self._known[stored.files]

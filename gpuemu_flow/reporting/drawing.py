@@ -90,10 +90,10 @@ def _judge(checked: CheckedOutput) -> Judgement:
 
 
 def heat_map(share: NDArray[np.float64]) -> tuple[tuple[str, ...], str]:
-    """Fold a tensor to rows of at most `MAX_COLUMNS` levels, and describe the folding.
+    """Fold a tensor to at most `MAX_ROWS` rows of cells, and describe the folding.
 
-    The last dim runs to the right, all others downward; a cell shows the worst of the elements
-    folded into it.
+    A row has at most `MAX_COLUMNS` cells. The last dim runs to the right, all others downward. A
+    cell is one character, which shows the level of the worst element in it; see `LEVELS`.
     """
     shape = share.shape or (1,)
     columns = shape[-1]
@@ -126,7 +126,10 @@ def _edges(size: int, most: int) -> NDArray[np.intp]:
 def scatter(
     expected: NDArray[np.float64], error: NDArray[np.float64], failed: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, int, int], ...]:
-    """Count elements by half decades: (x of magnitude, y of error, number, number failing)."""
+    """Count elements by half decades of magnitude (x) and error (y).
+
+    Return (x, y, number of elements, number of failing elements) for each pair that occurs.
+    """
     with np.errstate(all="ignore"):
         x = _half_decades(np.abs(expected))
         y = _half_decades(error)
@@ -156,7 +159,11 @@ def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
 
 
 def values_text(array: NDArray[Any]) -> str:
-    """Format all values of a small tensor, or the few that differ from the rest, or both ends."""
+    """Format the values of a tensor.
+
+    Of a large tensor, show only the values that differ from the rest, if they are few, or else the
+    first and last values.
+    """
     values = np.asarray(to_float64(array) if array.dtype.kind == "V" else array)
     with np.printoptions(threshold=SHOWN_VALUES, edgeitems=3, linewidth=90, precision=9):
         return (_few_that_differ(values) if values.size > SHOWN_VALUES else "") or str(values)

@@ -150,7 +150,10 @@ def repository(root: Path, environ: Mapping[str, str]) -> Path:
 def op_places(
     workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
 ) -> dict[str, FileLine]:
-    """Return the source location, or else the table, of each op that did not pass or got worse."""
+    """Return the location of each op that did not pass, or whose results changed.
+
+    This is the location of the op's source or, if it is unknown, of the op's table.
+    """
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}
     wanted |= {regression.op for regression in worse}

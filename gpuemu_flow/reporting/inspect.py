@@ -203,7 +203,7 @@ def clean_workspace(
     whole_cache: bool,
     on_wait: Callable[[str], None] | None = None,
 ) -> int:
-    """Forget tasks, and return their number; `on_wait` gets the process that has the lock.
+    """Forget tasks, and return their number; see `RunLock` for `on_wait`.
 
     Raises
     ------

@@ -33,8 +33,9 @@ class LastResults:
     results : mapping of str to tuple of OpResult
         Results of each op, one per dtype.
     outdated : frozenset of str
-        Ops with an input that has changed since: a file, the configuration, or a task upstream. Ops
-        that crashed on unchanged inputs are not included, since their results report the crash.
+        Ops with an input that has changed since they were checked: a file, the configuration, or a
+        task upstream. Ops that crashed on unchanged inputs are not included, since their results
+        report the crash.
     failures : mapping of str to tuple of FailureRecord
         Recorded failures of each op, newest first.
     """

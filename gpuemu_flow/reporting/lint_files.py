@@ -227,7 +227,7 @@ class _Measurer:
         return None if tool_sandbox is None else ToolSandbox(folder, asdict(tool_sandbox))
 
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
-        """Measure with the available tools; return also whether the result may be stored."""
+        """Measure with the available tools; also return whether the result may be stored."""
         never, tools = threading.Event(), self._chain.tools
         made: Assembled | None = None
         sass: MachineCode | Problem | None = None

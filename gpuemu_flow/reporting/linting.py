@@ -25,7 +25,7 @@ def explain_rule(name: str) -> str:
     Raises
     ------
     UsageError
-        ``unknown-rule``, with the nearest name.
+        ``unknown-rule``, with the most similar known name.
     """
     rule = RULES_BY_ID.get(name)
     if rule is None:
@@ -63,7 +63,7 @@ def lint_workspace(
     Raises
     ------
     UsageError
-        ``unknown-kernel``, with the nearest name.
+        ``unknown-kernel``, with the most similar known name.
     """
     graph = workspace.graph
     lints = [spec for spec in graph.tasks.values() if spec.stage == stages.LINT]
@@ -106,7 +106,7 @@ def _named(
 
 
 def unknown_kernels(names: Iterable[str], known: Iterable[str]) -> UsageError:
-    """Return the error for unknown names of kernels, with the nearest known name of each."""
+    """Return the error for unknown names of kernels, with the most similar known names."""
     words = tuple(sorted(known))
     return UsageError(
         *(Problem("unknown-kernel", f"no kernel {n!r}", did_you_mean(n, words)) for n in names)

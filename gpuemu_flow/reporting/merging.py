@@ -33,8 +33,8 @@ def merged_report(paths: Sequence[Path]) -> Report:
     Raises
     ------
     UsageError
-        ``merge-unreadable``; ``merge-mismatch`` if they are not shards of one workspace;
-        ``merge-incomplete`` if one is missing.
+        ``merge-unreadable``; ``merge-mismatch`` if the reports are not shards of one workspace;
+        ``merge-incomplete`` if a shard is missing.
     """
     found: list[tuple[Path, Report]] = []
     for path in paths:
@@ -138,7 +138,7 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
 
 
 def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:
-    """Raise UsageError if two shards ran with different code or settings of the same name."""
+    """Raise UsageError if an op, kernel or rule had other code or settings in another shard."""
     (one_path, one), (path, part) = first, other
     for what, known, found in (
         ("code", one.code, part.code),

@@ -9,7 +9,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 IDENTITY = "identity"
-"""Key in a stored summary of the digest that identifies an op's programs, without its name."""
+"""Key under which a stored summary has its op's identity; see `identity_of`."""
 
 
 def identity_of(op: OpConfig) -> str:
@@ -49,7 +49,7 @@ def renamed_ops(
 def renamed_kernels(
     before: Mapping[str, list[Json]], now: Mapping[str, list[Json]]
 ) -> dict[str, str]:
-    """Map present names of renamed kernels to former ones; match them by their entry points."""
+    """Map the present names of renamed kernels to former names; match kernels by entry points."""
 
     def entries(kernels: Mapping[str, list[Json]], others: Mapping[str, object]) -> dict[str, str]:
         return {
@@ -62,7 +62,7 @@ def renamed_kernels(
 
 
 def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str, str]:
-    """Map new names to former ones with the same identity, if no other name has this identity."""
+    """Map new names to former names with the same identity, if no other name has this identity."""
     found = {}
     for name, what in new.items():
         former = [old for old, other in gone.items() if other == what]

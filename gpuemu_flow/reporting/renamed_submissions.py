@@ -1,4 +1,4 @@
-"""Move the submissions of renamed ops that only clients run to their new names."""
+"""When an op that only clients run was renamed, store its submissions under its new name."""
 
 from __future__ import annotations
 

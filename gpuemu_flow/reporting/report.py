@@ -103,9 +103,9 @@ def build_report(
     Parameters
     ----------
     broken : collection of str
-        Further tasks, besides those in `outcome`, whose run made no target.
+        Tasks whose run made no target, in addition to the failed tasks of `outcome`.
     keep : bool
-        True to keep results that passed for later reports; only while holding the run lock.
+        True to store passed results, for use by later reports; only while holding the run lock.
     """
     # Imported here, as it is not needed before the edited op has been called.
     from gpuemu_flow.reporting.passed_rows import PassedRows  # noqa: PLC0415
@@ -182,7 +182,7 @@ def build_report(
 
 
 class _Reader:
-    """Reads the results of tasks from their manifests, and the records that they need.
+    """Reads the results of tasks from manifests and from the tasks' records.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ class ReportQuery:
     lint : bool
         True if the report includes kernels.
     baseline : str or None
-        Tag of the baseline to compare with, `NEWEST`, or None for none.
+        Tag of the baseline to compare with, or `NEWEST`; None for no comparison.
     pictures : bool
         True to include the drawings of failing cases that `ci` made.
     """

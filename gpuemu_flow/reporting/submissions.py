@@ -41,9 +41,10 @@ def submitted_results(
     """Return the results of skipped ops and dtypes for which clients submitted outputs.
 
     A submission is valid if all of this holds: it was judged by the present reference,
-    configuration and environment; it set no tolerance or arguments; no newer state of its code has
-    submitted; and the files of its code are unchanged. For each case and code, only the newest
-    valid submission counts. An op and dtype without one stays skipped, with a reason that says so.
+    configuration and environment; it set no tolerance or arguments; the state of its code is not
+    obsolete (see `of_current_code`); and the files of its code are unchanged. For each case and
+    code, only the newest valid submission counts. An op and dtype without a valid submission stays
+    skipped, with a reason that says so.
 
     If `skips` contains all declared dtypes of an op, its undeclared dtypes with valid submissions
     have results, too, so that failures in these dtypes are reported.
@@ -109,9 +110,9 @@ class _Submitted:
 
     @property
     def unjudged(self) -> str:
-        """Describe code whose present state has not been judged; empty if there is none.
+        """Describe code that was edited since its outputs were judged; empty if there is none.
 
-        Submissions from another origin do not judge it. Deleted code needs no verdict.
+        Valid submissions count only for code from the same origin. Deleted code needs no verdict.
         """
         origins = {stored.origin for stored in self.valid}
         edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]

@@ -29,7 +29,7 @@ class ResultDiff:
     status : str
         ``new``, ``missing``, ``unchanged``, ``changed``, ``regression`` or ``improvement``.
     what : str
-        What changed: ``verdict`` or ``max_abs``; empty if nothing did.
+        What changed: ``verdict`` or ``max_abs``; empty if nothing changed.
     old, new : JSON
         The values in the baseline and now; None for no value, `GONE` if the op or dtype no longer
         exists.
@@ -70,7 +70,10 @@ class BaselineDiff:
         )
 
     def drop_missing(self) -> None:
-        """Drop entries that only the baseline has, if only a part of the workspace is requested."""
+        """Drop entries that only the baseline has.
+
+        If only a part of the workspace was requested, all other entries look missing.
+        """
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
         self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 

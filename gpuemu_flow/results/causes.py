@@ -75,7 +75,7 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
 
 
 def _seen_with(known: Sequence[Cause], members: Sequence[CaseFailure]) -> tuple[str, ...]:
-    """Return, with counts, the unconfirmed causes that cover most of these cases."""
+    """Return, with counts, the unconfirmed causes that each cover most of these cases."""
     ids = {case_id(failure.case) for failure in members}
     about = (c for c in known if not c.stated and 2 * len(ids & set(c.members)) > len(ids))
     return tuple(cause.counted for cause in about)

@@ -242,7 +242,7 @@ class Report:
     history : tuple of HistoryPoint
         Oldest first.
     shard : ShardPart or None
-        The part of the workspace that the report covers; None for all.
+        The part of the workspace that the report covers; None for the whole workspace.
     """
 
     run: RunReport
@@ -291,7 +291,7 @@ class Report:
 
     @property
     def missing(self) -> tuple[MissingVerdict, ...]:
-        """List all requested items without a verdict, first those that a time limit cut off."""
+        """List all requested items without a verdict; items that a time limit cut off are first."""
         every = [
             *(
                 MissingVerdict(f"{r.op} {r.dtype}".strip(), r.reason, r.absent)
@@ -341,7 +341,11 @@ class Report:
         return failure.op, failure.case.seed, failure.case.dtype
 
     def worst_first(self) -> list[CaseFailure]:
-        """Return the failing cases: wrong ones by size of the error, then errors, then the rest."""
+        """Return the cases that did not pass, with the worst first.
+
+        The first are wrong results, ordered by the share of the tolerance that they used. Then come
+        cases that ended in an error, and then the rest.
+        """
         order = {Verdict.FAILED: 0, Verdict.ERROR: 1}
 
         def rank(failure: CaseFailure) -> tuple[int, float, int]:

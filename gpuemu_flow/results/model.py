@@ -27,7 +27,7 @@ class Absence(str, Enum):
     UNABLE = "unable"
     """There is no tool or program for the item, or too little of it was judged."""
     CUT_OFF = "cut off"
-    """The run's time limit came first."""
+    """The run's time limit ended the run before the item was judged."""
     LEFT_OUT = "left out"
     """The item was not requested."""
     OUTDATED = "out of date"

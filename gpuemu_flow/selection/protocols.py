@@ -35,7 +35,7 @@ class SelectableStates(Protocol):
         """Return the record of a task; None if the task made nothing."""
 
     def has_failed(self, name: str) -> bool:
-        """Tell whether a task's last attempt failed."""
+        """Tell whether a task has ever failed to make its target, even if it succeeded since."""
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
         """Return the parts of a task's key that are known before it runs."""

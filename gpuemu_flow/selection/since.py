@@ -28,8 +28,8 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
     The commit at which the two histories branched is extracted to another folder and compiled. A
     task is touched if its programs, its part of the configuration or its inputs differ, committed
     or not. The observed inputs of its program count, too: files, folders that it listed, and paths
-    that it looked for in vain. Observed files that git reports as unchanged are compared, too: its
-    attributes may normalise their content, and it may not record their permissions.
+    that it looked for in vain. Observed files that git reports as unchanged are compared, too:
+    git's attributes may normalise their content, and git does not record all permissions.
 
     Files that git ignores count as changed, since git does not record their content. If a program
     was never run in its present version, its inputs are unknown, so changed files that no task
@@ -63,7 +63,7 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
 def _add_unseen_by_git(
     workspace: SelectableWorkspace, top: Path, base: str, change: Change
 ) -> None:
-    """Add observed files that are not as git would check them out, and that it calls unchanged."""
+    """Add observed files that git calls unchanged but would check out in another form."""
     observed, inputs = workspace.snapshot.observed, workspace.inputs
 
     def present(members: Iterable[str]) -> dict[str, str]:

@@ -92,7 +92,7 @@ class Change:
         )
 
     def _spellings(self, path: str) -> tuple[str, ...]:
-        """Return a path and the path that it resolves to, unless outside of the repository."""
+        """Return a path and the path that it resolves to; omit paths outside of the repository."""
         known = self._spelled.get(path)
         if known is None:
             found = dict.fromkeys((os.path.normpath(path), os.path.realpath(path)))
@@ -126,7 +126,7 @@ class Unknown:
     top : str
         The repository.
     known : set of str
-        All files that git tracks or does not ignore, those of the commit, and the outputs of rules.
+        All files that git tracks or does not ignore, all files of the commit, and rules' outputs.
     cache : str
         The cache's folder, which contains no inputs.
     """

@@ -70,7 +70,10 @@ def _new(workspace: SelectableWorkspace) -> set[str]:
 
 
 def _failed(workspace: SelectableWorkspace) -> set[str]:
-    """Return the tasks whose last verdict was failed or error, and those that made nothing."""
+    """Return the tasks with the verdict failed or error, or without a result after a failure.
+
+    Tasks that depend on a task without a result are included.
+    """
     states, graph = workspace.states(), workspace.graph
     broken = {
         name for name in graph.tasks if states.has_failed(name) and states.record(name) is None

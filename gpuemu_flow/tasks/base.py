@@ -56,7 +56,7 @@ class TaskSpec:
     stage : str
         ``generate``, ``op``, ``reference``, ``compare``, ``diff``, ...
     version : str
-        Digest of our own code; a new one re-runs all tasks.
+        Digest of our own code; when it changes, all tasks run again.
     subject : str
         Name of the op or kernel.
     dtype : str
@@ -129,7 +129,7 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a task: `done` of `total` cases; `fresh` of these were really executed."""
+    """Progress of a task: `done` of `total` cases; `fresh` of the done cases were executed."""
 
     task: str
     done: int
@@ -259,7 +259,7 @@ def read_manifest(path: Path, stage: str) -> dict[str, Json]:
     Raises
     ------
     StoreError
-        ``cache-manifest`` if the manifest is missing or is not one of `stage`.
+        ``cache-manifest`` if the manifest is missing or belongs to another stage.
     """
     try:
         content = json.loads(_cache_of(path).read(path))

@@ -57,7 +57,7 @@ class Built:
     unmet_bounds : dict
         Message of ptxas for each kernel whose launch bounds it ignored.
     assembly : dict
-        The assembler's error by architecture; empty if it succeeded.
+        For each architecture that was assembled, the error; an empty text if there was none.
     problems : list of Problem
     skipped : str
         Reason why nothing could be built on this machine; empty if it could.
@@ -81,8 +81,8 @@ class Built:
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Build one kernel for one architecture.
 
-    The task succeeds even if the compiler finds errors in the user's source. They are stored in the
-    manifest, and are shown until the source is fixed.
+    The task succeeds even if the compiler finds errors in the user's source. The errors are stored
+    in the manifest, and are shown until the source is fixed.
     """
     params = params_of(BuildParams, spec.params)
     # A command's outputs are also wanted in the workspace.
@@ -125,7 +125,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 
 def _used(spec: TaskSpec, context: StageContext, params: BuildParams) -> Discovered:
-    """Return the inputs of the user's command besides the declared ones; none if it has none."""
+    """Return the user's command's undeclared inputs; none for builds without a command."""
     if not params.command:
         return Discovered()
     uses = command_uses(params.command[0], spec.sources, context.root, os.environ)
@@ -397,7 +397,10 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 def placeholders(
     outputs: Iterable[Path], tool_sandbox: compilers.ToolSandbox | None
 ) -> Iterator[None]:
-    """Make placeholders for a command's outputs beside protected files; remove unused ones."""
+    """Create empty files in place of a command's outputs, and remove the unused ones at the end.
+
+    Only outputs beside protected files need this, since the sandbox allows no new files there.
+    """
     made = []
     for path in outputs if tool_sandbox is not None else ():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -420,7 +423,7 @@ def placeholders(
 
 
 def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Compile a Triton kernel for a target without a GPU."""
+    """Compile a Triton kernel for a target; this needs no GPU."""
     params = params_of(BuildParams, spec.params)
     result = compilers.triton(
         params.triton,
@@ -451,7 +454,7 @@ _MAKERS = {"cuda": _cuda, "given": _existing, "command": _command, "triton": _tr
 
 
 def tools(spec: TaskSpec, name: str) -> list[Tool]:
-    """Return the tools with a name that were found when the graph was compiled."""
+    """Return the tools of this name that were found when the graph was compiled."""
     return [
         Tool(tool, path, (release[0], release[1]), version, origin)
         for tool, path, release, version, origin in spec.settings["tools"]

@@ -87,7 +87,7 @@ class _Made:
 
     @classmethod
     def from_json(cls, data: Json, names: Sequence[str]) -> _Made | None:
-        """Rebuild from `to_json`'s result; None if it is invalid or has other file names."""
+        """Rebuild from `to_json`'s result; return None if it is invalid or has other names."""
         try:
             found = {
                 str(name): _Output(str(digest), bool(executable))
@@ -197,7 +197,7 @@ def _place(spec: TaskSpec) -> tuple[str, int]:
 
 
 def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Made | None:
-    """Restore the outputs for the present inputs from the cache; None if any is missing."""
+    """Restore the present inputs' outputs from the cache; return None if any is missing."""
     for _, key in known.candidates():
         made = _Made.from_json(context.cache.actions.get(key), spec.outputs)
         if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):
@@ -208,7 +208,7 @@ def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Mad
 def _fetched(
     spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
 ) -> _Made | None:
-    """Fetch the outputs from a shared cache; None if any is missing."""
+    """Fetch the outputs from a shared cache; return None if any is missing."""
     made = _Made.from_json(shared.fetch(key), spec.outputs)
     if made is None:
         return None

@@ -58,10 +58,13 @@ def compare_summaries(
     """Return the differences between two summaries of one dtype.
 
     If both summaries have the same cases, a verdict that is no longer ``passed`` is a regression,
-    and an error that grew by more than the fraction `threshold` is a growth; the reverse is an
-    improvement. If the cases differ, only the verdicts on common cases are compared. A common case
-    that passed and fails now is a regression. Without a regression or improvement, a change of
-    `OTHER_CASES` is returned.
+    and so is a case that no longer passes. An error that grew by more than the fraction `threshold`
+    is a growth. A verdict that is now ``passed``, or an error that shrank in the same proportion,
+    is an improvement.
+
+    If the cases differ, only the verdicts on common cases are compared. If a common case no longer
+    passes, this is a regression. If a common case passes now that did not pass before, and none
+    fails now, this is an improvement. Otherwise, a change of `OTHER_CASES` is returned.
     """
 
     def change(kind: str, what: str, before: Json, after: Json) -> list[dict[str, Json]]:

@@ -1,8 +1,8 @@
 """Stage ``lint``: measure a kernel, and judge it by its policy.
 
 Reads the build's manifest, with the digests of PTX and cubin, but never the source. A measurement
-depends only on those bytes and is stored in the action cache. So a changed limit is checked without
-parsing again.
+depends only on the bytes of PTX and cubin, and is stored in the action cache. So a changed limit is
+checked without parsing again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VERSION = stages.VERSIONS[STAGE]
 
 @dataclass
 class Linted:
-    """The kernels of one artifact with their verdicts, and problems of reading it.
+    """The kernels of one artifact with their verdicts, and problems of reading the artifact.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Linted:
         return decide(failed=False, compared=len(self.results) if judged else 0)
 
     def to_json(self) -> list[dict[str, Json]]:
-        """Return the JSON of each kernel that ``lint`` and ``artifacts`` show."""
+        """Return, for each kernel, the JSON that ``lint`` and ``artifacts`` show."""
         pairs = zip(self.views, self.results, strict=True)
         return [kernel_json(view, result) for view, result in pairs]
 

@@ -151,9 +151,9 @@ class BuildParams(_Plain):
     command : list of str or None
         The user's command that builds the kernel, if any.
     inputs : list of str or None
-        Globs of the files that the command reads; None if the configuration does not say it.
+        Globs of the files that the command reads; None if the configuration does not name any.
     triton : JSON
-        Target of a Triton kernel's compilation; None for others.
+        Target of a Triton kernel's compilation; None for other kernels.
     triton_version : str or None
     headers : str or None
         Digest of the names of further headers in the workspace's ``-I`` folders; None if there are

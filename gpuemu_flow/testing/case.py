@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHOWN_FAILURES = 3
 _BY_WEIGHT = (Verdict.PASSED, Verdict.SKIPPED, Verdict.INCONCLUSIVE)
-"""Verdicts in the order of their weight; any other verdict weighs most."""
+"""Verdicts from the lightest to the heaviest; any other verdict is heavier than all of these."""
 
 
 class GpuemuCase(Mapping[str, "NDArray[Any]"]):
@@ -150,8 +150,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     ) -> CheckResult:
         """Judge the op's output, and return the verdict when it passed.
 
-        Threads may call it; they take turns. The test fails with the exception that is raised here,
-        or is skipped, even if the thread or the test catches it.
+        Several threads may call this method; they take turns. The test fails with the exception
+        that is raised here, or is skipped, even if the thread or the test catches the exception.
 
         Parameters
         ----------

@@ -29,7 +29,7 @@ class MarkArguments:
     cases : int or None
         Cases per dtype; None for the configured number.
     dtypes, strategies, layouts : tuple of str
-        Empty for the configured ones.
+        Empty for the configured dtypes, strategies and layouts.
     seed : int or None
     per_op : bool
         True for one test that runs all cases of a dtype.

@@ -1,1 +1,1 @@
-"""Watch a workspace's files, and wait until one is saved."""
+"""Watch a workspace's files, and wait until a file is saved."""

@@ -1,4 +1,4 @@
-"""Watch the files that a workspace's results depend on, and find those that were saved."""
+"""Watch the files that a workspace's results depend on, and find the files that were saved."""
 
 from __future__ import annotations
 

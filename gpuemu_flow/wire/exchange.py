@@ -24,7 +24,7 @@ from gpuemu_flow.wire.address import is_private
 from gpuemu_flow.wire.envelope import WireError
 
 FROM_BYTES = 1 << 20
-"""Minimum size in bytes of a tensor that is passed as a file; smaller ones are in the message."""
+"""Least size in bytes of a tensor passed as a file; smaller tensors are in the message itself."""
 LEFT_SECONDS = 300.0
 _NAME = re.compile(r"[0-9a-f]{32}")
 

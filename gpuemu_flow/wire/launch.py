@@ -55,7 +55,7 @@ def start_daemon(
     Raises
     ------
     DaemonNotStartedError
-        It has the daemon's own problems, or ``daemon-not-started``.
+        The error contains the problems that the daemon reports, or ``daemon-not-started``.
     """
     reading, writing = os.pipe()
     try:

@@ -24,11 +24,11 @@ _FILE_DIRECTIVE = re.compile(r'(\.file\s+\d+\s+)"([^"\n]*)"')
 _UNIT_HASH = re.compile(
     "({})(?:[0-9]+,){{8}}".format("".join(f"{byte}," for byte in b"_INTERNAL_"))
 )
-"""In the bytes of a debug name: the hash that nvcc makes of the absolute path of the source."""
+"""Matches, in the bytes of a debug name, the hash that nvcc makes of the source's absolute path."""
 
 
 def relative_source(match: re.Match[str]) -> str:
-    """A ``.file`` directive without the machine's folders."""
+    """Return a ``.file`` directive without the machine's folders."""
     path = Path(match.group(2))
     try:
         shown = path.relative_to(REPOSITORY).as_posix()
@@ -55,7 +55,7 @@ def build(source: Path, arch: str, output: Path) -> None:
 
 
 def main() -> int:
-    """Build the named kernels, or all."""
+    """Build the named kernels, or all kernels."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--check", action="store_true", help="compare, change nothing")

@@ -22,19 +22,19 @@ def _dtype(name: str) -> np.dtype:
 
 
 def decode(tensor: dict[str, Any]) -> NDArray:
-    """The array that a tensor object holds; writable, C-contiguous."""
+    """Return the array that a tensor object holds; it is writable and C-contiguous."""
     raw = base64.b64decode(tensor["data"], validate=True)
     return np.frombuffer(raw, _dtype(tensor["dtype"])).reshape(tensor["shape"]).copy()
 
 
 def encode(array: NDArray) -> dict[str, Any]:
-    """The tensor object of an array."""
+    """Return the tensor object of an array."""
     data = base64.b64encode(array.tobytes()).decode("ascii")
     return {"shape": list(array.shape), "dtype": array.dtype.name, "data": data}
 
 
 def read_request() -> tuple[dict[str, NDArray], dict[str, str]]:
-    """Inputs by name, and the kwargs, which travel as strings."""
+    """Return the inputs by name, and the kwargs, which are sent as strings."""
     request = json.load(sys.stdin)
     inputs = {name: decode(tensor) for name, tensor in request["inputs"].items()}
     return inputs, request.get("kwargs", {})

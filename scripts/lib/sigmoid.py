@@ -7,6 +7,6 @@ from numpy.typing import NDArray
 
 
 def sigmoid(x: NDArray) -> NDArray:
-    """``1 / (1 + exp(-x))`` in the dtype of `x`, from ``exp(-|x|)``, which is at most 1."""
+    """Return ``1 / (1 + exp(-x))`` in the dtype of `x`, from ``exp(-|x|)``, which is at most 1."""
     decay = np.exp(-np.abs(x))
     return np.where(x < 0, decay, 1) / (1 + decay)

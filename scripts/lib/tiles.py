@@ -1,4 +1,4 @@
-"""Tiles and masked loads: what the block pointers of a GPU kernel become in numpy."""
+"""Tiles and masked loads, which stand in numpy for the block pointers of a GPU kernel."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from numpy.typing import DTypeLike, NDArray
 
 
 def accumulator(dtype: DTypeLike) -> np.dtype:
-    """The dtype that a kernel computes in: float64 for float64 storage, else float32."""
+    """Return the dtype that a kernel computes in: float64 for float64 storage, else float32."""
     return np.dtype(np.float64) if np.dtype(dtype) == np.float64 else np.dtype(np.float32)
 
 
 def tiles(length: int, width: int) -> Iterator[slice]:
-    """Slices of `width` that cover ``range(length)``; the last one may be shorter."""
+    """Yield slices of `width` that cover ``range(length)``; the last slice may be shorter."""
     for start in range(0, length, width):
         yield slice(start, min(start + width, length))
 
 
 def load(x: NDArray, cols: slice, width: int, other: float, dtype: DTypeLike) -> NDArray:
-    """Masked load of ``x[..., cols]`` as a tile that is always `width` wide.
+    """Load ``x[..., cols]`` with a mask, as a tile that is always `width` wide.
 
     Parameters
     ----------
     x : array of shape [..., N]
     cols : slice
-        One of `tiles`.
+        One of the slices that `tiles` yields.
     width : int
         Lanes of the tile.
     other : float
-        What the lanes past the end of the row hold.
+        Value of the lanes past the end of the row.
     dtype : dtype
-        Of the tile.
+        Dtype of the tile.
 
     Returns
     -------
     array of shape [..., width]
-        May be a view of `x`: read only.
+        The tile. It may be a view of `x`, so it must not be written to.
     """
     part = x[..., cols]
     valid = part.shape[-1]
@@ -49,5 +49,5 @@ def load(x: NDArray, cols: slice, width: int, other: float, dtype: DTypeLike) ->
 
 
 def finite_shift(row_max: NDArray) -> NDArray:
-    """Return the shift to subtract before exp: the row maximum, or 0 while all seen is -Inf."""
+    """Return the shift to subtract before exp: the row maximum, or 0 if the maximum is -Inf."""
     return np.where(np.isneginf(row_max), 0, row_max).astype(row_max.dtype, copy=False)

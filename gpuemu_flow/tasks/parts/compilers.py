@@ -49,7 +49,7 @@ _REMARK = re.compile(r"^ptxas +info\b|^\s*\d+ bytes stack frame\b|^Remark: ")
 _SAYS_WHY = re.compile(
     r"\b(?:error|fatal|failed|cannot|can't|unable|denied|killed|no space)\b", re.I
 )
-"""Lines of a compiler's output that tell of an error, in a form that no pattern above knows."""
+"""Matches lines of a compiler's output that report an error, but that no pattern above matches."""
 _REFUSED = ("Permission denied", "Read-only file system", "Operation not permitted")
 REFUSED_HINT = (
     "it may write beside its outputs only: name all that it makes, or the folder under "
@@ -338,7 +338,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _errors(text: str, source: str, root: Path) -> list[Problem]:
-    """Return the compiler's errors, each with its place."""
+    """Return the compiler's errors, with files and, where the compiler names them, lines."""
     problems: dict[Problem, None] = {}
     prefix = f"{root}/"
     for line in text.splitlines():

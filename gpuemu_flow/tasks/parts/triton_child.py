@@ -22,7 +22,7 @@ _DEF = re.compile(r"\s*def\s")
 
 
 class KernelRequestError(Exception):
-    """The request does not match the kernel."""
+    """Raised if the request does not match the kernel."""
 
 
 def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -136,7 +136,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """Find the place of an error in a jit function; Triton counts lines from its ``def``."""
+    """Find the file and line of an error in a jit function.
+
+    Triton counts the lines of a jit function from its ``def``.
+    """
     source, node = getattr(error, "src", None), getattr(error, "node", None)
     offset = getattr(node, "lineno", 0)
     if source is None or not offset:
