@@ -69,3 +69,34 @@ def test_invariants_hold_where_there_is_no_verdict(first: float, names: tuple[st
     assert sorted(broken) == sorted(names)
     assert all(failure.index == (0,) for failure in result.failures)
     assert check(1e-3, rows(), invariants=every).verdict is Verdict.PASSED
+
+
+def test_a_strict_policy_fails_what_has_no_verdict() -> None:
+    for value, policy, kind in (
+        (NAN, {"nan_policy": "strict"}, FailureKind.NAN),
+        (INF, {"inf_policy": "strict"}, FailureKind.INF),
+        (NAN, {"nan_policy": "strict", "inf_policy": "ignore"}, FailureKind.NAN),
+    ):
+        result = check(value, rows(), **policy)
+        assert result.verdict is Verdict.FAILED
+        (failure,) = result.failures  # it exceeds no tolerance: that has no verdict
+        assert (failure.kind, failure.index) == (kind, (0,))
+        assert "which the strict policy forbids" in failure.message
+    other = {"nan_policy": "match", "inf_policy": "strict"}
+    assert check(NAN, rows(), **other).verdict is Verdict.PASSED
+
+
+def test_strict_forbids_nothing_where_the_inputs_hold_nan() -> None:
+    x = rows()
+    x[1, 0] = NAN
+    assert check(NAN, x, nan_policy="strict").verdict is Verdict.PASSED
+
+
+def test_nan_without_a_verdict_is_told() -> None:
+    told = f"NaN where a finite value is expected, without a verdict: 1 of {ROWS}"
+    assert told in check(NAN, rows()).notes
+    for value in (INF, 1e-3):
+        result = check(value, rows())
+        assert result.stats.num_no_verdict == 1
+        assert not any("NaN" in note for note in result.notes)
+    assert not any("without a verdict" in note for note in check(NAN, rows(first=1000.0)).notes)
