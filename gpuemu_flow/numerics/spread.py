@@ -110,7 +110,11 @@ class Spread:
         """
         if self.fmt is None:
             return
-        self._fold(self._changed(values), self._cancelled)
+        changed = self._changed(values)
+        # Every tolerance allows as much. Zeros that only an underflow moves have no error that they
+        # could share with other zeros.
+        changed[changed < least(self.fmt)] = 0.0
+        self._fold(changed, self._cancelled)
         self.exclude_other_kinds(values)
 
     def add_constants(self, values: NDArray[Any]) -> None:
