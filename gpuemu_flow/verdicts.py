@@ -60,6 +60,8 @@ class Compared:
         Number of other elements that are NaN, as expected.
     finite_inputs : bool
         True if the inputs contain neither NaN nor Inf.
+    nan_unjudged : int
+        Number of elements without a verdict that are NaN, where a finite value is expected.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Compared:
     no_verdict: int = 0
     nan: int = 0
     finite_inputs: bool = True
+    nan_unjudged: int = 0
 
     @property
     def unjudged(self) -> int:

@@ -4,7 +4,8 @@
 same errors. A right op computes the second term in another way, with other errors. So each operand
 of a sum is perturbed independently, if it has been rounded before (Parker's "precision bounding",
 see `noise`): by a random share of the error that it had in the previous evaluation. Values that no
-rounding has touched still cancel exactly, and zeros stay zeros.
+rounding has touched still cancel exactly, and zeros stay zeros, except those that underflowed:
+``1 + exp(-200)`` is rounded.
 """
 
 from __future__ import annotations
@@ -132,6 +133,11 @@ class _Cancelling(Base):
         with np.errstate(all="ignore"):
             moved = (plain * (1.0 + shares * self.unit)).astype(plain.dtype)
         rounded = ~np.isnan(plain) & (True if exact is None else plain != exact)
+        if exact is not None:
+            # A factor would leave 0 what has become 0 by an underflow.
+            smallest = np.copysign(np.finfo(plain.dtype).smallest_subnormal, exact)
+            vanished = rounded & (plain == 0.0) & ~np.isnan(exact)
+            moved = np.where(vanished, smallest.astype(plain.dtype), moved)
         result = np.where(rounded, moved, plain).view(type(self))
         result.rounded = bool(rounded.any())
         return result

@@ -174,25 +174,17 @@ class CheckedOutput:
         return f"{float(value):.{17 if self.dtype == 'float64' else 9}g}"
 
     def _exempt(self, special: SpecialInputs) -> NDArray[np.bool_] | None:
-        """Mark elements exempt from invariants: unjudged, overflowing, or expected NaN or Inf."""
-        exempt: NDArray[np.bool_] | None = None
-        if self.envelope is not None:
-            bound = self.envelope.full(self.name)
-            unstable = bound.no_verdict(slice(0, self.actual.size))
-            exempt = None if unstable is None else unstable.reshape(self.actual.shape)
+        """Mark elements exempt from invariants: right values that overflow, expected NaN or Inf.
+
+        Elements whose tolerance has no verdict are not exempt: invariants need no expected value.
+        """
         if self.dtype not in FLOAT_LIMITS:
-            return exempt
-        excused = None
+            return None
         if self.rules.clip is not None:
             # The right value overflows the output's format, whatever the op does.
-            excused = ~(np.abs(self.expected) <= self.rules.clip.max)
-            if not special:
-                excused &= np.isfinite(self.expected)
-        elif special:
-            excused = ~np.isfinite(to_float64(self.expected))
-        if excused is None:
-            return exempt
-        return excused if exempt is None else exempt | excused
+            excused: BoolArray = ~(np.abs(self.expected) <= self.rules.clip.max)
+            return excused if special else excused & np.isfinite(self.expected)
+        return ~np.isfinite(to_float64(self.expected)) if special else None
 
 
 FEW, FEW_SHARE = 16, 0.01

@@ -199,6 +199,7 @@ def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
         totals.count - totals.judged,
         totals.nan,
         finite_inputs=bool(totals.nan) and not special,
+        nan_unjudged=totals.nan_unjudged,
     )
 
 
@@ -257,6 +258,8 @@ def notes_on(
     shown = sum(extent.shown for extent in extents)
     if without:
         notes.append(f"no verdict on {without} of {count} elements")
+    if nan := sum(extent.nan_unjudged for extent in extents):
+        notes.append(f"NaN where a finite value is expected, without a verdict: {nan} of {count}")
     if shown > without:
         number = f"{shown - without} of {count} elements"
         notes.append(f"NaN is expected in {number}, on finite inputs: it has no value to compare")

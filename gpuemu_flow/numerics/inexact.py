@@ -23,6 +23,10 @@ _NEVER_EXACT = frozenset(
 """Functions, also of other libraries, whose values at algebraic numbers are transcendental, except
 for values at a few points such as 0 (Baker, "Transcendental Number Theory", 1975, theorem 1.4)."""
 
+_NEVER_ZERO = frozenset(("exp", "exp2", "erfc", "expit", "ndtr", "softplus"))
+"""Functions whose value at a finite number is above 0, and 0 only because it underflows."""
+
+_SMALLEST = {kind: np.finfo(kind).smallest_subnormal for kind in (np.float32, np.float64)}
 _LOST = 2.0**-53
 """Share of a sum below which float64 loses a term."""
 
@@ -35,6 +39,8 @@ def without_lost(
     result: Any,
 ) -> Any:
     """Return a float64 result with NaN in place of elements that are rounded for certain.
+
+    Where a function's value is 0 in float32 only because it underflows, it is the smallest number.
 
     Parameters
     ----------
@@ -49,7 +55,14 @@ def without_lost(
     """
     with np.errstate(all="ignore"):
         lost = _lost(ufunc, method, operands, options, result)
-        return result if lost is None or not np.any(lost) else np.where(lost, np.nan, result)
+        given = result
+        if lost is not None and np.any(lost):
+            result = np.where(lost, np.nan, result)
+        if method == "__call__" and ufunc.__name__ in _NEVER_ZERO:
+            vanished = (given < _SMALLEST[np.float32]) & np.isfinite(operands[0])
+            if np.any(vanished):
+                result = np.where(vanished, _SMALLEST[np.float64], result)
+        return result
 
 
 def _lost(

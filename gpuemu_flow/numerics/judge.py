@@ -150,7 +150,8 @@ def judge(
     -----
     A finite value never matches NaN or Inf, Inf matches only Inf of its sign, NaN only NaN; the
     comparison is written so that a NaN error counts as a failure. An element in the bound's
-    `no_verdict` still passes if its error is within its tolerance.
+    `no_verdict` still passes if its error is within its tolerance, and fails where a strict policy
+    forbids its value.
     """
     finite = np.isfinite(actual) & np.isfinite(expected)
     all_finite = bool(finite.all())
@@ -168,7 +169,13 @@ def judge(
         special_a, special_e = actual[at], expected[at]
         matches = _matches(special_a, special_e, tolerance[at], rules)
         error[at] = share[at] = np.where(matches, 0.0, np.inf)
-        failed[at] = ~matches | _forbidden(special_a, rules)
+        forbidden = _forbidden(special_a, rules)
+        failed[at] = ~matches | forbidden
+        if unjudged is not None and forbidden.any():
+            # The policy decides these, and not the tolerance, of which they use no share.
+            share[at[forbidden & unjudged[at]]] = 0.0
+            unjudged = unjudged.copy()
+            unjudged[at[forbidden]] = False
         ignored = _ignored(special_a, special_e, rules)
         if ignored is not None:
             unjudged = np.zeros(failed.shape, bool) if unjudged is None else unjudged.copy()
@@ -220,13 +227,13 @@ def _matches(
     return matches
 
 
-def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray | bool:
-    """Mark values that fail under a strict policy even where the expected value is the same."""
-    forbidden: BoolArray | bool = False
+def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray:
+    """Mark values that fail under a strict policy, whatever is expected and has a verdict."""
+    forbidden = np.zeros(actual.shape, bool)
     if rules.nan == "strict":
-        forbidden = forbidden | np.isnan(actual)
+        forbidden |= np.isnan(actual)
     if rules.inf == "strict":
-        forbidden = forbidden | np.isinf(actual)
+        forbidden |= np.isinf(actual)
     return forbidden
 
 

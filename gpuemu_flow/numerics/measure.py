@@ -13,7 +13,7 @@ from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
 from gpuemu_flow.numerics.constants import constant_draws
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
-from gpuemu_flow.numerics.evaluations import Evaluations
+from gpuemu_flow.numerics.evaluations import Evaluations, same_outputs
 from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
 from gpuemu_flow.numerics.noise import doubting, flushing, noisy, noisy64
 from gpuemu_flow.numerics.operand import Rounding
@@ -117,6 +117,8 @@ class ErrorMeasurement:
       grows exponentially);
     - where the shadow and r are neither both finite nor the same NaN or infinity, if every sum that
       may overflow in some order of its terms is made to overflow (see `overflow`);
+    - on an element that exceeds its tolerance, if it depends on a value that `rounding` rounds and
+      that overflows in its type;
     - on anything, if no evaluation succeeds.
 
     A reference that refuses float64 is evaluated in float32 or, if it refuses both, in the case's
@@ -285,9 +287,12 @@ class _Session:
             return
         inputs = as_float32(self._inputs64)
         plain = self._evaluate(inputs, shadow=True)
-        nearest = self._evaluate(inputs, shadow=True, rounding=rounding)
-        if plain is None or nearest is None or _same(plain, nearest):
+        beyond = self._evaluate(inputs, shadow=True, rounding=rounding.overflowing())
+        if plain is None or beyond is None or same_outputs(plain, beyond):
             return  # nothing there that is rounded
+        nearest = self._evaluate(inputs, shadow=True, rounding=rounding)
+        for name, flat in (nearest or {}).items():
+            self._outputs[name].exclude_downstream(beyond[name], flat)
         self._add_rounded(nearest, operands=not rounding.steps)
         first, count = (AGAIN, 3 * ROUNDED) if thorough else (0, ROUNDED)
         for draw in range(first, first + count):
@@ -391,7 +396,7 @@ class _Session:
         for stand_in in STAND_INS:
             copies = inverting(as_float32(self._inputs64), stand_in)
             values = self._evaluate(copies, shadow=True)
-            if values is None or _same(values, plain):
+            if values is None or same_outputs(values, plain):
                 return
             for name, flat in values.items():
                 self._outputs[name].add_beyond(flat)
@@ -494,7 +499,3 @@ class _Session:
     def _add_flushed(self, values: dict[str, NDArray[Any]] | None) -> None:
         for name, flat in (values or {}).items():
             self._outputs[name].add_flushed(flat)
-
-
-def _same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
-    return all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)

@@ -38,15 +38,23 @@ class Rounding:
     seed : int or None
         Seed of a random factor that values are multiplied by before they are rounded, and divided
         by afterwards; None rounds the values themselves.
+    overflow : bool
+        True if values beyond the largest one of the type become infinite, or NaN in a type without
+        infinities.
     """
 
     dtype: str
     steps: bool = False
     seed: int | None = None
+    overflow: bool = False
 
     def drawn(self, seed: int) -> Rounding:
         """Return the same rounding with another seed."""
         return replace(self, seed=seed)
+
+    def overflowing(self) -> Rounding:
+        """Return the same rounding with values that overflow."""
+        return replace(self, overflow=True)
 
 
 def rounding_for(precision: str, dtype: str) -> Rounding | None:
@@ -61,6 +69,15 @@ def rounding_for(precision: str, dtype: str) -> Rounding | None:
 class _State:
     fmt: FloatLimits
     rng: SeededRng | None
+    overflow: bool
+
+    def of(self, values: Float64Array) -> Float64Array:
+        """Return the rounded values."""
+        result = round_to(values, self.fmt, self.rng)
+        if not self.overflow:
+            return result
+        beyond = np.copysign(np.inf if self.fmt.has_inf else np.nan, values)
+        return np.where(np.abs(values) > self.fmt.max, beyond, result)
 
 
 _state: _State | None = None
@@ -75,7 +92,7 @@ def rounding_to(rounding: Rounding | None) -> Iterator[None]:
         _state = None
     else:
         rng = None if rounding.seed is None else SeededRng(rounding.seed)
-        _state = _State(FLOAT_LIMITS[rounding.dtype], rng)
+        _state = _State(FLOAT_LIMITS[rounding.dtype], rng, rounding.overflow)
     try:
         yield
     finally:
@@ -109,7 +126,7 @@ def _rounded_numpy(value: Any, state: _State) -> Any:
     if value.dtype not in (np.float32, np.float64):
         return value
     wide = np.asarray(value, np.float64)
-    result = round_to(wide, state.fmt, state.rng)
+    result = state.of(wide)
     if np.array_equal(result, wide, equal_nan=True):
         return value
     narrow = result.astype(value.dtype)
@@ -123,7 +140,7 @@ def _rounded_torch(tensor: Any, state: _State) -> Any:
     if tensor.requires_grad and torch.is_grad_enabled():
         return _rounding_both_ways(torch).apply(tensor)
     wide = tensor.detach().cpu().to(torch.float64).numpy()
-    result = round_to(wide, state.fmt, state.rng)
+    result = state.of(wide)
     if np.array_equal(result, wide, equal_nan=True):
         return tensor
     return torch.from_numpy(np.ascontiguousarray(result)).to(tensor.dtype).to(tensor.device)

@@ -79,6 +79,7 @@ class Spread:
         self.unstable: BoolArray = np.zeros(flat.size, bool)
         self._power_like: BoolArray | bool = True
         self._beyond: BoolArray = np.zeros(flat.size, bool)
+        self._downstream: BoolArray = np.zeros(flat.size, bool)
         if fmt is None:
             return
         self._reference = _clip(to_float64(flat), fmt)
@@ -109,7 +110,11 @@ class Spread:
         """
         if self.fmt is None:
             return
-        self._fold(self._changed(values), self._cancelled)
+        changed = self._changed(values)
+        # Every tolerance allows as much. Zeros that only an underflow moves have no error that they
+        # could share with other zeros.
+        changed[changed < least(self.fmt)] = 0.0
+        self._fold(changed, self._cancelled)
         self.exclude_other_kinds(values)
 
     def add_constants(self, values: NDArray[Any]) -> None:
@@ -220,6 +225,19 @@ class Spread:
         if self.fmt is not None:
             self.unstable |= ~self.finite & np.isfinite(to_float64(values))
 
+    def exclude_downstream(self, overflowing: NDArray[Any], nearest: NDArray[Any]) -> None:
+        """Withhold the verdict where values that overflow in a narrow type have an effect.
+
+        The tolerance of such elements stays: an op that keeps the values in a wider type passes.
+
+        Parameters
+        ----------
+        overflowing, nearest : ndarray
+            Evaluations with values rounded to the narrow type, with and without its upper limit.
+        """
+        equal = (overflowing == nearest) | (_is_nan(overflowing) & _is_nan(nearest))
+        self._downstream |= ~equal
+
     def exclude_other_kinds(self, values: NDArray[Any]) -> None:
         """Withhold the verdict where a NaN or infinity is expected and `values` differ from it."""
         if self.fmt is not None:
@@ -266,7 +284,7 @@ class Spread:
         perturbed inputs cross.
         """
         if self.fmt is None:
-            return ElementBound(None, self.unstable if self.unstable.any() else None)
+            return ElementBound(None, self._without_verdict())
         factor = FACTOR * growth(longest_dim)
         accounted = self._accounted(unit_roundoff, terms)
         # Below the smallest normal numbers it is `least` that decides.
@@ -297,7 +315,7 @@ class Spread:
         wider = self._finish(longest_dim, spread, measured + constants, scale, judged)
         if not self._drawn:
             return wider
-        return replace(wider, excuse=self._excuse(error, judged, plain))
+        return replace(wider, excuse=self._excuse(error, judged & ~self._downstream, plain))
 
     def _spread_error(self, judged: BoolArray) -> Float64Array:
         """Return each element's largest error, raised to that of results of the same size.
@@ -333,7 +351,11 @@ class Spread:
         loose = self._untouched & (allowed > LOOSE_SHARE * scale)
         judged = judged & ~(loose & (self._rounded == 0.0) & (self._flushed == 0.0))
         allowed = np.where(judged, allowed, quick.tolerance(self._reference, slice(None)))
-        return ElementBound(allowed, self.unstable if self.unstable.any() else None)
+        return ElementBound(allowed, self._without_verdict())
+
+    def _without_verdict(self) -> BoolArray | None:
+        excluded = self.unstable | self._downstream
+        return excluded if excluded.any() else None
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
         """Derive, from errors drawn with rounded operands, the condition that excuses an op.
@@ -384,6 +406,10 @@ class Spread:
         known = np.isfinite(changed)
         self.unstable |= self.finite & ~known
         np.maximum(into, np.where(known, changed, 0.0), out=into)
+
+
+def _is_nan(values: NDArray[Any]) -> BoolArray:
+    return np.isnan(to_float64(values))
 
 
 def _clip(values: Float64Array, fmt: FloatLimits) -> Float64Array:

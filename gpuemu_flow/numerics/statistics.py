@@ -69,6 +69,7 @@ class Totals:
     judged: int = 0
     finite: int = 0  # judged, with a finite expected value
     nan: int = 0  # expected to be NaN, and right
+    nan_unjudged: int = 0  # NaN without a verdict, where a finite value is expected
     failing: int = 0
     failing_values: int = 0  # failing, but neither as NaN nor by a strict policy alone
     failing_nan: int = 0
@@ -101,6 +102,8 @@ class Totals:
         if judgement.unjudged is not None:
             kept -= int(np.count_nonzero(judgement.unjudged))
             error = np.where(judgement.unjudged, 0.0, error)
+            of_op = judgement.unjudged & np.isnan(actual) & np.isfinite(expected)
+            self.nan_unjudged += int(np.count_nonzero(of_op))
         self.judged += kept
         self._count_expected(judgement, expected, kept)
         self.sum_abs += float(np.add.reduce(error))

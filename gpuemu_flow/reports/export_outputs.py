@@ -73,8 +73,8 @@ class ExpectedOutputs:
         outputs = self.outputs.values()
         right = [template.RIGHT_HEAD, template.RIGHT_EXACT, template.RIGHT_VALUES]
         right += [template.RIGHT_CLIPPED] if any(o["largest"] for o in outputs) else []
-        right += [template.RIGHT_CLOSE, *_special_rules(policy, special=self._special)]
-        right += [template.RIGHT_UNJUDGED, "    return right\n"]
+        right += [template.RIGHT_CLOSE, template.RIGHT_UNJUDGED]
+        right += [*_special_rules(policy, special=self._special), "    return right\n"]
         asked = [template.INVARIANTS[n] for n in policy.invariants if n in template.INVARIANTS]
         invariants = template.INVARIANTS_HEAD + "".join(asked) if asked else template.NO_INVARIANTS
         checks = template.CHECK_OUTPUTS
@@ -108,7 +108,7 @@ class ExpectedOutputs:
             affine, allowed, unjudged = _of_envelope(tolerance, name, values, affine)
         else:
             affine = tolerance.get(dtypes[0]) or affine
-        exempt = self._exempt(given, unjudged, clipped)
+        exempt = self._exempt(given, clipped)
         invariant = affine if allowed is None else default_tolerance(dtypes[0])
         optional = {"allowed": allowed, "unjudged": unjudged}
         if self._expectation.policy.invariants:
@@ -138,20 +138,18 @@ class ExpectedOutputs:
         sums = max(tolerance.atol, tolerance.rtol, rounding)
         return {"sum_tolerance": sums, "pair": [tolerance.atol, tolerance.rtol]}
 
-    def _exempt(
-        self, expected: Array, unjudged: Array | None, clipped: FloatLimits | None
-    ) -> Array | None:
+    def _exempt(self, expected: Array, clipped: FloatLimits | None) -> Array | None:
         """Return the elements exempt from invariants; see `numerics.checked_output`."""
-        if not self._expectation.policy.invariants:
+        is_float = dtype_name(expected.dtype) in FLOAT_LIMITS
+        if not self._expectation.policy.invariants or not is_float:
             return None
-        excused = np.zeros(expected.shape, bool) if unjudged is None else unjudged
-        if dtype_name(expected.dtype) in FLOAT_LIMITS:
-            wide = to_float64(expected)
-            if clipped is not None:
-                over = ~(np.abs(wide) <= clipped.max)
-                excused = excused | (over if self._special else over & np.isfinite(wide))
-            elif self._special:
-                excused = excused | ~np.isfinite(wide)
+        wide = to_float64(expected)
+        excused = np.zeros(expected.shape, bool)
+        if clipped is not None:
+            over = ~(np.abs(wide) <= clipped.max)
+            excused = over if self._special else over & np.isfinite(wide)
+        elif self._special:
+            excused = ~np.isfinite(wide)
         return excused if excused.any() else None
 
 
@@ -184,13 +182,13 @@ def _lossless(values: Array, dtype: str) -> Array:
 
 def _special_rules(policy: Policy, *, special: bool) -> Iterable[str]:
     """Return the code for NaN and Inf policies other than ``match``; see `judge.Rules`."""
+    if policy.nan_policy == "strict" and not special:
+        yield "    right &= ~np.isnan(raw)\n"
+    if policy.inf_policy == "strict" and not special:
+        yield "    right &= ~np.isinf(raw)\n"
     if policy.nan_policy == "ignore":
         fed = " | np.isnan(raw)" if special else ""
         yield f"    right |= np.isnan(e){fed}\n"
     if policy.inf_policy == "ignore":
         fed = " | np.isinf(raw)" if special else ""
         yield f"    right |= (np.isinf(e){fed}) & ~np.isnan(raw) & ~np.isnan(e)\n"
-    if policy.nan_policy == "strict" and not special:
-        yield "    right &= ~np.isnan(raw)\n"
-    if policy.inf_policy == "strict" and not special:
-        yield "    right &= ~np.isinf(raw)\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ import pytest
 from export_cases import BUGS, LOOSE, Bug, ramp
 
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.numerics.checked_output import Policy
 from gpuemu_flow.numerics.envelope import build_envelope
 from gpuemu_flow.reports import pytest_export
 from gpuemu_flow.reports.pytest_export import Expectation, render
@@ -21,6 +23,7 @@ from gpuemu_flow.reports.python_source import literal
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.types import FailureKind
 
+FLOAT32 = {"result": ("float32",)}
 WITH_NUMPY_ALONE = """
 import runpy, sys
 for name in ("gpuemu_flow", "pytest", "safetensors", "ml_dtypes", "pybase64", "torch"):
@@ -212,20 +215,63 @@ def test_the_auto_tolerance_is_written_out(tmp_path: Path) -> None:
     envelope = build_envelope(
         bug.inputs, expected, evaluate, dtype="float32", seed=1, exact_op=False, weak=False
     )
-    expectation = Expectation(expected, envelope, dtypes={"result": ("float32",)})
+    exported = exported_of(bug, Expectation(expected, envelope, dtypes=FLOAT32), tmp_path)
+    assert "failed" in exported(mended=False)
+    assert exported(mended=True) == "passed"
+
+
+def exported_of(bug: Bug, expectation: Expectation, root: Path) -> Callable[..., str]:
+    """Export a test, and return a function that runs it on the op, wrong or mended."""
     program = Program(
         "callable",
-        root=str(tmp_path),
-        path=str(tmp_path / bug.file),
+        root=str(root),
+        path=str(root / bug.file),
         function="op",
         input_names=("x",),
     )
-    export = render(bug.record(), program, bug.inputs, expectation, folder=tmp_path)
-    export.write(tmp_path)
-    bug.write(tmp_path, mended=False)
-    assert "failed" in "".join(run_pytest(tmp_path).values())
-    bug.write(tmp_path, mended=True)
-    assert set(run_pytest(tmp_path).values()) == {"passed"}
+    render(bug.record(), program, bug.inputs, expectation, folder=root).write(root)
+
+    def run(*, mended: bool) -> str:
+        bug.write(root, mended=mended)
+        (found,) = run_pytest(root).values()
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Policy(nan_policy="strict"), Policy(invariants=("no_nan",))],
+    ids=["strict", "no_nan"],
+)
+def test_what_fails_without_a_verdict_fails_the_exported_test(
+    policy: Policy, tmp_path: Path
+) -> None:
+    """Rounding alone decides the deviation of the first row, where nothing but NaN is wrong."""
+    values = np.random.default_rng(0).standard_normal((20, 37))
+    values[0] = 3000 + 0.1 * values[0]
+    source = """
+        import numpy as np
+
+        def op(x):
+            y = np.sqrt(np.maximum((x * x).mean(-1) - x.mean(-1) ** 2, 0))
+            y[0] = BUG
+            return y
+        """
+    inputs = {"x": values.astype(np.float32)}
+    bug = Bug("deviation", FailureKind.NAN, source, "np.nan", "0.5", inputs, np.sqrt)
+
+    def evaluate(inputs: dict[str, np.ndarray], *, shadow: bool = False) -> dict[str, np.ndarray]:
+        x = inputs["x"]
+        return {"result": np.sqrt(np.maximum((x * x).mean(-1) - x.mean(-1) ** 2, 0))}
+
+    expected = evaluate({"x": inputs["x"].astype(np.float64)})
+    envelope = build_envelope(
+        inputs, expected, evaluate, dtype="float32", seed=1, exact_op=False, weak=False
+    )
+    exported = exported_of(bug, Expectation(expected, envelope, policy, FLOAT32), tmp_path)
+    assert "failed" in exported(mended=False)
+    assert exported(mended=True) == "passed"
 
 
 def test_a_failing_reference_cannot_be_exported(tmp_path: Path) -> None:

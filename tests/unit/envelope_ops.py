@@ -76,8 +76,8 @@ def op(q, k, v):
 class Reference:
     """A reference and its shadow, made from one source; counts its evaluations."""
 
-    def __init__(self, name: str) -> None:
-        source = "import math\nimport numpy as np\n" + REFERENCES[name]
+    def __init__(self, name: str = "", source: str = "") -> None:
+        source = "import math\nimport numpy as np\n" + (source or REFERENCES[name])
         shadow = shadow_source(source)
         assert shadow is not None
         self.functions = [self.load(source), self.load(shadow)]

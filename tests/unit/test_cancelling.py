@@ -255,3 +255,55 @@ def test_two_terms_with_the_same_errors_do_not_move_alike() -> None:
 
     *_, last = draws(function, a)
     assert 1e-6 < np.abs(last).max() < 1e-2
+
+
+def gru(z: Array, n: Array, h: Array) -> Array:
+    gate = 1 / (1 + np.exp(-z))
+    updated: Array = (1 - gate) * np.tanh(n) + gate * h
+    return updated
+
+
+def gru_in_one_product(z: Array, n: Array, h: Array, *, off: float = 0.0) -> Array:
+    """The same as PyTorch's cell has it; a gate of 1 leaves a rounding of tanh beside h."""
+    gate, t = 1 / (1 + np.exp(-z)), np.tanh(n)
+    updated: Array = t + gate * (h - t) + F32(off) * t
+    return updated
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("large", [120.0, 1e4])
+def test_a_gate_is_rounded_whose_exponential_underflows(large: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    z, n, h = rng.standard_normal((3, 16, 9)).astype(F32)
+    z[3:6], h[3:6] = large, 1e-16 * h[3:6]
+    inputs = {"z": z, "n": n, "h": h}
+    assert judged(gru, gru_in_one_product, inputs, seed=seed).verdict is Verdict.PASSED
+
+    def wrong(*tensors: Array) -> Array:
+        return gru_in_one_product(*tensors, off=1e-4)
+
+    assert judged(gru, wrong, inputs, seed=seed).verdict is Verdict.FAILED
+
+
+def test_masked_places_are_allowed_nothing_although_their_weights_underflow() -> None:
+    """A mask of finite numbers makes weights of 0 by an underflow, in place of -Inf."""
+    rng = np.random.default_rng(0)
+    q, k, v, do = (rng.standard_normal((12, 8)).astype(F32) for _ in range(4))
+    below = np.tri(12, dtype=bool)
+
+    def weights_gradient(q: Array, k: Array, v: Array, do: Array, mask: Array) -> Array:
+        scores = np.where(mask, q @ k.T, -1e9)
+        p = np.exp(scores - scores.max(1, keepdims=True))
+        p = p / p.sum(1, keepdims=True)
+        dp = do @ v.T
+        result: Array = p * (dp - (p * dp).sum(1, keepdims=True))
+        return result
+
+    def leaking(*tensors: Array) -> Array:
+        result = weights_gradient(*tensors)
+        result[~tensors[-1]] += F32(1e-12)
+        return result
+
+    inputs = {"q": q, "k": k, "v": v, "do": do, "mask": below}
+    assert judged(weights_gradient, weights_gradient, inputs).verdict is Verdict.PASSED
+    assert judged(weights_gradient, leaking, inputs).verdict is Verdict.FAILED

@@ -176,6 +176,74 @@ def test_every_step_in_half_passes_where_the_project_says_so(dtype: str) -> None
     assert wrong.verdict is Verdict.FAILED
 
 
+MLP = """
+def op(x, w1, w2):
+    x, w1, w2 = (t.astype(np.float64) for t in (x, w1, w2))
+    return np.maximum(x @ w1, 0) @ w2
+"""
+
+
+def overflowing_mlp(dtype: str) -> Arrays:
+    """Weights and 16 rows, of which the hidden layer of the first two overflows in `dtype`."""
+    rng = np.random.default_rng(0)
+    top = FLOAT_LIMITS[dtype].max
+    x = rng.standard_normal((16, 32)) * top / 2**15
+    x[:2] *= 2**12
+    w1, w2 = 16 * rng.standard_normal((32, 64)), rng.standard_normal((64, 24)) / 2**12
+    return {k: v.astype(numpy_dtype(dtype)) for k, v in {"x": x, "w1": w1, "w2": w2}.items()}
+
+
+def half_mlp(
+    x: np.ndarray, w1: np.ndarray, w2: np.ndarray, *, saturate: bool = False, cast: bool = True
+) -> np.ndarray:
+    """Two layers, of which the hidden one is kept in the dtype of the inputs."""
+    hidden = np.maximum(x.astype(F32) @ w1.astype(F32), 0)
+    if saturate:
+        hidden = np.minimum(hidden, F32(FLOAT_LIMITS[x.dtype.name].max))
+    hidden = hidden.astype(x.dtype).astype(F32) if cast else hidden
+    return hidden @ w2.astype(F32)
+
+
+@pytest.mark.parametrize("precision", ["tensor-core", "input"])
+@pytest.mark.parametrize("dtype", ["float16", "float8_e5m2"])
+def test_operands_that_overflow_take_the_verdict_from_what_depends_on_them(
+    dtype: str, precision: str
+) -> None:
+    reference, inputs = Reference(source=MLP), overflowing_mlp(dtype)
+    rounding = rounding_for(precision, dtype)
+    for saturate in (False, True):
+        result, _ = check(
+            reference, lambda *t, s=saturate: half_mlp(*t, saturate=s), inputs, dtype,
+            rounding=rounding,
+        )  # fmt: skip
+        assert (result.verdict, result.failures) == (Verdict.INCONCLUSIVE, ())
+        assert 0 < result.stats.num_no_verdict <= 2 * 24
+    strict, _ = check(reference, half_mlp, inputs, dtype, rounding=rounding_for("float32", dtype))
+    assert strict.verdict is Verdict.FAILED
+    wide, _ = check(
+        reference, lambda *t: half_mlp(*t, cast=False), inputs, dtype, rounding=rounding
+    )
+    assert wide.verdict is Verdict.PASSED, "its operands do not overflow"
+    assert wide.stats.num_no_verdict == 0
+
+
+@pytest.mark.parametrize("row", [2, 15])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 1.1])
+def test_what_depends_on_no_operand_that_overflows_is_judged(value: float, row: int) -> None:
+    reference, inputs = Reference(source=MLP), overflowing_mlp("float16")
+
+    def wrong(*tensors: np.ndarray) -> np.ndarray:
+        result = half_mlp(*tensors)
+        result[row] = result[row] * value if value > 1 else value
+        return result
+
+    result, _ = check(
+        reference, wrong, inputs, "float16", rounding=rounding_for("tensor-core", "float16")
+    )
+    assert result.verdict is Verdict.FAILED
+    assert {failure.index[0] for failure in result.failures if failure.index} == {row}
+
+
 def test_only_types_narrower_than_float32_are_rounded_to() -> None:
     assert rounding_for("tensor-core", "float16") == Rounding("float16")
     assert rounding_for("input", "bfloat16") == Rounding("bfloat16", steps=True)
