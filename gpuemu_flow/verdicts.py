@@ -301,3 +301,16 @@ class Tally:
         if self.chosen and constant and not one_number_each:
             return f"inputs that were chosen, not drawn, give nothing but {said}"
         return ""
+
+
+def weakness_alone(result: CheckResult) -> str:
+    """Return the reason why a case that passed proves nothing alone; empty if there is none.
+
+    A whole op passes if its tolerance is too large for a few of its cases. Its verdict on each case
+    is therefore the same as that of ``run``; only a judgement of such a case alone is no pass.
+    """
+    if result.verdict is not Verdict.PASSED or not any(output.zeros for output in result.weak):
+        return ""
+    tally = Tally()
+    tally.add(result)
+    return tally._weakness() if tally.passed_by_zeros else ""

@@ -12,6 +12,7 @@ from gpuemu_flow.errors import Problem
 from gpuemu_flow.numerics.checked_output import CheckedOutput
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.types import CheckResult, Tolerance, Verdict, WeakOutput
+from gpuemu_flow.verdicts import weakness_alone
 
 GLANCE = 4096
 """Number of elements examined first; nearly always they show that no comparison is weak."""
@@ -41,7 +42,18 @@ def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
         "give random inputs: of zeros, many a wrong op gives the right output",
         warning=True,
     )
-    return (f"{problem.slug}: {problem.message}; {problem.hint}",)
+    return (_as_note(problem),)
+
+
+def note_of_tolerance(result: CheckResult) -> tuple[str, ...]:
+    """Return the warning about one case that would also pass if its output was zeros."""
+    reason = weakness_alone(result)
+    hint = 'give a smaller one, or `tolerance = "auto"`'
+    return (_as_note(Problem("loose-tolerance", reason, hint, warning=True)),) if reason else ()
+
+
+def _as_note(problem: Problem) -> str:
+    return f"{problem.slug}: {problem.message}; {problem.hint}"
 
 
 def weakness(output: CheckedOutput) -> WeakOutput | None:
