@@ -30,6 +30,9 @@ MOST_NAN = 0.90
 """From this share of NaN on, an output that was expected on finite inputs says nothing: a NaN that
 matches is a comparison of places only, and one place for all of them is hardly one."""
 
+ZEROS = "zeros or NaN"
+"""Values of inputs that say nothing: many a wrong op makes of them what the reference makes."""
+
 _TELLING_ELEMENTS = 16
 """Half of all numbers are negative: below this, one and the same value may be chance (2^-16)."""
 
@@ -163,7 +166,8 @@ class Tally:
         Outputs that would have passed in all cases so far if they were zeros; True if any of these
         cases expected other values than zeros.
     blank : bool or None
-        The inputs of all cases so far that compared anything were zeros; None before the first.
+        The inputs of all cases so far that compared anything were zeros or NaN; None before the
+        first.
     chosen : bool
         True if the inputs of all cases so far were chosen by somebody instead of drawn.
     sizes : int
@@ -294,7 +298,7 @@ class Tally:
             names = ", ".join(map(repr, self.passed_by_zeros))
             return f"the tolerance is larger than all that it judges: zeros for {names} would pass"
         if self.blank:
-            return "nothing was compared on any other input than zeros"
+            return f"nothing was compared on any other input than {ZEROS}"
         constant = sorted((self.constant or {}).items())
         said = ", ".join(f"{value:g} for {name!r}" for name, value in constant)
         one_number_each = self.finite <= len(constant) and all(value for _, value in constant)
