@@ -131,6 +131,19 @@ def test_a_tolerance_of_the_clients_own_hides_no_failure(unserved: Served) -> No
     assert submitted(unserved).verdict is Verdict.PASSED
 
 
+def test_a_failure_names_the_source_of_its_tolerance(unserved: Served) -> None:
+    """The text of a failure says where to look: in the call, or in the file."""
+    serve(unserved, more="tolerances = { float32 = { atol = 0.5, rtol = 0 } }\n")
+    inputs = {"a": normal(5, 33, seed=1), "b": normal(33, 64, seed=2)}
+    wrong = plain(inputs) + 1
+    with unserved.client() as client:
+        for more, source in (({"atol": 0.01}, "call"), ({"rtol": 0}, "call"), ({}, "gpuemu.toml")):
+            failed = client.validate_op("product", inputs, wrong, **more)
+            assert f"* |expected| ({source})" in failed.failures[0].message
+            again = client.reproduce(failed.seed)
+            assert f"({source})" in again.result.failures[0].message
+
+
 def submitted(served: Served) -> OpResult:
     workspace = Workspace(served.root, environ=served.environ)
     return submitted_results(workspace, workspace.graph.skips)["product", "float32"]
