@@ -69,7 +69,14 @@ def test_a_failure_in_a_dtype_that_the_op_does_not_declare_counts(unserved: Serv
     document = json.loads(done.stdout)
     assert [each["verdict"] for each in document["results"]] == ["passed", "failed"]
     assert document["tasks"]["skipped"] == 0
-    assert "changed  softmax float64" in command(unserved, "diff", "good").stdout
+    diff = command(unserved, "diff", "good").stdout
+    assert "regression  softmax float64: case verdict passed -> failed" in diff
+    command(unserved, "clean", "--submissions")
+    with unserved.client() as client:
+        for output in (2 * softmax(x), softmax(x)):
+            client.validate_op("softmax", {"x": x}, output)
+    diff = command(unserved, "diff", "good").stdout
+    assert "regression  softmax float64: case verdict passed -> failed" in diff, "the worse counts"
 
 
 def test_a_tolerance_of_the_clients_own_does_not_count(unserved: Served) -> None:
