@@ -355,7 +355,7 @@ class CheckResult:
     printed : str
         Text that an emulated kernel printed.
     blank : bool
-        True if all elements of all inputs are 0.
+        True if all elements of all inputs are 0 or NaN.
     size_only : bool
         True if all outputs are empty, because of a dim of size 0 or the inputs' values, so that
         only the outputs' sizes were compared.

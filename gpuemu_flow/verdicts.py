@@ -30,6 +30,9 @@ MOST_NAN = 0.90
 """Largest share of NaN, expected on finite inputs, with which an output's NaN count as evidence. An
 equal NaN shows only that NaN is in the right place; if NaN is everywhere, this shows nothing."""
 
+ZEROS = "zeros or NaN"
+"""Values of inputs that say nothing: many a wrong op makes of them what the reference makes."""
+
 _TELLING_ELEMENTS = 16
 """Fewest judged elements for which one constant expected value is suspicious. With fewer, it may be
 chance: relu gives n random numbers the same value, 0, with a probability of 2^-n."""
@@ -167,7 +170,8 @@ class Tally:
         Outputs that would have passed in all cases so far if they were zeros; True if any of these
         cases expected other values than zeros.
     blank : bool or None
-        The inputs of all cases so far that compared anything were zeros; None before the first.
+        The inputs of all cases so far that compared anything were zeros or NaN; None before the
+        first.
     chosen : bool
         True if the inputs of all cases so far were chosen by somebody instead of drawn.
     sizes : int
@@ -298,10 +302,23 @@ class Tally:
             names = ", ".join(map(repr, self.passed_by_zeros))
             return f"the tolerance is larger than all that it judges: zeros for {names} would pass"
         if self.blank:
-            return "nothing was compared on any other input than zeros"
+            return f"nothing was compared on any other input than {ZEROS}"
         constant = sorted((self.constant or {}).items())
         said = ", ".join(f"{value:g} for {name!r}" for name, value in constant)
         one_number_each = self.finite <= len(constant) and all(value for _, value in constant)
         if self.chosen and constant and not one_number_each:
             return f"inputs that were chosen, not drawn, give nothing but {said}"
         return ""
+
+
+def weakness_alone(result: CheckResult) -> str:
+    """Return the reason why a case that passed proves nothing alone; empty if there is none.
+
+    A whole op passes if its tolerance is too large for a few of its cases. Its verdict on each case
+    is therefore the same as that of ``run``; only a judgement of such a case alone is no pass.
+    """
+    if result.verdict is not Verdict.PASSED or not any(output.zeros for output in result.weak):
+        return ""
+    tally = Tally()
+    tally.add(result)
+    return tally._weakness() if tally.passed_by_zeros else ""

@@ -24,6 +24,7 @@ _SUBMITTING: tuple[Callable[..., Any], ...] = (
     Client.validate_op,
     Client.submit_output,
     Client.submit_outputs,
+    Client.fuzz_op_client_side,
 )
 THREADS = 64
 """Largest number of calls at a time. Each call waits in a thread for its answer."""

@@ -6,6 +6,7 @@ import functools
 import getpass
 import hashlib
 import inspect
+import linecache
 import os
 import pwd  # noqa: F401 - what getpass loads late, which a fork meanwhile would not survive
 import secrets
@@ -13,13 +14,14 @@ import socket
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpuemu_flow.client.imports import Import, file_of, imports_of, modules_of
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.code_files import MAX_FILES, is_plain
 
@@ -60,22 +62,39 @@ def code_of(function: Callable[..., Any]) -> dict[str, Json]:
 
     The digest covers the function's file and all of the user's files that it imports, directly or
     not; ``files`` holds the digest of each. For a function without a file, such as one of a
-    notebook, it covers the function's source and the files that its globals lead to. It is empty
-    where neither can be found.
+    notebook, it covers the function's source and the files that its globals and the notebook's
+    import statements lead to. It is empty where neither can be found.
+
+    A partial, a method or a closure also contains values that its maker gave it, so that the files
+    of the caller of this package count, too.
     """
-    while callable(wrapped := getattr(function, "func", None)):  # of `functools.partial`
-        function = wrapped
+    found, given = function, False
+    while callable(wrapped := getattr(found, "func", None)):  # of `functools.partial`
+        found, given = wrapped, True
     try:
-        function = inspect.unwrap(function)
+        found = inspect.unwrap(found)
     except ValueError:
         return {}
-    code = getattr(function, "__code__", None)
+    code = getattr(found, "__code__", None)
     if not isinstance(code, CodeType):
-        kind = function if inspect.isclass(function) else type(function)
-        return _of_module(sys.modules.get(kind.__module__), kind.__qualname__)
-    name = getattr(function, "__qualname__", code.co_name)
-    spaces = getattr(function, "__globals__", {})
-    return _of_namespace(code.co_filename, spaces, name, code)
+        kind = found if inspect.isclass(found) else type(found)
+        described = _of_module(sys.modules.get(kind.__module__), kind.__qualname__)
+        return _with_caller(described)
+    name = getattr(found, "__qualname__", code.co_name)
+    spaces = getattr(found, "__globals__", {})
+    described = _of_namespace(code.co_filename, spaces, name, code)
+    given = given or hasattr(found, "__self__") or bool(code.co_freevars)
+    return _with_caller(described) if given else described
+
+
+def _with_caller(described: dict[str, Json]) -> dict[str, Json]:
+    """Add the files of the caller of this package to the description of a function."""
+    caller = code_of_caller()
+    files = {**described.get("files", {}), **caller.get("files", {})}
+    if not described or len(files) > MAX_FILES or files == described["files"]:
+        return described
+    both = hashlib.sha256(f"{described['code']}{caller['code']}".encode())
+    return {**described, "code": both.hexdigest(), "files": files}
 
 
 CALLER: ContextVar[dict[str, Json] | None] = ContextVar("gpuemu_caller", default=None)
@@ -124,27 +143,88 @@ def _of_namespace(
     path: str, names: Mapping[str, Any], name: str, code: CodeType | None = None
 ) -> dict[str, Json]:
     """Identify code by its file and imports; without a file, by the source of `code`, if any."""
-    own = _file_digest(path, names)
-    digests = {} if own is None else {path: own}
-    waiting = [names]
-    while waiting and len(digests) < MAX_FILES:
-        for module in _modules_in(waiting.pop()):
-            file = getattr(module, "__file__", None)
-            if not file or file in digests or not is_own(file):
-                continue
-            digest = _file_digest(file, vars(module))
-            if digest is not None:
-                digests[file] = digest
-                waiting.append(vars(module))
+    own = _read(path, names)
+    digests = {} if own.digest is None else {path: own.digest}
     source = ""
-    if own is None and code is not None:
+    if own.digest is None and code is not None:
         with suppress(OSError, TypeError):
             source = inspect.getsource(code)
+    imports = own.imports if own.digest is not None else _imports_in_memory(source)
+    waiting = [_Place(names, imports, _package_of(names))]
+    while waiting and len(digests) < MAX_FILES:
+        for file, place in _files_from(waiting.pop()):
+            if not file or file in digests or not is_own(file):
+                continue
+            read = _read(file, place.names)
+            if read.digest is not None and len(digests) < MAX_FILES:
+                digests[file] = read.digest
+                waiting.append(place._replace(imports=read.imports))
     if not (digests or source):
         return {}
-    origin = ":".join(filter(None, (path if own is not None else "", name))) or path
+    origin = ":".join(filter(None, (path if own.digest is not None else "", name))) or path
     folder = "" if all(file.startswith(os.sep) for file in digests) else str(Path.cwd())
     return _described(origin, tuple(sorted(digests.items())), folder, source)
+
+
+class _Place(NamedTuple):
+    """A module, or code without a file: its namespace (empty if not loaded), imports, package."""
+
+    names: Mapping[str, Any]
+    imports: tuple[Import, ...] = ()
+    package: str = ""
+
+
+def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
+    """Yield the files that a module's values and import statements lead to.
+
+    The statements alone name the module of a constant that was imported by its name.
+    """
+    for bound in _modules_in(place.names):
+        yield _loaded(bound)
+    for name in modules_of(place.imports, place.package):
+        module = sys.modules.get(name)
+        if module is not None:
+            yield _loaded(module)
+        elif _may_be_own(name):  # it may be loaded by the time that the function runs
+            file = file_of(name)
+            inside = name if (file or "").endswith("__init__.py") else name.rpartition(".")[0]
+            yield file, _Place({}, package=inside)
+
+
+def _loaded(module: ModuleType) -> tuple[str | None, _Place]:
+    names = getattr(module, "__dict__", {})  # a program may replace a module by any object
+    return getattr(module, "__file__", None), _Place(names, package=_package_of(names))
+
+
+def _may_be_own(name: str) -> bool:
+    """Tell whether a name that is not a loaded module may be a module of the user's."""
+    parent, _, last = name.rpartition(".")
+    package = sys.modules.get(parent)
+    if package is None:
+        return True
+    file = getattr(package, "__file__", None)
+    known = getattr(package, "__dict__", {})
+    return hasattr(package, "__path__") and (not file or is_own(file)) and last not in known
+
+
+def _package_of(names: Mapping[str, Any]) -> str:
+    """Return the package of a module, given its namespace; empty if it is in none."""
+    package = names.get("__package__")
+    return package if isinstance(package, str) else ""
+
+
+def _imports_in_memory(source: str) -> tuple[Import, ...]:
+    """List the imports of a source text, and of all cells of a notebook or an interpreter."""
+    found = list(imports_of(source))
+    entries: list[tuple[Any, ...]] = list(linecache.cache.values())
+    for entry in entries:
+        # A text that was never a file has no time of modification.
+        if len(entry) == _READ_TEXT and entry[1] is None:
+            found += imports_of("".join(entry[2]))
+    return tuple(dict.fromkeys(found))
+
+
+_READ_TEXT = 4  # items of an entry of `linecache`; one that is still to be read has fewer
 
 
 def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
@@ -187,26 +267,35 @@ def _described(
     }
 
 
-_digests: dict[str, tuple[object, str | None]] = {}
+class _Read(NamedTuple):
+    """The digest of a file, None if it cannot be read, and its import statements."""
+
+    digest: str | None
+    imports: tuple[Import, ...] = ()
 
 
-def _file_digest(path: str, names: Mapping[str, Any]) -> str | None:
-    """Return the digest of a file at the first call for its module, soon after the import.
+_known: dict[str, tuple[object, _Read]] = {}
+
+
+def _read(path: str, names: Mapping[str, Any]) -> _Read:
+    """Read a file at the first call for its module, soon after the import.
 
     A reloaded module has a new ``__spec__``, for which the file is read again.
     """
     loaded = names.get("__spec__")
-    known = _digests.get(path)
+    known = _known.get(path)
     if known is not None and known[0] is loaded:
         return known[1]
     try:
-        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        content = Path(path).read_bytes()
     except (OSError, ValueError):
-        digest = None
-    if len(_digests) >= 4 * MAX_FILES:
-        _digests.clear()
-    _digests[path] = (loaded, digest)
-    return digest
+        found = _Read(None)
+    else:
+        found = _Read(hashlib.sha256(content).hexdigest(), imports_of(content))
+    if len(_known) >= 4 * MAX_FILES:
+        _known.clear()
+    _known[path] = (loaded, found)
+    return found
 
 
 def _user() -> str:

@@ -49,6 +49,17 @@ def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
     return found.hexdigest()
 
 
+def seed_of(op: str, inputs: Mapping[str, NDArray[Any]], asked: object) -> int:
+    """Return the seed of a case whose inputs a client made: equal calls are judged equally.
+
+    Parameters
+    ----------
+    asked : object
+        Arguments and settings of the call; its `repr` must identify them.
+    """
+    return int(digest_json([op, digest_of(inputs), repr(asked)])[:16], 16)
+
+
 class IssuedCaseStore:
     """Issued cases by op and seed: the latest in memory, recipes on disk. Thread-safe.
 

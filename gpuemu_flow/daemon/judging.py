@@ -17,9 +17,10 @@ from gpuemu_flow.daemon.submissions import Submission
 from gpuemu_flow.fuzz.wire_ops import WireSubject
 from gpuemu_flow.judging.judge_given import GivenCase
 from gpuemu_flow.judging.verdicts import with_violations
-from gpuemu_flow.numerics.weakness import note_of_zeros
+from gpuemu_flow.numerics.weakness import note_of_tolerance, note_of_zeros
 from gpuemu_flow.store.result_records import CountedResult, NewResult
-from gpuemu_flow.types import BAD, CheckResult, FailureKind, Json, Shape
+from gpuemu_flow.types import BAD, CheckResult, FailureKind, Json, Shape, Verdict
+from gpuemu_flow.verdicts import weakness_alone
 
 AT_ONCE, BYTES_AT_ONCE = 128, 8 << 20
 """Largest number of cases, and of bytes of their tensors, in one message to a worker."""
@@ -138,15 +139,19 @@ class JudgedReplies:
         number : int
             Number of the submission: its key in the result of `store`.
         """
-        notes = one.notes if one.issued is not None else (*one.notes, *note_of_zeros(found))
+        notes = (*one.notes, *note_of_tolerance(found))
+        notes = notes if one.issued is not None else (*notes, *note_of_zeros(found))
         result = replace(found, notes=(*notes, *found.notes)) if notes else found
         result = with_violations(result, one.violations)
+        # Stored, and counted with the op's other cases, is the verdict on the case.
+        alone = one.source == "validate" and weakness_alone(result)
+        told = replace(result, verdict=Verdict.INCONCLUSIVE) if alone else result
         seconds = time.perf_counter() - self._begin
         seed = one.given.case.seed
         reply = validation_result(
             one.common.name,
             seed,
-            result,
+            told,
             output_shapes=_shapes(one) if result.failures else None,
             duration_s=seconds / (len(self._judged) + 1),
             repro_info=_repro_info(one.issued),

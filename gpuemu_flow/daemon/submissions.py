@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.daemon.cases import Issued, digest_of
+from gpuemu_flow.daemon.cases import Issued, digest_of, seed_of
 from gpuemu_flow.daemon.changed_inputs import changed_elements
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.fitting import demand_fit, demand_names
@@ -160,8 +160,9 @@ class Reader:
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
         """Read a submission whose inputs the client made."""
-        seed = self.service.results.time_ns()
-        return self._read(common, fields, seed, fields.tensors("inputs"), None, "validate")
+        inputs = fields.tensors("inputs")
+        seed = seed_of(common.name, inputs, common.asked)
+        return self._read(common, fields, seed, inputs, None, "validate")
 
     def submitted(self, common: CommonFields, fields: Fields, job: Job) -> Submission:
         """Read a submission for a handed-out case."""

@@ -21,7 +21,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
-from gpuemu_flow.numerics.weakness import note_of_zeros
+from gpuemu_flow.numerics.weakness import note_of_tolerance, note_of_zeros
 from gpuemu_flow.types import CheckResult, Failure, Tolerance, Verdict
 from gpuemu_flow.verdicts import Elements
 
@@ -154,7 +154,7 @@ def as_result(
         duration_ms=round(seconds * 1000),
         error_stats=asdict(stats),
         verdict=verdict.value,
-        notes=[*note_of_zeros(checked), *checked.notes],
+        notes=[*note_of_tolerance(checked), *note_of_zeros(checked), *checked.notes],
         tolerance_used=stats.tolerance_used,
         unjudged=stats.unjudged,
         compared=Elements.of(checked).to_json(),

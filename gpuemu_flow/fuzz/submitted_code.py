@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.result_records import StoredResult
@@ -48,14 +49,14 @@ def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
     """Return the newest result of each op, dtype, case and code.
 
     Results of the same case with other code are kept apart: a pass of one must not hide a failure
-    of another.
+    of another. Nor may a pass hide a failure of the same code on inputs that a client made: an op
+    that gives other outputs for equal inputs did not pass.
     """
-    found = {(one.op, one.dtype, one.seed, one.origin): one for one in stored}
-    return list(found.values())
+    return list({_case(one): one for one in stored}.values())
 
 
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
-    """Select the newest result of each op, dtype, case and code whose `judged_by` is `now`.
+    """Select, as `newest_of_each` does, from the results whose `judged_by` is `now`.
 
     A later result with another `judged_by`, due to another tolerance or reference, does not hide an
     earlier failure. It does hide an earlier pass if the later code did not identify itself, since
@@ -68,16 +69,32 @@ def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredRes
     now : str
         Digest of everything that decides a verdict at present.
     """
-    found: dict[tuple[str, str, int, str], StoredResult] = {}
+    found: dict[_Case, StoredResult] = {}
     for one in stored:
-        case = (one.op, one.dtype, one.seed, one.origin)
+        case = _case(one)
         if one.judged_by == now:
             found[case] = one
         elif not (one.origin and one.client.get("code")):
+            case = case._replace(failed=False)
             known = found.get(case)
             if known is not None and known.judged.verdict not in BAD:
                 del found[case]
     return list(found.values())
+
+
+class _Case(NamedTuple):
+    """Results with equal values replace each other."""
+
+    op: str
+    dtype: str
+    seed: int
+    origin: str
+    failed: bool
+
+
+def _case(one: StoredResult) -> _Case:
+    failed = one.source == "validate" and one.judged.verdict in BAD
+    return _Case(one.op, one.dtype, one.seed, one.origin, failed)
 
 
 def _live(runs: Sequence[_Run]) -> set[str]:

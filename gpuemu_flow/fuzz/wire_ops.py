@@ -289,7 +289,12 @@ class Subjects:
             atol, rtol = query.tolerance
             reference_dtype = op.reference_dtype
             explicit = {query.dtype: {"atol": atol, "rtol": rtol}}
-            compare = replace(compare, tolerances=explicit, reference_dtype=reference_dtype)
+            compare = replace(
+                compare,
+                tolerances=explicit,
+                tolerances_from="call",
+                reference_dtype=reference_dtype,
+            )
         if query.precision:
             compare = replace(compare, precision=query.precision)
 

@@ -137,7 +137,7 @@ class Judge:
         self.traits = traits
         self._last: _Measured | None = None
         self._tolerances = {
-            dtype: Tolerance(t["atol"], t["rtol"], "gpuemu.toml")
+            dtype: Tolerance(t["atol"], t["rtol"], settings.tolerances_from)
             for dtype, t in settings.tolerances.items()
         }
         self._policy = Policy(

@@ -9,6 +9,8 @@ from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import PRECISIONS, Json
 
+CONFIGURED = "gpuemu.toml"
+
 
 @dataclass(frozen=True)
 class CompareParams:
@@ -37,6 +39,8 @@ class CompareParams:
         Dims of the inputs in the op's schema; empty if no properties of outputs are declared.
     gradients : tuple of str
         Inputs with respect to which gradients are compared.
+    tolerances_from : str
+        Source of `tolerances`, for messages.
     """
 
     tolerance: str
@@ -52,6 +56,7 @@ class CompareParams:
     outputs: tuple[OutputContract, ...] = ()
     input_dims: Mapping[str, list[str | int]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
+    tolerances_from: str = CONFIGURED
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
@@ -60,6 +65,8 @@ class CompareParams:
         outputs = [contract.to_json() for contract in self.outputs]
         data = {**vars(self), **lists, "tolerances": tolerances, "outputs": outputs}
         gradients = list(data.pop("gradients"))
+        if self.tolerances_from == CONFIGURED:
+            del data["tolerances_from"]
         return {**data, "gradients": gradients} if gradients else data
 
     @classmethod

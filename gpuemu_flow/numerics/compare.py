@@ -22,7 +22,7 @@ from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.statistics import Sample, Totals, combine
-from gpuemu_flow.numerics.weakness import only_zeros, weakness
+from gpuemu_flow.numerics.weakness import only_zeros_or_nan, weakness
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
 from gpuemu_flow.verdicts import Compared, of_outputs
@@ -159,7 +159,7 @@ def check_outputs(
     notes = (*told, *reasons, *notes_on(extents, tolerance))
     empty = tuple(extent.name for extent in extents if not extent.count)
     weak = tuple(found for output in compared if (found := weakness(output)) is not None)
-    blank = only_zeros(inputs)
+    blank = only_zeros_or_nan(inputs)
     sized = not stats.count and (
         (contracts is not None and contracts.empty_by_values)
         or any(0 in array.shape for array in (inputs or {}).values())

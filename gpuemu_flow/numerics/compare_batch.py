@@ -21,7 +21,7 @@ from gpuemu_flow.numerics.judge import AffineBound, Bound, Judgement, Rules, jud
 from gpuemu_flow.numerics.statistics import rank, relative_errors
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.ulp import Float64Array, spacing, ulp_distance
-from gpuemu_flow.numerics.weakness import only_zeros
+from gpuemu_flow.numerics.weakness import only_zeros_or_nan
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case, CheckResult, ErrorStats, Shape, Tolerance, WeakOutput
 from gpuemu_flow.verdicts import decide
@@ -130,7 +130,7 @@ def check_batch(
             rows.stats(row),
             notes,
             weak=rows.weak(row),
-            blank=only_zeros(inputs[number]),
+            blank=only_zeros_or_nan(inputs[number]),
         )
     return results
 

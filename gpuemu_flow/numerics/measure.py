@@ -117,8 +117,7 @@ class ErrorMeasurement:
       grows exponentially);
     - where the shadow and r are neither both finite nor the same NaN or infinity, if every sum that
       may overflow in some order of its terms is made to overflow (see `overflow`);
-    - on an element that exceeds its tolerance, if it depends on a value that `rounding` rounds and
-      that overflows in its type;
+    - on what exceeds its tolerance and depends on a value that overflows as `rounding` rounds it;
     - on anything, if no evaluation succeeds.
 
     A reference that refuses float64 is evaluated in float32 or, if it refuses both, in the case's

@@ -12,6 +12,7 @@ from gpuemu_flow.errors import Problem
 from gpuemu_flow.numerics.checked_output import CheckedOutput
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.types import CheckResult, Tolerance, Verdict, WeakOutput
+from gpuemu_flow.verdicts import ZEROS, weakness_alone
 
 GLANCE = 4096
 """Number of elements examined first; nearly always they show that no comparison is weak."""
@@ -20,28 +21,41 @@ BLOCK = 1 << 20
 """Number of elements examined at a time afterwards."""
 
 
-def only_zeros(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
-    """Tell whether a case's inputs have elements, and all of them are 0."""
+def only_zeros_or_nan(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
+    """Tell whether a case's inputs have elements, and all of them are 0 or NaN."""
     filled = [array for array in (inputs or {}).values() if array.size]
-    # Nearly always the first elements already show that the inputs are not all zero.
-    plain = bool(filled) and not any(array.flat[0] for array in filled)
-    return plain and not any(np.count_nonzero(array) for array in filled)
+    # Nearly always the first elements already show that the inputs are something else.
+    first = [array.flat[0] for array in filled]
+    with np.errstate(invalid="ignore"):  # bfloat16 warns of comparisons with NaN
+        blank = bool(first) and not any(value < 0 or value > 0 for value in first)
+        return blank and not any(((array < 0) | (array > 0)).any() for array in filled)
 
 
 def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
-    """Return the warning about one case that passed on inputs of only zeros; else nothing.
+    """Return the warning about one case that passed on inputs of only zeros or NaN; else nothing.
 
-    An op does not pass if all of its cases have only zeros as inputs; see `verdicts.Tally`.
+    An op does not pass if all of its cases have such inputs; see `verdicts.Tally`.
     """
     if not result.blank or result.verdict is not Verdict.PASSED:
         return ()
     problem = Problem(
         "inputs-only-zeros",
-        "nothing was compared on any other input than zeros",
-        "give random inputs: of zeros, many a wrong op gives the right output",
+        f"nothing was compared on any other input than {ZEROS}",
+        "give random inputs: of these, many a wrong op gives the right output",
         warning=True,
     )
-    return (f"{problem.slug}: {problem.message}; {problem.hint}",)
+    return (_as_note(problem),)
+
+
+def note_of_tolerance(result: CheckResult) -> tuple[str, ...]:
+    """Return the warning about one case that would also pass if its output was zeros."""
+    reason = weakness_alone(result)
+    hint = 'give a smaller one, or `tolerance = "auto"`'
+    return (_as_note(Problem("loose-tolerance", reason, hint, warning=True)),) if reason else ()
+
+
+def _as_note(problem: Problem) -> str:
+    return f"{problem.slug}: {problem.message}; {problem.hint}"
 
 
 def weakness(output: CheckedOutput) -> WeakOutput | None:

@@ -70,9 +70,12 @@ def submitted_summaries(
     found = {}
     for one in _submissions(workspace, skips):
         if one.valid:
+            # Several codes, or outputs that differ, give a case several results: a failure counts.
+            bad_last = sorted(one.valid, key=lambda stored: stored.judged.verdict in BAD)
+            verdicts = {str(stored.seed): stored.judged.verdict.value for stored in bad_last}
             by_verdict: dict[str, list[str]] = {}
-            for stored in one.valid:
-                by_verdict.setdefault(stored.judged.verdict.value, []).append(str(stored.seed))
+            for seed, verdict in verdicts.items():
+                by_verdict.setdefault(verdict, []).append(seed)
             found[one.op, one.dtype] = {
                 **_figures(one),
                 "case_verdicts": by_verdict,

@@ -155,7 +155,7 @@ class ResultStore:
         insort(self._by_seed.setdefault(stored.seed, []), stored.key)
 
     def time_ns(self) -> int:
-        """Return a unique time in ns, which can identify a result that has no seed."""
+        """Return a unique time in ns."""
         return self._times(1)[0]
 
     def _times(self, count: int) -> range:

@@ -13,7 +13,7 @@ from gpuemu_flow.plain_text import printable
 from gpuemu_flow.shown_values import shown_values
 from gpuemu_flow.testing.session import Item, PytestSession
 from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
-from gpuemu_flow.verdicts import Tally
+from gpuemu_flow.verdicts import weakness_alone
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -186,7 +186,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
             self._tolerance = (atol or 0.0, rtol or 0.0)
         result = self._judged(output)
         if self._item.index is not None:  # else the cases of the op are judged together
-            self._weakness = self._weakness or _weakness(result)
+            self._weakness = self._weakness or weakness_alone(result)
         if self.result is None or _weight(result) >= _weight(self.result):
             self.result = result
         if result.verdict in (Verdict.PASSED, Verdict.INCONCLUSIVE):
@@ -317,19 +317,6 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 def _weight(result: CheckResult) -> int:
     known = result.verdict in _BY_WEIGHT
     return _BY_WEIGHT.index(result.verdict) if known else len(_BY_WEIGHT)
-
-
-def _weakness(result: CheckResult) -> str:
-    """Return the reason why a case that passed proves nothing alone; empty if there is none.
-
-    A whole op passes if its tolerance is too large for a few of its cases. Its verdict on each case
-    is therefore the same as that of ``run``; only the test of such a case does not pass.
-    """
-    tally = Tally()
-    tally.add(result)
-    if result.verdict is not Verdict.PASSED or not tally.passed_by_zeros:
-        return ""
-    return tally.verdict()[1]
 
 
 def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:

@@ -117,7 +117,9 @@ def test_a_new_op_and_a_tolerance(edited: Served) -> None:
         config.write_text(config.read_text() + added)
         assert client.validate_op("triple", {"x": x}, x * 3).passed
         assert not client.validate_op("triple", {"x": x}, x * 3 + 0.5).passed
-        config.write_text(config.read_text() + "tolerances = { float32 = 1.0 }\n")
+        config.write_text(
+            config.read_text() + "tolerances = { float32 = { atol = 0.6, rtol = 0 } }\n"
+        )
         assert client.validate_op("triple", {"x": x}, (x * 3 + 0.5).astype("float32")).passed
 
 

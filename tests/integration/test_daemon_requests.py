@@ -109,11 +109,14 @@ def test_text_of_a_tolerance_counts_for_no_number_in_any_call(client: Client) ->
         assert "finite number" in problem.hint
 
 
-def test_inputs_of_only_zeros_are_noted(client: Client) -> None:
+def test_inputs_of_only_zeros_or_nan_are_noted(client: Client) -> None:
     zeros, x = np.zeros(5, np.float32), normal(5)
-    passed = client.validate_op("double", {"x": zeros}, zeros)
-    assert passed.passed
-    assert [note.partition(":")[0] for note in passed.notes] == ["inputs-only-zeros"]
+    for blank in (zeros, zeros * np.nan, np.float32([0, np.nan]), np.float32([np.nan, 0])):
+        passed = client.validate_op("double", {"x": blank}, blank)
+        assert passed.passed
+        assert [note.partition(":")[0] for note in passed.notes] == ["inputs-only-zeros"]
+    for telling in (np.float32([0, np.nan, 1]), np.float32([np.nan, -1])):
+        assert not client.validate_op("double", {"x": telling}, telling * 2).notes
     failed = client.validate_op("double", {"x": zeros}, x)
     other = client.validate_op("double", {"x": x}, x * 2)
     assert other.passed and not failed.passed

@@ -9,6 +9,7 @@ import pytest
 from daemon_workspace import Served, softmax
 from submissions import ONLY_CLIENTS, command, results, run, submit
 
+from gpuemu_flow import validate_op
 from gpuemu_flow.client import ClientError
 from gpuemu_flow.types import Verdict
 
@@ -57,7 +58,14 @@ def test_a_failure_in_a_dtype_that_the_op_does_not_declare_counts(unserved: Serv
     document = json.loads(done.stdout)
     assert [each["verdict"] for each in document["results"]] == ["passed", "failed"]
     assert document["tasks"]["skipped"] == 0
-    assert "changed  softmax float64" in command(unserved, "diff", "good").stdout
+    diff = command(unserved, "diff", "good").stdout
+    assert "regression  softmax float64: case verdict passed -> failed" in diff
+    command(unserved, "clean", "--submissions")
+    with unserved.client() as client:
+        for output in (2 * softmax(x), softmax(x)):
+            client.validate_op("softmax", {"x": x}, output)
+    diff = command(unserved, "diff", "good").stdout
+    assert "regression  softmax float64: case verdict passed -> failed" in diff, "the worse counts"
 
 
 def test_a_tolerance_of_the_clients_own_does_not_count(unserved: Served) -> None:
@@ -260,11 +268,16 @@ def test_zeros_are_no_pass(unserved: Served, tolerance: str) -> None:
     unserved.write("gpuemu.toml", config + more)
     unserved.start()
     with unserved.client() as client:
+        nan = np.full((2, 3), np.nan, np.float32)
+        assert client.validate_op("softmax", {"x": nan}, nan).passed
+        assert run(unserved, 4)["verdict"] == "inconclusive"
+        some = np.where(np.arange(6).reshape(2, 3) % 2, nan, 0)
+        assert client.validate_op("softmax", {"x": some}, some).passed
         for size in (3, 40):
             zeros = np.zeros((2, size), np.float32)
             client.validate_op("softmax", {"x": zeros}, zeros)
         found = run(unserved, 4)
-        assert (found["verdict"], found["passed"]) == ("inconclusive", 2)
+        assert (found["verdict"], found["passed"]) == ("inconclusive", 4)
         assert found["reason"].startswith("nothing was compared on any other input than zeros")
         for command_ in ("report", "ci"):
             (said,) = json.loads(command(unserved, command_, "--format", "json").stdout)["results"]
@@ -272,6 +285,43 @@ def test_zeros_are_no_pass(unserved: Served, tolerance: str) -> None:
         x = np.arange(6, dtype=np.float32).reshape(2, 3)
         client.validate_op("softmax", {"x": x}, x * 2)
     assert run(unserved, 0)["verdict"] == "passed"
+
+
+@pytest.mark.parametrize("whose", ["the call's", "the file's"])
+def test_a_case_that_zeros_pass_is_no_pass_alone(unserved: Served, whose: str) -> None:
+    """The op's cases are judged together: a tolerance may be too large for some of them."""
+    explicit = "tolerances = { float32 = { atol = 0.3, rtol = 0 } }\n"
+    unserved.write("gpuemu.toml", ONLY_CLIENTS + (explicit if whose == "the file's" else ""))
+    unserved.start()
+    more: dict[str, Any] = {"atol": 0.3} if whose == "the call's" else {}
+    even, steep = np.tile(np.float32([0, 0.1]), (2, 20)), np.float32([[9, 0, 0], [0, 9, 0]])
+    with unserved.client() as client:
+        weak = client.validate_op("softmax", {"x": even}, even * 0, **more)
+        assert (weak.passed, weak.verdict) == (False, "inconclusive")
+        assert "zeros for 'output' would pass" in weak.failures[0].message
+        assert weak.notes[0].startswith("loose-tolerance: ")
+        kept = client.get_result(weak.seed)
+        assert kept is not None and kept.verdict == "inconclusive"
+        with validate_op(client, "softmax", {"x": even}, raise_on_failure=False, **more) as context:
+            context.set_output(even * 0)
+        assert context.result is not None and context.result.verdict == "inconclusive"
+        wrong = client.validate_op("softmax", {"x": even}, even + 9, **more)
+        assert wrong.verdict == "failed" and "loose-tolerance" not in " ".join(wrong.notes)
+        assert len(client.list_failures(9)) == 1, "the weak one is not recorded"
+
+        (case,) = client.get_test_batch("softmax", 1, seed=1, dtypes=["float32"])
+        right = softmax(case.inputs["x"])
+        for given in (
+            client.submit_output("softmax", case.inputs, right, case.seed, atol=2),
+            *client.submit_outputs("softmax", [case], [right], atol=2),
+        ):
+            assert given.passed and given.notes[0].startswith("loose-tolerance: ")
+        command(unserved, "clean", "--submissions")
+        client.validate_op("softmax", {"x": even}, softmax(even), **more)
+        clear = client.validate_op("softmax", {"x": steep}, softmax(steep), **more)
+        assert clear.passed and not clear.notes
+    if whose == "the file's":
+        assert run(unserved, 0)["passed"] == 2, "one of them is judged"
 
 
 def test_chosen_inputs_that_give_one_value_are_no_pass(unserved: Served) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from daemon_workspace import Served, normal
 
+from gpuemu_flow import validate_op
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.results.model import OpResult
@@ -130,6 +131,57 @@ def test_a_tolerance_of_the_clients_own_hides_no_failure(unserved: Served) -> No
     assert submitted(unserved).verdict is Verdict.PASSED
 
 
+def test_a_failure_names_the_source_of_its_tolerance(unserved: Served) -> None:
+    """The text of a failure says where to look: in the call, or in the file."""
+    serve(unserved, more="tolerances = { float32 = { atol = 0.5, rtol = 0 } }\n")
+    inputs = {"a": normal(5, 33, seed=1), "b": normal(33, 64, seed=2)}
+    wrong = plain(inputs) + 1
+    with unserved.client() as client:
+        for more, source in (({"atol": 0.01}, "call"), ({"rtol": 0}, "call"), ({}, "gpuemu.toml")):
+            failed = client.validate_op("product", inputs, wrong, **more)
+            assert f"* |expected| ({source})" in failed.failures[0].message
+            again = client.reproduce(failed.seed)
+            assert f"({source})" in again.result.failures[0].message
+
+
 def submitted(served: Served) -> OpResult:
     workspace = Workspace(served.root, environ=served.environ)
     return submitted_results(workspace, workspace.graph.skips)["product", "float32"]
+
+
+def test_equal_calls_are_judged_equally(unserved: Served) -> None:
+    """The random draws that measure a tolerance follow from the op and its inputs."""
+    serve(unserved)
+    a, b = normal(5, 33, seed=1), normal(33, 64, seed=2)
+    output = plain({"a": a, "b": b})
+    with unserved.client() as client:
+        calls = [client.validate_op("product", {"a": a, "b": b}, output) for _ in range(4)]
+        swapped = client.validate_op("product", {"b": b, "a": a}, output)
+        with validate_op(client, "product", inputs={"a": a.copy(), "b": b.copy()}) as context:
+            context.set_output(output)
+        assert context.result is not None
+        calls += [swapped, context.result, client.validate_op("product", {"a": a, "b": b}, a @ -b)]
+        assert {call.seed for call in calls} == {calls[0].seed}
+        assert [call.passed for call in calls] == [True] * 6 + [False]
+        assert len({call.tolerance_used for call in calls[:6]}) == 1
+
+        others: list[tuple[Any, Any, Any]] = [
+            ({"a": a, "b": np.nextafter(b, 9)}, output, {}),
+            ({"a": a[:1], "b": b}, output[:1], {}),
+            ({"a": a.astype("f8"), "b": b.astype("f8")}, output.astype("f8"), {}),
+            ({"a": a, "b": b}, output, {"atol": 1.0}),
+            ({"a": a, "b": b}, output, {"precision": "float32"}),
+        ]
+        seeds = [client.validate_op("product", i, o, **more).seed for i, o, more in others]
+        assert len({*seeds, calls[0].seed}) == 6, "each of these is another case"
+
+
+def test_a_pass_hides_no_failure_on_equal_inputs(unserved: Served) -> None:
+    serve(unserved)
+    inputs = {"a": normal(5, 33, seed=1), "b": normal(33, 64, seed=2)}
+    with unserved.client() as client:
+        client.validate_op("product", inputs, -plain(inputs))
+        for _ in range(3):
+            client.validate_op("product", inputs, plain(inputs))
+    found = submitted(unserved)
+    assert (found.verdict, found.passed, found.failed) == (Verdict.FAILED, 1, 1)

@@ -113,6 +113,21 @@ def test_code_that_changed_since_did_not_pass(unserved: Served, how: str, path: 
     assert f"{path} (gone)" in run(unserved, 4)["reason"]
 
 
+@pytest.mark.parametrize("how", ["fuzz", "submit"])
+def test_a_constant_that_the_code_imports_by_name_is_its_code(unserved: Served, how: str) -> None:
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.write("one/passed_on.py", "from constants import S\n")
+    constants = unserved.write("one/constants.py", "S = 1\n")
+    unserved.start()
+    as_user(unserved, "one", how, 1, "right(i) * S\n\n\nfrom passed_on import S")
+    assert run(unserved, 0)["verdict"] == "passed"
+    constants.write_text("S = 3\n")
+    found = run(unserved, 4)
+    assert found["verdict"] == "skipped" and "one/constants.py" in found["reason"], found
+    constants.write_text("S = 1\n")
+    assert run(unserved, 0)["verdict"] == "passed"
+
+
 def test_code_that_is_not_judged_as_it_is_leaves_no_pass_to_other_code(unserved: Served) -> None:
     """The code of one origin was edited; that of the other passed, and says nothing of it."""
     unserved.start()

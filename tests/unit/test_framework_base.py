@@ -278,3 +278,10 @@ def test_inputs_of_only_zeros_are_noted() -> None:
     assert [note.partition(":")[0] for note in noted.notes] == ["inputs-only-zeros"]
     assert not compare(x, x, inputs={"x": x}).notes
     assert not compare(x, x).notes
+
+
+def test_a_tolerance_that_zeros_pass_under_is_noted() -> None:
+    zeros, x = np.zeros(3, np.float32), np.ones(3, np.float32)
+    noted = compare(zeros, x, inputs={"x": x}, atol=2)
+    assert [note.partition(":")[0] for note in noted.notes] == ["loose-tolerance"]
+    assert not compare(x, x, inputs={"x": x}, atol=0.5).notes
