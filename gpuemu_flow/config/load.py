@@ -68,7 +68,7 @@ def load_config(
         The project's file. By default, it is searched for upward from `start`, or from the current
         folder.
     environ : mapping
-        Environment variables, for ``HOME``, ``XDG_CONFIG_HOME`` and those of gpuemu.
+        Environment variables; ``HOME``, ``XDG_CONFIG_HOME`` and ``GPUEMU_*`` are used.
     strict : bool
         True to treat warnings, such as unknown keys, as errors.
     changes : ConfigChanges
@@ -208,7 +208,7 @@ class _Assembly:
         return definer(self.layers, where, self.sources[0])
 
     def workspace(self, where: KeyPath, source: ConfigSource | None = None) -> WorkspacePaths:
-        """Return the resolver of paths for a source; by default, of the source that defines a key.
+        """Return the resolver of paths for `source`; by default, the source that defines `where`.
 
         Paths in an included file are relative to the folder of the project's file, so that a table
         can be moved from one file to another unchanged.

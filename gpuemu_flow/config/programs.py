@@ -282,7 +282,7 @@ def _triton_kind(
 def _framework_kind(
     programs: Programs, table: Mapping[str, Json], where: KeyPath
 ) -> ProgramRef | None:
-    """Parse a function of a framework's tensors, or a module of PyTorch."""
+    """Parse a function that takes a framework's tensors, or a module of PyTorch."""
     source = next((key for key in ("file", "path") if key in table), "module")
     name = _class_key(table, source)
     if not _needs(programs, table, where, (source, name)):
