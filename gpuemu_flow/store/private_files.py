@@ -322,7 +322,7 @@ class PrivateFolder:
 
     @contextlib.contextmanager
     def temporary(self, parent: Path, prefix: str) -> Iterator[Path]:
-        """Make a folder below the cache that is deleted at the end of the block."""
+        """Make a folder below the cache that is deleted at the end of the ``with`` block."""
         self.make(parent)
         with disk_errors(parent), tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as folder:
             yield Path(folder)

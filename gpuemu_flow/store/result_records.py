@@ -1,4 +1,4 @@
-"""Records of results that clients submitted: as they are made, stored and read."""
+"""Records of results that clients submitted: new ones to be stored, and stored ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CountedResult:
 
     @classmethod
     def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
-        """Extract these values from a case's result."""
+        """Make the object from a case's result."""
         stats = result.stats
         return cls(
             result.verdict,
@@ -75,7 +75,7 @@ _FIGURES = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
 
 @dataclass(frozen=True)
 class StoredResult:
-    """One validation.
+    """The stored result of one validation.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class NewResult:
         The sha256 of each file of the code that computed the output. Equal sets of files are stored
         only once.
     text, client_text : str
-        `result` and `client` as JSON text; if empty, `encoded` makes it.
+        `result` and `client` as JSON text. A text that is empty is made by `encoded`.
     """
 
     op: str
