@@ -35,7 +35,7 @@ RERUNS = 12
 """Maximum number of evaluations of the reference on other inputs per case of the budget."""
 
 MOST_OPS = 8
-"""Maximum number of whole budgets for all ops of a report together."""
+"""Maximum budget of new cases of a whole report, as a multiple of the budget per op."""
 
 LEAST_SECONDS, MOST_SECONDS, SHARE_OF_RUN = 30.0, 300.0, 0.5
 """Time after which a report with many failing ops begins no more experiments: a share of the run's
@@ -84,7 +84,7 @@ class _Workers:
 
 @dataclass
 class ExperimentBudget:
-    """The remaining time and cases for all experiments of a report, and the ops that got none.
+    """The remaining time and cases for a report's experiments, and ops left without experiments.
 
     Attributes
     ----------
@@ -352,7 +352,7 @@ class _Judge:
         self._checks = FULL_CHECKS if watched else PLAIN
 
     def run(self, case: Case, inputs: Mapping[str, NDArray[Any]] | None = None) -> Tried:
-        """Judge one case, on its own inputs or on given ones."""
+        """Judge one case, on its own inputs or on the given inputs."""
         from gpuemu_flow.fuzz.relation_search import Tried  # noqa: PLC0415
 
         evaluated = (

@@ -94,7 +94,7 @@ class Reproduction:
 
     @property
     def still_fails(self) -> bool:
-        """Tell whether the op fails on the case, in the recorded way or in another."""
+        """Tell whether the op fails on the case, in the recorded way or in another way."""
         return self.result.verdict in BAD
 
     @property

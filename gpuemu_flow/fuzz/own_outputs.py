@@ -197,7 +197,7 @@ class OwnOutputs:
         return replace(made, subject=replace(made.subject, samples=samples))
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
-        """Return warm programs for a subject, and close the least recently used ones."""
+        """Return warm programs for a subject; close the least recently used ones above a limit."""
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
             self._warm.move_to_end(key)

@@ -28,7 +28,8 @@ OF_TILES = ("padded", "cut", "repeated", "unwritten-tiles", "masked-tiles", "til
 """Relations whose formula is a tile size; other cases have to show which size it is."""
 
 RIVALS = {"extra-zero": ("masked", "masked-tiles"), "masked": ("extra-zero",)}
-"""Relations that differ in only one element of a row, so that both may remain at the end."""
+"""Maps a relation to relations that differ from it in only one element of a row, so that both
+relations may remain at the end."""
 
 OF_ENDS = ("unwritten", "place")
 OF_WRITING = (*OF_ENDS, "unwritten-tiles")
@@ -214,7 +215,7 @@ class RelationSearch:
         return best if len(alike) == 1 else None
 
     def _has_rival(self, best: Relation) -> bool:
-        """Tell whether there is a similar relation that no case distinguishes from this one."""
+        """Tell whether there is a similar relation that no case distinguishes from `best`."""
         return any(
             other.kind in RIVALS.get(best.kind, ())
             and other.subject == best.subject

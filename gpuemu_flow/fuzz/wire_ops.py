@@ -132,7 +132,7 @@ class WireInputs:
                 self._kept = names
 
     def refuse(self, observed: Mapping[str, Observation]) -> None:
-        """Raise RunnerError ``needs-missing`` if a program used a rule's output without waiting."""
+        """Raise RunnerError ``needs-missing`` if a program used an output that it must not use."""
         self._others.refuse_seen(observed, self._lookup)
 
     def digest_with(self, base: str) -> str:
@@ -444,8 +444,8 @@ def tolerance_of(
 def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
     """Take ``precision`` out of a request's kwargs, unless it names an argument of the op.
 
-    The precision is empty if it is absent or the configured one. Any other value that is no
-    precision stays an argument, since some references have an argument of this name.
+    The returned precision is empty if the request has none or has the configured one. A value that
+    is no precision stays an argument, since some references have an argument of this name.
     """
     rest = dict(kwargs)
     if "precision" in op.kwargs or rest.get("precision") not in PRECISIONS:
