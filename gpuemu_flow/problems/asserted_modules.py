@@ -20,7 +20,7 @@ _RESERVED = ("adapters", "asserted")
 
 @dataclass
 class LocalModules:
-    """The modules next to one file of tests that are not installed packages.
+    """The modules next to one file of tests, without installed packages.
 
     Attributes
     ----------

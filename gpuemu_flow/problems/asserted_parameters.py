@@ -133,7 +133,7 @@ def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Paramete
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
-    """Return the integers, by name, from assignments of large integers to names set once."""
+    """Return the values of names that are assigned once, to a large integer, by name."""
     found: dict[str, int] = {}
     stored = [
         one.id

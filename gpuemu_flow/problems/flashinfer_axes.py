@@ -27,7 +27,7 @@ class Axes:
     free : tuple of str
         Variable axes that follow from no other.
     derived : dict of str to str
-        Expressions of other axes.
+        Axes that follow from other axes, each with its expression.
     offsets : dict of str to str
         Inputs that hold offsets, each with the axis whose size is the last offset.
     kept : list of str
@@ -79,12 +79,14 @@ def axes_of(definition: Definition) -> Axes:
 
 
 def rules_of_axes(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
-    """Return rules that compute the axes that only outputs have from axes of inputs.
+    """Return, for each axis that only outputs have, the rule that computes its size.
+
+    The rule computes it from the size of an axis of an input.
 
     Returns
     -------
     dict of str to (str, int, int, int)
-        The other axis, a factor, an offset, a divisor: ``(factor * size + offset) // divisor``.
+        The input's axis, a factor, an offset, a divisor: ``(factor * size + offset) // divisor``.
 
     Raises
     ------

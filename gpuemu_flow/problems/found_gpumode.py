@@ -114,7 +114,7 @@ def _read(file: Path, taken: list[str]) -> Task:
 
 
 def _support(file: Path, listed: Json) -> dict[str, bytes]:
-    """Return the Python modules of a task by name; those outside its group are not read."""
+    """Return a task's Python modules by name; raise YamlError for a file outside its group."""
     folder = file.parent
     sources = {"reference.py": "reference.py", "task.py": "task.py", "utils.py": "../utils.py"}
     needed = {"reference.py"}

@@ -1,4 +1,4 @@
-"""Published gpuemu workspaces: their ops, kernels and corpus, with the same judgement."""
+"""Import published gpuemu workspaces: their ops, kernels and corpus, judged as in gpuemu 0.1.0."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _adapters(corpus: list[CorpusOp]) -> dict[str, bytes]:
 
 
 def _original(config: Path, places: Places) -> dict[str, bytes]:
-    """Return the published configuration, renamed, if the new one would replace it; else {}."""
+    """Return the published configuration, renamed, if the import would replace it; else {}."""
     if not places.in_place or places.prefix or not is_file(config):
         return {}
     content = read_source(config)

@@ -17,7 +17,8 @@ Try = Callable[[Constants], ProblemFacts]
 MOST_TRIES = 120
 _WORDS = ("min", "max", "cdiv")
 SMALL = (32, 24, 40, 16, 48, 20, 28, 12)
-"""Values that constants are scaled to; they get different ones if the model runs with these."""
+"""Values that constants are scaled to. Different constants get different values, if the model then
+runs."""
 MOST_ELEMENTS = 1 << 14
 """Largest number of elements of one input; with more, sizes are scaled further."""
 
@@ -45,7 +46,7 @@ def scale_down(
 ) -> tuple[dict[str, int], ProblemFacts | None]:
     """Return the smallest constants found with which the model runs, and the facts of that run.
 
-    Constants that depend on each other stay unscaled if the model runs with no scaled ones.
+    Constants that depend on each other stay unscaled if no scaled values of them let the model run.
     """
     for changed in _plans(constants):
         found = tries(changed)

@@ -78,7 +78,7 @@ class Caller:
 
 
 def share(model: Any, path: Path) -> None:
-    """Load into a model those weights of the file whose names and shapes match its own."""
+    """Load into a model the weights of a file whose names and shapes match the model's."""
     if not path.is_file():
         return
     own = model.state_dict()
