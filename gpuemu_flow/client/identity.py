@@ -83,7 +83,7 @@ CALLER: ContextVar[dict[str, Json] | None] = ContextVar("gpuemu_caller", default
 
 
 def code_of_caller() -> dict[str, Json]:
-    """Identify, as `code_of` does, the user's file that called this package; empty if none did."""
+    """Identify, like `code_of`, the user's file that called this package; empty for no file."""
     known = CALLER.get()
     if known is not None:
         return known
@@ -97,7 +97,7 @@ def code_of_caller() -> dict[str, Json]:
 
 @functools.lru_cache(maxsize=16 * MAX_FILES)
 def is_own(path: str | None) -> bool:
-    """Tell whether a file is user code: not part of Python, of this or an installed package."""
+    """Tell whether a file is user code: in neither Python, this package nor an installed one."""
     if not path or path.startswith(_NOT_OWN):
         return False
     return not any(folder in path for folder in _INSTALLED)
@@ -191,7 +191,7 @@ _digests: dict[str, tuple[object, str | None]] = {}
 
 
 def _file_digest(path: str, names: Mapping[str, Any]) -> str | None:
-    """Return the digest of a file at the first call for its module, soon after the import.
+    """Return the digest that a file had at the first call for its module, soon after the import.
 
     A reloaded module has a new ``__spec__``, for which the file is read again.
     """

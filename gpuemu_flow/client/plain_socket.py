@@ -52,7 +52,8 @@ class Opening:
     data : bytes
         The message; may be sent any number of times.
     read : callable
-        Converts the answer to the connection's `PlainContext.met`; raises an error to refuse it.
+        Converts the answer to the connection's `PlainContext.met`; raises an error to refuse the
+        connection.
     """
 
     data: bytes
