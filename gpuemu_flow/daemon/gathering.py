@@ -42,7 +42,7 @@ class Gatherer(Generic[T]):
         self._lock = threading.Lock()
 
     def add(self, name: str, request: T) -> bool:
-        """Queue a request, to be answered together with waiting ones of the same name.
+        """Queue a request, to be answered together with waiting requests of the same name.
 
         Returns
         -------

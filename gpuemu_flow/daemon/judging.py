@@ -62,7 +62,7 @@ def _judged_of_subject(
     others: list[Numbered],
     job: Job | JobGroup,
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
-    """Judge the submissions of the first one's subject; append the rest to `others`."""
+    """Judge the submissions with the subject of `first`; append the rest to `others`."""
     subject = first[1].subject
     sent: list[list[Numbered]] = []
 

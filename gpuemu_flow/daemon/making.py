@@ -26,8 +26,8 @@ from gpuemu_flow.types import Case, Json, Shape
 from gpuemu_flow.wire.tensors import c_strides
 
 PLAIN = ("uniform",)
-"""Value strategies of cases that are judged by the documented table of tolerances, which is valid
-only for these."""
+"""Value strategies of cases that are judged by the documented table of tolerances. The table is
+valid only for these strategies."""
 
 
 class CaseMaker:
@@ -142,5 +142,5 @@ def case_bytes(case: Case) -> int:
 
 
 def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return nominal strides for a layout of protocol v1, C strides for any other."""
+    """Return nominal strides for a layout of protocol v1, C strides for any other layout."""
     return nominal_strides(shape, layout) if layout in LAYOUTS_V1 else c_strides(shape)

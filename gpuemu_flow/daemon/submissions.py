@@ -126,7 +126,7 @@ class Submission:
 
 @dataclass
 class Reader:
-    """Reads submissions for one op that arrived before this reader was made.
+    """Reads submissions, all for one op, that arrived before this reader was made.
 
     Attributes
     ----------
@@ -239,8 +239,8 @@ def seeds_of(submitted: Iterable[Fields]) -> set[int]:
 def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
     """Return the client's source files that exist on this machine, and their digests.
 
-    Paths are relative to the workspace if inside. Missing files, such as those of a client in a
-    container, cannot be checked later.
+    Paths inside the workspace are relative to it. Missing files, such as files of a client in a
+    container, are left out, since they cannot be checked later.
     """
     found = {}
     for path, digest in files.items():
