@@ -121,7 +121,7 @@ def _load(
     changes: ConfigChanges = NO_CHANGES,
     copied: bool = False,
 ) -> tuple[Config | None, list[Problem]]:
-    """Return the configuration and all problems; None with at least one error if it is unusable."""
+    """Return all problems, and the configuration; None if it is unusable because of an error."""
     if path is not None and edited is None and not exists(path):
         raise UsageError(Problem("config-not-found", f"{path} does not exist"))
     project_file = (path or find_config(start, environ)).absolute()

@@ -212,7 +212,7 @@ class OpParser:
         )
 
     def globs(self, table: Table, key: str, where: KeyPath) -> tuple[str, ...]:
-        """Return the globs of a key; warn of those that match nothing."""
+        """Return the globs of a key; warn of globs that match nothing."""
         found = self.workspace.globs(table.get(key, ()), (*where, key), self.out)
         for pattern, place in found.items():
             self.presence.warn_of_none(pattern, place, self.out)

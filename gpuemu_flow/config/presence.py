@@ -1,4 +1,4 @@
-"""Report globs and paths that match nothing, since a misspelt one would weaken the sandbox."""
+"""Report globs and paths that match nothing, since misspelt ones would weaken the sandbox."""
 
 from __future__ import annotations
 

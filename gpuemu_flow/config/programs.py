@@ -142,7 +142,7 @@ class Programs:
         return self.ref("callable", where, text, path, module=module, function=function)
 
     def module_file(self, module: str, where: KeyPath) -> Path | None:
-        """Return the file of a module in the workspace; None for an installed or missing one."""
+        """Return the file of a module in the workspace; None for an installed or missing module."""
         stem = Path(*module.split("."))
         for place in (stem.with_suffix(".py"), stem / "__init__.py"):
             path = self.workspace.root / place
