@@ -200,7 +200,7 @@ class JsonStore:
         self._cache = None
 
     def _guarded(self, action: Callable[[Cache], T]) -> T:
-        """Run `action`; if the database is damaged, move it aside and run `action` on a new one.
+        """Run `action`; if the database is damaged, move it aside and retry with a new database.
 
         `action` must only query the database. Then a TypeError or ValueError can only come from the
         content of the database.

@@ -256,7 +256,7 @@ class SeenInputs:
             self._known.add(names)
 
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
-        """Add the inputs that a program was seen to use so far; ignore known ones."""
+        """Add the inputs that a program was seen to use so far, unless `seen` was just added."""
         with self._lock:
             if self._last.get(who) is seen:
                 return

@@ -64,7 +64,8 @@ def excess(
 ) -> Excess:
     """Choose the inputs to drop so that the rest is within the limit.
 
-    Inputs with the lowest rank are dropped first; within a rank, the least recently seen.
+    Inputs with the lowest rank are dropped first; within a rank, the inputs of the failures that
+    were seen least recently.
 
     Parameters
     ----------

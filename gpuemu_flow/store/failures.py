@@ -189,7 +189,7 @@ class FailureStore:
         return rounded if len({record.seed for record in rounded}) == 1 else ()
 
     def list(self, op: str | None = None, limit: int | None = None) -> tuple[FailureRecord, ...]:
-        """Return the failures of one op or of all, newest first, at most `limit`."""
+        """Return the failures of one op or of all ops, newest first, at most `limit`."""
         found = [record for record in self if op is None or record.op == op]
         found.sort(key=lambda record: (record.time, record.id), reverse=True)
         return tuple(found[:limit])

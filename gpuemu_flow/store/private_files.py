@@ -294,7 +294,7 @@ class PrivateFolder:
                 path.unlink()
 
     def list_files(self, folder: Path, suffix: str, *, depth: int = 0) -> Iterator[Path]:
-        """Yield the regular files of a folder of the cache, or those of its subfolders.
+        """Yield the regular files in a folder of the cache, or in its subfolders.
 
         Parameters
         ----------

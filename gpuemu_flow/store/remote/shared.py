@@ -1,4 +1,4 @@
-"""Fetch results, blobs and sets of inputs from a shared cache, and store those of a run.
+"""Exchange a run's results, blobs and sets of inputs with a shared cache.
 
 No error of the cache fails a run. Results that a broken or hostile cache does not provide are
 computed.
