@@ -80,7 +80,7 @@ class CaseQueue:
     def take(
         self, queued: QueuedCase, *, alone: bool
     ) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
-        """Start judging one case, and yield outcomes that are ready, also those of earlier cases.
+        """Start judging one case, and yield all outcomes that are ready, also of earlier cases.
 
         Parameters
         ----------

@@ -261,7 +261,7 @@ def causes_of(
 
 
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Group the failing cases by kind of failure, without those that need no experiment.
+    """Group the failing cases by kind of failure, without cases that need no experiment.
 
     No experiment is made if a function that returns inputs failed, or if a reference's outputs
     differ between calls. Such a function may also hang, and so use up an experiment's time.

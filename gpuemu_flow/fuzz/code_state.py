@@ -65,7 +65,7 @@ def has_changed(
 
 
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
-    """Tell whether the code or configuration known before a run differs from the recorded one.
+    """Tell whether the code or configuration known before a run differs from the recorded state.
 
     For a record without a digest, the result is True: it was written by an earlier version of this
     package, and the package is part of the code.

@@ -391,7 +391,7 @@ class Experiment:
         return Counts(failed[True], number[True], failed[False], number[False])
 
     def _is_trivial(self, hypothesis: Hypothesis) -> bool:
-        """Tell whether nearly all cases meet a condition; the few others prove little."""
+        """Tell whether nearly all cases meet a condition; the few other cases prove little."""
         return hypothesis.outside < TELLING * (hypothesis.inside + hypothesis.outside)
 
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:

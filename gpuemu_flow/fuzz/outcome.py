@@ -25,7 +25,7 @@ class OpFuzzOutcome:
     op : str
     seed : int
     most_failures : int
-        Maximum number of failures to keep; the others are only counted.
+        Maximum number of failures to keep; other failures are only counted.
 
     Attributes
     ----------

@@ -103,7 +103,7 @@ class OwnOutputs:
             The arrays that the op got, to check that it did not change them; None to skip this
             check.
         tolerance : (atol, rtol), optional
-            Tolerance to use instead of the configured one.
+            Tolerance to use instead of the configured tolerance.
 
         Raises
         ------

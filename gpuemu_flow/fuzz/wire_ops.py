@@ -48,7 +48,7 @@ class Query:
     ----------
     op, dtype : str
     kwargs : mapping
-        Keyword arguments to add to the op's; in protocol v1, they are strings.
+        Further keyword arguments of the op; in protocol v1, they are strings.
     tolerance : (atol, rtol) or None
     input_names : tuple of str
         Names of the inputs; empty means the configured names.
