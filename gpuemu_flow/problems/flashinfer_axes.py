@@ -58,7 +58,7 @@ class Axes:
         return found
 
     def spread(self) -> dict[str, int]:
-        """Return sizes of all axes, a different one for each free axis."""
+        """Return sizes of all axes, a different size for each free axis."""
         return self.sizes(dict(zip(self.free, _PRIMES * len(self.free), strict=False)))
 
 
@@ -158,7 +158,7 @@ def _last_of(node: ast.expr) -> str:
 def sizes_to_try(
     definition: Definition, name: str, *, small: bool, varied: bool
 ) -> tuple[int, ...]:
-    """Return the sizes of an axis to try: those of the workloads, and `CLASSES` if wanted."""
+    """Return the sizes of an axis to try: sizes in the workloads, and `CLASSES` if wanted."""
     theirs = {sizes[name] for sizes in definition.sizes}
     if small:
         theirs = {size for size in theirs if size <= LARGEST_SIZE}

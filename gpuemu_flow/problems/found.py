@@ -26,7 +26,7 @@ def python_files(path: Path) -> list[Path]:
 
 
 def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
-    """Return a file, or all files below a folder with one of some endings, in order.
+    """Return a file, or all files below a folder with one of the endings, in order.
 
     Links are not followed.
 

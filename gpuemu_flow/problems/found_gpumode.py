@@ -204,7 +204,7 @@ def _tolerance(tree: ast.Module) -> dict[str, float] | None:
 
 
 def _add(tasks: list[Task], at: int, file: Path, left: list[SkippedProblem]) -> None:
-    """Add a file's submission to a problem's candidates, if it has one that can run."""
+    """Add the submission in a file, if it can run, to a problem's candidates."""
     content = read_source(file)
     tree = parsed(content, file, left)
     if tree is None:

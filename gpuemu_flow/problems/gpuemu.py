@@ -45,7 +45,7 @@ _KERNEL_FILES = ("source", "ptx", "cubin")
 
 
 def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
-    """Make a workspace of a published one, without running its code.
+    """Make a workspace of a published workspace, without running its code.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
 
 @dataclass
 class _Ops:
-    """Ops of the new workspace, in the order of the old one.
+    """Ops of the new workspace, in the order of the published workspace.
 
     Attributes
     ----------

@@ -94,7 +94,7 @@ class Places:
     def file(self, text: str, base: Path | None = None) -> str:
         """Return the path of a file in the new workspace.
 
-        An absolute path may be one of another machine: the file is also looked for by its last
+        An absolute path may come from another machine: the file is also looked for by its last
         parts.
 
         Raises

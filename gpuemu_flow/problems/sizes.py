@@ -1,4 +1,4 @@
-"""Scale a problem's sizes down, and find by trial those that may vary."""
+"""Scale a problem's sizes down, and find by trial the sizes that may vary."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def vary(
     Parameters
     ----------
     wanted : mapping of str to (tuple of int), optional
-        The sizes to try for each constant; by default 1, odd sizes, and some near the constant.
+        The sizes to try for each constant; by default 1, odd sizes, and sizes near the constant.
     """
     axes: list[list[int | str]] = [list(shape) for shape in about.shapes]
     dims: dict[str, tuple[int, ...]] = {}
