@@ -97,7 +97,7 @@ def code_of_caller() -> dict[str, Json]:
 
 @functools.lru_cache(maxsize=16 * MAX_FILES)
 def is_own(path: str | None) -> bool:
-    """Tell whether a file is user code: in neither Python, this package nor an installed one."""
+    """Tell whether a file is user code: not in Python, this package or an installed package."""
     if not path or path.startswith(_NOT_OWN):
         return False
     return not any(folder in path for folder in _INSTALLED)

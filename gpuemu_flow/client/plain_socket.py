@@ -78,7 +78,7 @@ class PlainSocket:
         self._busy: set[_Connection] = set()
 
     def new_context(self, timeout_ms: int) -> PlainContext:
-        """Begin the exchange of one message for an answer, on an idle connection or a new one.
+        """Begin the exchange of one message for an answer, on an idle or a new connection.
 
         Raises
         ------
