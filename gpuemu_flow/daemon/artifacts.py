@@ -220,7 +220,7 @@ def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Js
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``StoreArtifactBaseline``: store all metrics under a tag, replacing older ones."""
+    """Answer ``StoreArtifactBaseline``: store all metrics under a tag, replacing older metrics."""
     tag, workspace = fields.name("tag"), service.configured().workspace
     with service.baselines_lock:
         client_baselines.store_artifacts(workspace, tag, service.artifacts.everything())

@@ -33,12 +33,12 @@ def judged(
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
     """Yield submissions with their numbers and results, subject by subject.
 
-    Submissions are taken from the iterable while the worker judges earlier ones.
+    Submissions are taken from the iterable while the worker judges earlier submissions.
 
     Parameters
     ----------
     job : Job or JobGroup
-        With a JobGroup, the result is None for a case that could not be judged with the others.
+        With a JobGroup, the result is None for a case that could not be judged in the group.
     """
     left: Iterable[Numbered] = enumerate(submissions)
     while True:

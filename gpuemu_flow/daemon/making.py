@@ -1,4 +1,4 @@
-"""Make the cases of a request: the cases of protocol v1, or those that ``run`` would plan.
+"""Make the cases of a request: the cases of protocol v1, or the cases that ``run`` would plan.
 
 Protocol v1 gives all inputs of a case the same shape, which does not suit an op with a schema. Our
 clients therefore request planned cases for such ops; other clients get the protocol's cases.
@@ -40,7 +40,7 @@ class CaseMaker:
     own_cases : bool
         True to plan cases by the op's schema, if it has one.
     own_dtypes : bool
-        True to make cases in the dtypes of the op, not in those of `config`.
+        True to make cases in the dtypes of the op, not in the dtypes of `config`.
     """
 
     def __init__(

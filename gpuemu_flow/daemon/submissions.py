@@ -228,7 +228,7 @@ class Reader:
 
 
 def seeds_of(submitted: Iterable[Fields]) -> set[int]:
-    """Return the seeds of cases; skip invalid ones, which are refused when the case is read."""
+    """Return the seeds of cases; skip invalid seeds, which are refused when the case is read."""
     seeds = set()
     for fields in submitted:
         with suppress(RequestError):
