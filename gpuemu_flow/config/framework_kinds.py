@@ -1,4 +1,4 @@
-"""Choose the kind of functions that are written without a kind, by the framework in the file."""
+"""Choose the kind of a function that is written without a kind, by the framework it uses."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ def load_config(
         The project's file. By default, it is searched for upward from `start`, or from the current
         folder.
     environ : mapping
-        Environment variables; ``HOME``, ``XDG_CONFIG_HOME`` and ``GPUEMU_*`` are used.
+        Environment variables, of which ``HOME``, ``XDG_CONFIG_HOME``, ``RUST_LOG`` and ``GPUEMU_*``
+        are used.
     strict : bool
         True to treat warnings, such as unknown keys, as errors.
     changes : ConfigChanges
@@ -121,7 +122,7 @@ def _load(
     changes: ConfigChanges = NO_CHANGES,
     copied: bool = False,
 ) -> tuple[Config | None, list[Problem]]:
-    """Return all problems, and the configuration; None if it is unusable because of an error."""
+    """Return the configuration, or None if an error makes it unusable, and all problems."""
     if path is not None and edited is None and not exists(path):
         raise UsageError(Problem("config-not-found", f"{path} does not exist"))
     project_file = (path or find_config(start, environ)).absolute()

@@ -152,7 +152,7 @@ class SandboxConfig:
         Absolute.
     apart : tuple of str
         Globs, relative to the workspace. Of the files and folders that match, each op may read only
-        its own.
+        its own files.
     """
 
     mode: str = "auto"
