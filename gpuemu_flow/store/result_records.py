@@ -1,4 +1,4 @@
-"""Records of results that clients submitted: new ones to be stored, and stored ones."""
+"""Results that clients submitted, before and after they are stored."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class NewResult:
         The sha256 of each file of the code that computed the output. Equal sets of files are stored
         only once.
     text, client_text : str
-        `result` and `client` as JSON text. A text that is empty is made by `encoded`.
+        `result` and `client` as JSON text. `encoded` fills in an empty text.
     """
 
     op: str
