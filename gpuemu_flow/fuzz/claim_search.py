@@ -24,7 +24,7 @@ Arrays = Mapping[str, NDArray[Any]]
 Run = Callable[[Case, "Arrays | None"], "Tried | None"]
 
 FAILING, PASSING = 5, 2
-"""Maximum numbers of known failing cases and of known passing cases to run."""
+"""Maximum numbers of known failing cases and of known passing cases that are run again."""
 
 ENOUGH, MOST_MISSED = 6, 1
 """Number of new failing cases that a claim has to predict, and of new cases that may contradict

@@ -452,7 +452,7 @@ class Experiment:
         return waiting.take(side, any_of=True)
 
     def seen_with(self) -> list[Cause]:
-        """List a few features that are more frequent in failing cases than in passing ones.
+        """List a few features that are more frequent in failing cases than in passing cases.
 
         The most telling features come first. There is at most one feature about each subject, such
         as a dim or an input.

@@ -1,4 +1,4 @@
-"""Shrink a recorded failure by running the op on smaller cases; record the smallest one."""
+"""Shrink a recorded failure by running the op on smaller cases; record the smallest case."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class OwnOutputs:
             )
 
     def raised(self, op: str, case: Case, error: BaseException) -> CheckResult:
-        """Judge a case in which the op, or the test of it, raised an exception.
+        """Judge a case in which the op, or a test of the op, raised an exception.
 
         For an error of this package, the reference is not run, since the error says nothing about
         the op.

@@ -256,7 +256,10 @@ def _floats(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]
 
 
 def _how_telling(case: Case) -> tuple[bool, bool, int]:
-    """Return a sort key that puts the most telling cases first: no dims of size 1, and small."""
+    """Return a sort key that puts the most telling cases first.
+
+    They have no dim of size 1 and at least 64 elements; among these cases, small ones come first.
+    """
     return any(size == 1 for _, size in case.dims), case.numel < 64, case.numel
 
 

@@ -97,7 +97,7 @@ def _multiple(
 
 
 def _odd_multiples(half: int, about: Sequence[int]) -> list[int]:
-    """List odd multiples of a number, those next to known sizes first."""
+    """List odd multiples of a number; multiples next to known sizes come first."""
     if not about:
         return []
     center = sorted(about)[len(about) // 2]

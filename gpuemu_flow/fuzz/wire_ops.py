@@ -132,7 +132,13 @@ class WireInputs:
                 self._kept = names
 
     def refuse(self, observed: Mapping[str, Observation]) -> None:
-        """Raise RunnerError ``needs-missing`` if a program used an output that it must not use."""
+        """Raise an error if a program used the output of a rule that it does not wait for.
+
+        Raises
+        ------
+        RunnerError
+            ``needs-missing``.
+        """
         self._others.refuse_seen(observed, self._lookup)
 
     def digest_with(self, base: str) -> str:
@@ -176,7 +182,7 @@ class WireSubject:
 
     @property
     def judged_by(self) -> str:
-        """Return a digest of everything known so far, except the case, that decides a verdict.
+        """Return a digest of all facts known so far that decide a verdict, except the case.
 
         If an input was written to meanwhile, the digest is unique, since the program may have read
         a content that the input no longer has.
