@@ -411,8 +411,8 @@ def buffers_of(body: Sequence[ast.stmt]) -> set[str]:
 def written_names(body: Sequence[ast.stmt]) -> set[str]:
     """Return names of objects that statements may change.
 
-    Such statements are calls without a use of the result, in-place methods, ``out=`` arguments, and
-    assignments to subscripts or attributes.
+    Such statements are calls whose result is not used, in-place methods, ``out=`` arguments, and
+    assignments to subscripts or attributes, or by operators such as ``+=``.
     """
     found = set()
     for node in walk_all(body):

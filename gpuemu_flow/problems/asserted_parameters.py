@@ -133,7 +133,7 @@ def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Paramete
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
-    """Return the values of names that are assigned once, to a large integer, by name."""
+    """Map names to the large integers assigned to them, if they are assigned only once."""
     found: dict[str, int] = {}
     stored = [
         one.id

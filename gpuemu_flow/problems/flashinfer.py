@@ -166,7 +166,7 @@ def _try(
 def _scaled(
     prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, int]]:
-    """Return the old and smaller values of constant axes; empty unless an input is too large."""
+    """Return the old and reduced values of constant axes; empty unless an input is too large."""
     if not options.small or _elements(definition, axes.spread()) <= MOST_ELEMENTS:
         return {}
     for cap in _CAPS:

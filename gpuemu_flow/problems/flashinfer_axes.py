@@ -25,7 +25,7 @@ class Axes:
     ----------
     consts : dict of str to int
     free : tuple of str
-        Variable axes that follow from no other.
+        Variable axes that follow from no other axis.
     derived : dict of str to str
         Axes that follow from other axes, each with its expression.
     offsets : dict of str to str
@@ -91,7 +91,7 @@ def rules_of_axes(definition: Definition, axes: Axes) -> dict[str, tuple[str, in
     Raises
     ------
     ProbeError
-        An axis follows from no other.
+        An axis follows from no other axis.
     """
     known = {axis for one in definition.inputs.values() for axis in one.axes or ()}
     wanted = {axis for one in definition.outputs.values() for axis in one.axes or ()}

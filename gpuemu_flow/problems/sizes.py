@@ -25,7 +25,7 @@ MOST_ELEMENTS = 1 << 14
 
 @dataclass
 class CachedAttempts:
-    """Counter of attempts that caches the result of each."""
+    """Counter of attempts that caches the result of each attempt."""
 
     attempt: Try
     left: int = MOST_TRIES

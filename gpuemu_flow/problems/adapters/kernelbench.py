@@ -39,7 +39,7 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
 
 
 class Caller:
-    """Calls a model with the problem's weights, restored before each call."""
+    """Calls a model with the problem's weights, which are restored before each call."""
 
     def __init__(self, model_class: Any, described: Mapping[str, Any], folder: str) -> None:
         self._class = model_class
