@@ -237,7 +237,7 @@ class Server:
             return context
 
     def _free_up(self, context: Context) -> None:
-        """Mark a context as free. It must hold no request, since the next would replace that."""
+        """Mark a context as free. It must hold no request, which receiving again would drop."""
         with self._lock:
             self._free.append(context)
 
