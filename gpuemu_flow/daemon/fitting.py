@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
-    """Raise UsageError if a declared input is missing or a submitted one is not declared.
+    """Raise UsageError if a declared input is missing or a submitted input is not declared.
 
     An op without declared inputs takes any inputs.
     """

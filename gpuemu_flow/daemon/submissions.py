@@ -251,7 +251,7 @@ def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
 
 
 def _raised(fields: Fields) -> CheckResult | None:
-    """Return the verdict on a case whose op raised in the client; None if it returned outputs."""
+    """Return the verdict on an exception of the op in the client; None if it returned outputs."""
     if not fields.has("error"):
         return None
     if fields.has("output") or fields.has("outputs"):
