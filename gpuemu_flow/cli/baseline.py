@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _TagGroup(click.Group):
-    """``baseline TAG`` is short for ``baseline store TAG``."""
+    """A command group in which ``baseline TAG`` is short for ``baseline store TAG``."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -105,7 +105,7 @@ def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None
 
 
 def _summary(found: ImportOutcome, into: Path) -> str:
-    """Return the summary: imported problems, left-out ones, and the next steps."""
+    """Return the summary: imported problems, left-out problems, and the next steps."""
     lines = []
     for one in found.taken:
         names = ", ".join(candidate.name for candidate in one.source.candidates) or "no candidate"

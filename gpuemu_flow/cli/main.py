@@ -26,7 +26,7 @@ COMMANDS = {
         )
     },
 }  # fmt: skip
-"""The module below `cli` that holds each command, and its name there."""
+"""Maps each command to ``MODULE:NAME``, a module below `cli` and the command's name in it."""
 
 RUN_CODE = frozenset({
     "run", "ci", "test", "fuzz", "reproduce", "minimize", "mutate", "calibrate", "lint", "watch",

@@ -36,7 +36,7 @@ class AliasedChoice(click.Choice[str]):
 
 
 def seed_or_random(value: str) -> int | str:
-    """Parse a master seed; return `RANDOM` for a random one."""
+    """Parse a master seed; return `RANDOM` for a random seed."""
     if value.strip().lower() == RANDOM:
         return RANDOM
     if value.isascii() and value.isdigit() and int(value[:21]) < 1 << 64:

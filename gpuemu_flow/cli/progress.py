@@ -16,7 +16,7 @@ from gpuemu_flow.tasks.base import Progress
 
 
 def waiting_for(holder: str) -> str:
-    """Return the line to show while this process waits for another one, `holder`."""
+    """Return the line to show while this process waits for another process, `holder`."""
     return f"waiting for {printable(holder)}; Ctrl-C gives up"
 
 

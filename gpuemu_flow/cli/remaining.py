@@ -1,4 +1,4 @@
-"""Estimate the remaining time of a run from the durations of earlier ones."""
+"""Estimate the remaining time of a run from the durations of earlier runs."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def publish(
     warn_threshold: float,
     to_text: Callable[[Report], str] | None = None,
 ) -> None:
-    """Write the files, then print the report; as text if a file has the requested format.
+    """Write the files, then print the report, as text if one of the files has `output_format`.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ def run_plainly(seen: dict[str, Seen]) -> int:
     Parameters
     ----------
     seen : dict of absolute path to Seen
-        What this process has just read of some folders.
+        Stamps of the files of some folders, as this process has just read them.
     """
     return exit_code_of(lambda: _run_plainly(Sights(seen)))
 

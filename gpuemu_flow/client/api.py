@@ -1,4 +1,4 @@
-"""The client: every call of protocol v1, and the documented calls of gpuemu-flow's own."""
+"""The client: every call of protocol v1, and the documented calls that gpuemu-flow adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the arguments of calls other than tensors: tolerances, cases, outputs and others."""
+"""Check the arguments of calls: tolerances, cases, the number of outputs, and other values."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ CASE_SHAPES: Mapping[str, Sequence[int]] = {
     "seq_lengths": (64, 128, 256),
     "hidden_dims": (256, 512),
 }
-"""The published client's shapes: the same seed gives the same cases."""
+"""Shapes of the published client, so that the same seed gives the same cases."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def validate(
     client: Mapping[str, Json] | None = None,
     modified: Mapping[str, int] | None = None,
 ) -> Call[ValidationResult]:
-    """Make the request to judge an output; with `seed`, as the output for that case.
+    """Make the request to judge an output; `seed` names the handed-out case that it is for.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def store_baseline(tag: str) -> Call[None]:
 
 
 def compare_baseline(tag: str) -> Call[BaselineComparison]:
-    """Make the request to compare the present results with those of a tag."""
+    """Make the request to compare the present results with the baseline with this tag."""
     return Call(
         {"type": "CompareBaseline", "tag": tag},
         "BaselineComparison",
@@ -381,7 +381,10 @@ def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
 def _about_cases(
     kind: str, op_name: str, config: Mapping[str, Json], *, own_dtypes: bool, own_cases: bool = True
 ) -> dict[str, Json]:
-    """Return a request for cases. They follow the op's schema if it has one and `config` none."""
+    """Return a request for cases.
+
+    With `own_cases`, cases follow the op's schema if the op has a schema and `config` has none.
+    """
     return {
         "type": kind,
         "op_name": op_name,
@@ -441,7 +444,7 @@ def _without_type(reply: Reply) -> dict[str, Json]:
 
 
 def diff_artifact_baseline(tag: str) -> Call[dict[str, Json]]:
-    """Make the request to compare the present metrics with those of a tag."""
+    """Make the request to compare the present metrics with the baseline with this tag."""
     return Call({"type": "DiffArtifactBaseline", "tag": tag}, "ArtifactDiffs", _without_type)
 
 
@@ -490,7 +493,7 @@ def shutdown() -> Call[None]:
 
 
 def op_name_of(op_name: str | None, kwargs: dict[str, Json]) -> str:
-    """Return the op's name. If it was passed as ``op``, remove that from `kwargs`."""
+    """Return the op's name. If it was passed as ``op``, remove this argument from `kwargs`."""
     name = kwargs.pop("op", None) if op_name is None else op_name
     if not isinstance(name, str):
         raise ClientError(Problem("client-no-name", "the op's name is missing"))

@@ -113,7 +113,7 @@ class Connection:
     def start_anew(self) -> None:
         """Drop the parent's connection and locks, in a process that was just forked.
 
-        Another thread of the parent may have held a lock at that time.
+        Another thread of the parent may have held a lock at the time of the fork.
         """
         self._lock = threading.Lock()
         self._start_lock = threading.Lock()

@@ -37,7 +37,7 @@ class KeptInputs:
                 self._kept[name] = tensor, copy
 
     def compare(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the original inputs, and the number of elements of each that the op changed.
+        """Return the original inputs and, for each input, the number of elements that changed.
 
         Inputs without a copy are returned unchanged.
         """

@@ -102,7 +102,7 @@ CALLER: ContextVar[dict[str, Json] | None] = ContextVar("gpuemu_caller", default
 
 
 def code_of_caller() -> dict[str, Json]:
-    """Identify, as `code_of` does, the user's file that called this package; empty if none did."""
+    """Identify, like `code_of`, the user's file that called this package; empty for no file."""
     known = CALLER.get()
     if known is not None:
         return known
@@ -116,7 +116,7 @@ def code_of_caller() -> dict[str, Json]:
 
 @functools.lru_cache(maxsize=16 * MAX_FILES)
 def is_own(path: str | None) -> bool:
-    """Tell whether a file is user code: not part of Python, of this or an installed package."""
+    """Tell whether a file is user code: not in Python, this package or an installed package."""
     if not path or path.startswith(_NOT_OWN):
         return False
     return not any(folder in path for folder in _INSTALLED)
@@ -278,7 +278,7 @@ _known: dict[str, tuple[object, _Read]] = {}
 
 
 def _read(path: str, names: Mapping[str, Any]) -> _Read:
-    """Read a file at the first call for its module, soon after the import.
+    """Read the file of a module at the first call for it, soon after the module was imported.
 
     A reloaded module has a new ``__spec__``, for which the file is read again.
     """

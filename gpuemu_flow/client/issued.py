@@ -24,7 +24,7 @@ class IssuedCases:
         self._cases: OrderedDict[tuple[str, int], TestCase] = OrderedDict()
 
     def remember(self, op_name: str, cases: Sequence[TestCase]) -> None:
-        """Store cases, and drop the oldest ones above the limit."""
+        """Store cases, and drop the oldest cases above the limit."""
         for case in cases:
             self._cases[op_name, case.seed] = case
             if len(self._cases) > REMEMBERED_CASES:

@@ -52,7 +52,8 @@ class Opening:
     data : bytes
         The message; may be sent any number of times.
     read : callable
-        Converts the answer to the connection's `PlainContext.met`; raises an error to refuse it.
+        Converts the answer to the connection's `PlainContext.met`; raises an error to refuse the
+        connection.
     """
 
     data: bytes
@@ -77,7 +78,7 @@ class PlainSocket:
         self._busy: set[_Connection] = set()
 
     def new_context(self, timeout_ms: int) -> PlainContext:
-        """Begin the exchange of one message for an answer, on an idle connection or a new one.
+        """Begin the exchange of one message for an answer, on an idle or a new connection.
 
         Raises
         ------

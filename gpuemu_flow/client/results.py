@@ -226,7 +226,7 @@ def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
 
 
 def _verdict(result: ValidationResult) -> Verdict:
-    """Return the verdict of a result; derive that of an older daemon from its ``passed``."""
+    """Return the verdict of a result; if an older daemon sent none, derive it from `passed`."""
     known = {verdict.value: verdict for verdict in Verdict}
     if result.verdict in known:
         return known[result.verdict]
@@ -314,7 +314,7 @@ class MinimizeResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class BaselineComparison(Record):
-    """The present results compared with those of a tag."""
+    """The present results compared with the results in a baseline."""
 
     baseline_tag: str = ""
     comparisons: list[dict[str, Json]] = field(default_factory=list)
@@ -344,7 +344,7 @@ class CiSummary(Record):
 
 
 def raised_result(op_name: str, seed: int, error: str) -> ValidationResult:
-    """Make the result of a case on which the op raised, without a daemon."""
+    """Make, without a daemon, the result of a case on which the op raised an exception."""
     return ValidationResult(
         seed=seed,
         op_name=op_name,

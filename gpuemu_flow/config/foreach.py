@@ -45,7 +45,8 @@ class Folders:
     Attributes
     ----------
     root : Path or None
-        The workspace. None if there is none; templates of files then give no ops.
+        The workspace. None if there is none; templates whose values are file names then make no
+        ops.
     listings : list of str
         Patterns whose matches decided the values; see `inputs.globs.glob_files`.
     """
@@ -60,7 +61,7 @@ def expand_templates(raw: Table, out: Reporter, folders: Folders) -> Table:
     Parameters
     ----------
     raw : mapping
-        As parsed from TOML, before any check.
+        The tables as parsed from TOML, before any check.
     out : Reporter
         Receives the problems of templates, and the line that each op comes from.
     folders : Folders

@@ -1,4 +1,4 @@
-"""Choose the kind of functions without one: the framework that the configuration names."""
+"""Choose the kind of a function that is written without a kind, by the framework it uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ Table = Mapping[str, Json]
 
 @dataclass
 class FrameworkKinds:
-    """Chooses the kind of functions without one: a named framework that their file imports.
+    """Chooses the kind of functions that the configuration writes without a kind.
+
+    The kind is that of the first framework that the configuration names and the function's source
+    file imports.
 
     Attributes
     ----------
@@ -124,7 +127,7 @@ class FrameworkKinds:
 
 
 def imported_packages(path: Path) -> frozenset[str]:
-    """Return the top-level packages that a file imports anywhere; empty if it is no Python."""
+    """Return the top-level packages that a file imports anywhere; empty if it cannot be parsed."""
     try:
         with path.open("rb") as file:
             source = file.read(_LARGEST + 1)

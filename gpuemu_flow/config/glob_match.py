@@ -1,4 +1,4 @@
-"""Match names with the globs of the configuration, without a look at any file."""
+"""Match names with the globs of the configuration, without looking at any file."""
 
 from __future__ import annotations
 

@@ -287,9 +287,9 @@ def _has_key(kind: ValueType, name: str) -> bool:
 
 
 def _holds_keys_of(kind: ValueType, value: Json) -> bool:
-    """Tell whether all keys and values of a table are valid in a given closed table.
+    """Tell whether `kind` is a closed section that accepts all keys and values of a table.
 
-    A table with only the key ``mode`` does not count, since many tables have this key.
+    An empty table does not count, nor one with only the key ``mode``, since many tables have it.
     """
     if not (isinstance(kind, Section) and kind.closed and isinstance(value, dict)):
         return False
@@ -313,8 +313,8 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
     """Tell whether a misplaced key in the table at `path` seems meant as a key of type `kind`.
 
     At the top level, where a table may belong to another program, the value must be valid for
-    `kind`. In other tables, any value is enough. Only a key that takes one of several words, such
-    as ``mode``, needs a valid value there, too, since such names are common.
+    `kind`. In other tables, any value is enough, with one exception: the name of a key that takes
+    one of several words, such as ``mode``, is common, so its value must be valid there, too.
     """
     common = isinstance(kind, Choice) and isinstance(value, str)
     if path and not common:

@@ -68,7 +68,8 @@ def load_config(
         The project's file. By default, it is searched for upward from `start`, or from the current
         folder.
     environ : mapping
-        Environment variables, for ``HOME``, ``XDG_CONFIG_HOME`` and those of gpuemu.
+        Environment variables, of which ``HOME``, ``XDG_CONFIG_HOME``, ``RUST_LOG`` and ``GPUEMU_*``
+        are used.
     strict : bool
         True to treat warnings, such as unknown keys, as errors.
     changes : ConfigChanges
@@ -121,7 +122,7 @@ def _load(
     changes: ConfigChanges = NO_CHANGES,
     copied: bool = False,
 ) -> tuple[Config | None, list[Problem]]:
-    """Return the configuration and all problems; None with at least one error if it is unusable."""
+    """Return the configuration, or None if an error makes it unusable, and all problems."""
     if path is not None and edited is None and not exists(path):
         raise UsageError(Problem("config-not-found", f"{path} does not exist"))
     project_file = (path or find_config(start, environ)).absolute()
@@ -208,7 +209,7 @@ class _Assembly:
         return definer(self.layers, where, self.sources[0])
 
     def workspace(self, where: KeyPath, source: ConfigSource | None = None) -> WorkspacePaths:
-        """Return the resolver of paths for a source; by default, of the source that defines a key.
+        """Return the resolver of paths for `source`; by default, the source that defines `where`.
 
         Paths in an included file are relative to the folder of the project's file, so that a table
         can be moved from one file to another unchanged.

@@ -1,4 +1,4 @@
-"""Handle programs that a function makes from a file (``loads``), whose words can set the kind."""
+"""Handle programs that a function makes from a file (``loads``); words in it can set the kind."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class PlainShapes:
 
 @dataclass(frozen=True)
 class Validation:
-    """Defaults of ops from ``[validation]``, which the ops of the model already contain.
+    """Defaults for ops, from ``[validation]``; each `OpConfig` already has them filled in.
 
     `seed` 0 means a new random seed for every run.
     """
@@ -94,7 +94,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Policies:
-    """Limits for kernels without their own, and severities of `rules`, from ``[policies]``."""
+    """Limits for kernels that set none, and severities of the lint `rules`, from ``[policies]``."""
 
     fail_on_regression: bool
     warn_threshold: float
@@ -152,7 +152,7 @@ class SandboxConfig:
         Absolute.
     apart : tuple of str
         Globs, relative to the workspace. Of the files and folders that match, each op may read only
-        its own.
+        its own files.
     """
 
     mode: str = "auto"
@@ -247,7 +247,8 @@ class Config:
     target_tables : mapping of str to Target
         All targets, if one of them has options; else none.
     target_options : TargetOptions
-        Options of the targets that the command names; `profile` and `config` are applied here.
+        Options of the targets that the command names. Their `profile` and `config` are already
+        applied to this configuration.
     """
 
     root: Path

@@ -107,7 +107,7 @@ class OpConfig:
         Globs of further files that the op reads; relative to the workspace root, or absolute if
         outside of it.
     shared : tuple of str
-        Globs of modules of the reference that the op may read, too; written like those of
+        Globs of modules of the reference that the op may read, too; written like the globs of
         `depends`.
     timeout : float
         Seconds per case.
@@ -130,17 +130,17 @@ class OpConfig:
         Cases per dtype.
     has_schema : bool
         True if the op's table has `schema`. Otherwise shapes are taken from ``[validation]``, or
-        are the default ones.
+        are the defaults.
     says_dtypes : bool
         True if the op's table has `dtypes`. Otherwise dtypes are taken from ``[validation]``, or
-        are the default ones.
+        are the defaults.
     fuzz_iterations : int
     tolerance : str
         Mode for dtypes that `tolerances` does not contain: ``auto``, ``table`` or
-        ``explicit``. The last two both use the documented defaults; it is ``explicit`` if the
-        configuration sets tolerances for some dtypes but no mode.
+        ``explicit``. ``table`` and ``explicit`` both use the documented defaults. The mode is
+        ``explicit`` if the configuration sets tolerances for some dtypes but no mode.
     tolerances : mapping of str to Tolerance
-        Explicit tolerances by dtype; those of the op take precedence over those of
+        Explicit tolerances by dtype; the op's tolerances take precedence over those of
         ``[validation]``.
     precision : str
         Precision to which a correct op may round intermediate values: ``tensor-core``, ``float32``

@@ -19,7 +19,7 @@ def join_kernels(
     reporters: Mapping[str, Reporter],
     out: Reporter,
 ) -> tuple[list[OpConfig], list[KernelConfig]]:
-    """Assign each op of kind ``cuda`` the kernel whose build makes its PTX.
+    """Assign to each op of kind ``cuda`` the kernel whose build makes its PTX.
 
     If an op names its ``.cu`` file itself, a kernel with the op's name is added. It is built and
     linted like the kernels of ``[[kernels]]``.

@@ -103,7 +103,7 @@ class GradientsParser:
             self._impossible(text, "remove `gradients`")
 
     def _differentiable(self) -> dict[str, tuple[str, ...]]:
-        """Map each float argument to the runner's names for it: for a list, one per member."""
+        """Map each float argument to the runner's names for it: for a list, one name per member."""
         tensors = {tensor.name: tensor for tensor in self.schema.inputs}
         found: dict[str, tuple[str, ...]] = {}
         inside = {member for group in self.groups.values() for member in group.members}

@@ -41,7 +41,7 @@ Table = Mapping[str, Json]
 def unique_names(
     items: list[Json], key: str, out: Reporter, elsewhere: dict[str, str] | None = None
 ) -> None:
-    """Report names of ops that look like tasks, and names that are used twice.
+    """Report names of ops, kernels or rules that look like tasks or that are used twice.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class OpParser:
         )
 
     def globs(self, table: Table, key: str, where: KeyPath) -> tuple[str, ...]:
-        """Return the globs of a key; warn of those that match nothing."""
+        """Return the globs of a key; warn of globs that match nothing."""
         found = self.workspace.globs(table.get(key, ()), (*where, key), self.out)
         for pattern, place in found.items():
             self.presence.warn_of_none(pattern, place, self.out)
@@ -221,7 +221,7 @@ class OpParser:
     def framed(
         self, table: Table, where: KeyPath, op: ProgramRef | None, reference: ProgramRef
     ) -> tuple[ProgramRef | None, ProgramRef]:
-        """Return op and reference; their kinds are the frameworks that the file names."""
+        """Return op and reference, with the settings of frameworks applied to them."""
         kinds = self.frameworks
         written = next((table[key] for key in ("op", "op_script", "module") if key in table), None)
         op = kinds.apply(table, op, written)
@@ -236,7 +236,7 @@ class OpParser:
         return tuple(dict.fromkeys((*own, *named)))
 
     def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
-        """Return the execution mode and the op's program; if it is None, also the reason."""
+        """Return the execution mode, the op's program, and the reason if there is no program."""
         if "op" in table and "op_script" in table:
             text = "both op and op_script are given"
             self.out.add("config-conflict", (*where, "op_script"), text, "keep op")

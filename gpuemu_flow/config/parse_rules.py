@@ -102,7 +102,7 @@ class RuleParser:
         return tuple(self.rules[name].rule for name in self._ordered())
 
     def refuse_names(self, kernels: Collection[str]) -> None:
-        """Report rules that have the name of a kernel, since both would be built by one task."""
+        """Report rules that have the name of a kernel, since one task would build both of them."""
         for name, parsed in self.rules.items():
             if name in kernels:
                 text = f"a kernel is named {shown(name)}, too, and build:{name} makes it"

@@ -28,7 +28,7 @@ def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
 
 
 def policy_of(table: Table, kind: str) -> str | None:
-    """Return the ``nan`` or ``inf`` policy of a table, from either key for it; None if not set."""
+    """Return a table's ``nan`` or ``inf`` policy, which either of two keys sets; else None."""
     policy: str | None = table.get(f"{kind}_policy")
     check = table.get(f"check_{kind}")
     if policy is None and check is not None:

@@ -48,7 +48,7 @@ class WorkspacePaths:
     made: frozenset[Path] = frozenset()
 
     def inside(self, path: Path) -> bool:
-        """Tell whether a resolved path is in the workspace or in the folder of the present file.
+        """Tell whether a resolved path is in the workspace or in the folder of the file being read.
 
         A user's defaults file may name files in its own folder. The check prevents a downloaded
         project from using files outside of its folder.

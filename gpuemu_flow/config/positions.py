@@ -211,7 +211,7 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def key_and_equals(self, parent: KeyPath, *, recorded: bool) -> bool:
-        """Scan ``a.b =`` and store the path in `key_path`; False if there is no such text."""
+        """Scan ``a.b =`` and store the path in `key_path`; return False if there is none."""
         line = self.line_at(self.pos)
         parts = self.dotted_key()
         path = parent

@@ -1,4 +1,4 @@
-"""Report globs and paths that match nothing, since a misspelt one would weaken the sandbox."""
+"""Report globs and paths that match nothing, since misspelt ones would weaken the sandbox."""
 
 from __future__ import annotations
 
@@ -127,8 +127,9 @@ class ExpectedFiles:
     ) -> None:
         """Report paths of ``hidden`` that do not exist.
 
-        A path outside of the workspace whose folder is missing, too, causes only a warning, and
-        only one: the workspace may have been imported from there, and copied to another machine.
+        All paths outside of the workspace whose folders are missing, too, cause a single warning
+        and no error: the workspace may have been imported from them, and then copied to another
+        machine.
         """
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)

@@ -142,7 +142,7 @@ class Programs:
         return self.ref("callable", where, text, path, module=module, function=function)
 
     def module_file(self, module: str, where: KeyPath) -> Path | None:
-        """Return the file of a module in the workspace; None for an installed or missing one."""
+        """Return the file of a module in the workspace; None for an installed or missing module."""
         stem = Path(*module.split("."))
         for place in (stem.with_suffix(".py"), stem / "__init__.py"):
             path = self.workspace.root / place
@@ -282,7 +282,7 @@ def _triton_kind(
 def _framework_kind(
     programs: Programs, table: Mapping[str, Json], where: KeyPath
 ) -> ProgramRef | None:
-    """Parse a function of a framework's tensors, or a module of PyTorch."""
+    """Parse a function that takes a framework's tensors, or a module of PyTorch."""
     source = next((key for key in ("file", "path") if key in table), "module")
     name = _class_key(table, source)
     if not _needs(programs, table, where, (source, name)):

@@ -74,7 +74,8 @@ def read_source(
     check : callable
         Function that checks the file's tables.
     root : Path, optional
-        The workspace, whose files templates may name. Without it, templates of files make no ops.
+        The workspace, whose files templates may name. Without it, templates whose values are file
+        names make no ops.
     """
     source = ConfigSource(path, Reporter(shown_as, elsewhere=ELSEWHERE))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)

@@ -76,7 +76,7 @@ class Reporter:
     problems : list of Problem
         Problems in the order found: at most `MAX_PROBLEMS` errors, and as many warnings.
     aliases : dict
-        Maps the path of a key, spelled by the key's main name, to its path in the file.
+        Maps the path of a key, with the key's main name, to the path as written in the file.
     origins : dict
         Maps the path of an op to the path of its template and the template's values for this op.
         Empty if there are no templates. See `foreach`.
@@ -132,7 +132,7 @@ class Reporter:
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:
         """Return a hint with the known name most similar to `name`.
 
-        If no name is similar, the hint lists all names with `or_all`, and is empty without. It is
+        If no name is similar, the hint lists all names if `or_all` is true; else it is empty. It is
         also empty after `MAX_COMPARED` comparisons, since comparing many names takes long.
         """
         self.compared += len(known)

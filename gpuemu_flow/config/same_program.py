@@ -21,7 +21,7 @@ def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
 
     If a function makes the program from a file (``loads``), the files are compared instead. It is
     not known which function of a file runs, so an op that loads the reference's file counts as the
-    same.
+    same program.
     """
     if op.loads is not None or reference.loads is not None:
         return _made_of(op) == _made_of(reference)

@@ -24,8 +24,8 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
     Returns
     -------
     dict
-        ``op`` and ``reference``: each program; ``program``: the settings with which both run;
-        ``cases``: the settings of the cases; ``compare``: the settings of the comparison.
+        ``op`` and ``reference``: each program; ``program``: the settings with which both programs
+        run; ``cases``: the settings of the cases; ``compare``: the settings of the comparison.
     """
     explicit = {
         name: {"atol": t.atol, "rtol": t.rtol}
@@ -102,7 +102,7 @@ def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
     """Return the dtype to request from the reference; None means float64, if supported.
 
     The tolerances of the documented table suppose a reference that computes in the op's own dtype.
-    If outputs were compared with a more precise reference, correct ones would fail.
+    If the outputs were compared with a more precise reference, correct outputs would fail.
     """
     by_table = op.tolerance == "table" and dtype is not None and dtype not in op.tolerances
     return dtype if by_table and op.reference_dtype is None else op.reference_dtype

@@ -101,7 +101,7 @@ def members_path(name: str, value: Json) -> KeyPath:
 def read_targets(
     given: Mapping[str, Json], place_of: Callable[[KeyPath], str]
 ) -> dict[str, Target]:
-    """Return the targets of a configuration by name; none if no target has options.
+    """Return the targets of a configuration by name; an empty dict if none of them has options.
 
     Parameters
     ----------

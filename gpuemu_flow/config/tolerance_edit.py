@@ -18,7 +18,7 @@ _TOLERANCES = ("ops", "tolerances")
 def write_tolerances(
     text: str, op: str, tolerances: Mapping[str, Tolerance], file: str = ""
 ) -> str:
-    """Return the text with the tolerances of some dtypes set for one op.
+    """Set the tolerances of some dtypes for one op, and return the new text.
 
     Values that the op already has for these dtypes are replaced in place, in every allowed
     spelling. Other values are added to the op's ``[ops.tolerances]``, or to a new table at the end
@@ -137,7 +137,7 @@ class _Editor:
             self._own.append(statement)
 
     def set(self, dtype: str, tolerance: Tolerance, newline: str) -> list[str]:
-        """Return the lines with the tolerance of a dtype set."""
+        """Set the tolerance of a dtype, and return the new lines."""
         value = _written(tolerance)
         mine = [s for s in self._own if s.path[:2] == _TOLERANCES]
         keys = [s for s in mine if not s.header]

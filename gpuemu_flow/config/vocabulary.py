@@ -61,8 +61,8 @@ LINT_RULES = (
     "shared-memory-limit",
     "instruction-limit",
 )
-"""Names of the rules in ``artifacts.rules``, a package that need not be imported to read a
-configuration."""
+"""Names of the rules in ``artifacts.rules``, copied here so that reading a configuration does
+not import that package."""
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 TRITON_MODES = ("interpreted", "compiled")
 PROGRAM_KINDS = ("script", "callable", "command", *FRAMEWORK_KINDS, "triton", "ptx", "cuda")
@@ -125,7 +125,7 @@ DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 
 
 def _layouts_of_table(table: dict[str, bool]) -> list[str]:
-    """Return the layouts of a table: true ones, and documented ones that are not false."""
+    """Return layouts that are true in a table, and documented layouts that it omits."""
     return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
 
 

@@ -33,7 +33,7 @@ _DELTAS = {
     "shared_memory_delta": "shared_memory_bytes",
 }
 _GATED = ("register_delta", "spill_delta", "local_memory_delta")
-"""Growth of these is a regression; of the others it is only reported."""
+"""Changes that count as a regression if they are positive; other changes are only reported."""
 _KINDS = {
     "register-limit": "ExcessiveRegisters",
     "real-spills": "ExcessiveSpills",
@@ -42,8 +42,8 @@ _KINDS = {
     "forbidden-instruction": "ForbiddenPatternFound",
 }
 _HEADER = ".version 8.0 .target sm_80 .address_size 64 "
-"""Put before PTX without a header, as in the protocol's pages. It adds no line, so that line
-numbers stay correct."""
+"""Text put before PTX without a header, such as the PTX in the protocol's pages. It adds no line,
+so that line numbers stay correct."""
 _SPILLS = ("ld.local", "st.local")
 
 
@@ -102,7 +102,7 @@ def _policy(config: Config, name: str) -> KernelPolicy:
 
 
 def _metrics(name: str, metrics: KernelMetrics) -> ArtifactMetrics:
-    """Convert a kernel's metrics to the protocol's, extended by figures that it lacks."""
+    """Convert a kernel's metrics to the protocol's form, and add figures that the form lacks."""
     spills = sum(count for opcode, count in metrics.opcodes.items() if opcode.startswith(_SPILLS))
     return ArtifactMetrics(
         kernel_name=name,
@@ -220,7 +220,7 @@ def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Js
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``StoreArtifactBaseline``: store all metrics under a tag, replacing older ones."""
+    """Answer ``StoreArtifactBaseline``: store all metrics under a tag, replacing older metrics."""
     tag, workspace = fields.name("tag"), service.configured().workspace
     with service.baselines_lock:
         client_baselines.store_artifacts(workspace, tag, service.artifacts.everything())
@@ -228,7 +228,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``DiffArtifactBaseline``: compare the present metrics with those of a tag."""
+    """Answer ``DiffArtifactBaseline``: compare the present metrics with a baseline."""
     tag = fields.name("tag")
     summary = diff_summary(service, tag)
     if summary is None:
@@ -240,7 +240,7 @@ def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json
 
 
 def diff_summary(service: Service, tag: str) -> dict[str, Json] | None:
-    """Compare the present metrics with those of a tag; None if there is no such tag."""
+    """Compare the present metrics with a baseline; None if no baseline of metrics has the tag."""
     try:
         then = BaselineStore(service.cache).get(tag).artifacts
     except UsageError:

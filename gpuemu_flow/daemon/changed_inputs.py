@@ -14,10 +14,10 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def changed_elements(sent: Arrays, submitted: Arrays) -> dict[str, int]:
-    """Count, for each input, the elements that differ from the handed-out ones.
+    """Count, for each input, the elements that differ from the handed-out elements.
 
-    A client may convert the inputs before it runs its op. Therefore, the handed-out input is
-    converted to the dtype of the submitted one before they are compared.
+    A client may convert the inputs before it runs its op. Therefore, a handed-out input is
+    converted to the dtype of the submitted input before the two are compared.
 
     Returns
     -------

@@ -86,7 +86,7 @@ def wire_seed(record: FailureRecord) -> int:
 
     The record of a shrunk case has the same seed as its original's record. On the wire, a shrunk
     case is therefore named by a number made from its record's id, so that clients can request
-    either.
+    either failure.
     """
     return record.seed if record.minimized_from is None else int(record.id[:ID_LENGTH], 16)
 

@@ -132,7 +132,7 @@ class Fields:
             raise invalid(str(error)) from None
 
     def kwargs(self) -> dict[str, Json]:
-        """Return keyword arguments: strings as in protocol v1, or typed ones from our clients."""
+        """Return keyword arguments: strings as in protocol v1, or typed values of our clients."""
         value = self._get("kwargs", {})
         if not isinstance(value, dict):
             raise invalid(f"kwargs must be an object, not {json_type(value)}")
@@ -147,7 +147,7 @@ class Fields:
         }
 
     def counts(self, name: str, names: Collection[str]) -> dict[str, int]:
-        """Return a field's positive integers by name. Names must be in `names`; {} if missing."""
+        """Return a field's positive integers by name, all in `names`; {} without the field."""
         value = self._get(name, None)
         if value is None:
             return {}
@@ -230,7 +230,7 @@ class Fields:
 
 
 class Clients:
-    """Clients' descriptions of themselves; equal ones are parsed only once. Thread-safe."""
+    """Clients' descriptions of themselves; equal texts are parsed only once. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Json, dict[str, Json], str, dict[str, str]]] = {}

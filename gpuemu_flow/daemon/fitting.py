@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
-    """Raise UsageError if a declared input is missing or a submitted one is not declared.
+    """Raise UsageError if a declared input is missing or a submitted input is not declared.
 
     An op without declared inputs takes any inputs.
     """
@@ -117,7 +117,7 @@ def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
 def _derived(
     op: OpConfig, sizes: Mapping[str, int], seen: Mapping[str, tuple[str, int]], inputs: Arrays
 ) -> Iterator[Problem]:
-    """Yield a problem for each derived dim whose size differs from that of its expression."""
+    """Yield a problem for each derived dim whose size differs from its expression's value."""
     tensors = {tensor.name: tensor for tensor in op.schema.inputs}
     for dim in op.schema.derived:
         if dim.name in sizes and names_in(dim.expression) <= sizes.keys():

@@ -1,7 +1,7 @@
-"""Answer together the requests that arrived while earlier ones for the same op were answered.
+"""Answer together the requests that arrived while earlier requests for the op were answered.
 
 Most work for a small request is then done once for a group: checking the inputs of the reference,
-a message to its worker, a transaction. No request waits for later ones to arrive.
+a message to its worker, a transaction. No request waits for later requests to arrive.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Gatherer(Generic[T]):
         self._lock = threading.Lock()
 
     def add(self, name: str, request: T) -> bool:
-        """Queue a request, to be answered together with waiting ones of the same name.
+        """Queue a request, to be answered together with waiting requests of the same name.
 
         Returns
         -------

@@ -87,7 +87,7 @@ def _made(service: Service, name: str, case: Case, job: Job) -> Case:
 
 
 def issued_case(service: Service, name: str, seed: int, job: Job) -> Issued | None:
-    """Return a case handed out by this daemon or an earlier one; None for an unknown seed."""
+    """Return a case handed out by this daemon or an earlier daemon; None for an unknown seed."""
     known = service.issued.find(name, seed)
     if known is not None:
         return known

@@ -127,7 +127,7 @@ class JobTable:
             True if the job is new.
         dropped : Context or None
             The context that has waited longest, which the caller frees unanswered; None unless
-            too many wait.
+            too many contexts wait.
         """
         with self._lock:
             known = self._jobs.get(job.key)
@@ -157,7 +157,7 @@ class JobTable:
             return any(job.pipe == pipe for job in self._jobs.values())
 
     def connected(self, pipe: int) -> None:
-        """Register a new connection; its number may have belonged to an earlier one."""
+        """Register a new connection; its number may have belonged to an earlier connection."""
         with self._lock:
             self._gone.pop(pipe, None)
 

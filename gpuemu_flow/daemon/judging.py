@@ -33,12 +33,12 @@ def judged(
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
     """Yield submissions with their numbers and results, subject by subject.
 
-    Submissions are taken from the iterable while the worker judges earlier ones.
+    Submissions are taken from the iterable while the worker judges earlier submissions.
 
     Parameters
     ----------
     job : Job or JobGroup
-        With a JobGroup, the result is None for a case that could not be judged with the others.
+        With a JobGroup, the result is None for a case that could not be judged in the group.
     """
     left: Iterable[Numbered] = enumerate(submissions)
     while True:
@@ -62,7 +62,7 @@ def _judged_of_subject(
     others: list[Numbered],
     job: Job | JobGroup,
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
-    """Judge the submissions of the first one's subject; append the rest to `others`."""
+    """Judge the submissions with the subject of `first`; append the rest to `others`."""
     subject = first[1].subject
     sent: deque[list[Numbered]] = deque()
 

@@ -98,7 +98,7 @@ def serve(
     idle_seconds : float
         Seconds without a request after which the daemon ends; 0 for no limit.
     on_ready : callable
-        Called with the information for clients, once they can connect.
+        Called with the information for clients, once clients can connect.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Make the cases of a request: the cases of protocol v1, or those that ``run`` would plan.
+"""Make the cases of a request: the cases of protocol v1, or the cases that ``run`` would plan.
 
 Protocol v1 gives all inputs of a case the same shape, which does not suit an op with a schema. Our
 clients therefore request planned cases for such ops; other clients get the protocol's cases.
@@ -26,8 +26,8 @@ from gpuemu_flow.types import Case, Json, Shape
 from gpuemu_flow.wire.tensors import c_strides
 
 PLAIN = ("uniform",)
-"""Value strategies of cases that are judged by the documented table of tolerances, which is valid
-only for these."""
+"""Value strategies of cases that are judged by the documented table of tolerances. The table is
+valid only for these strategies."""
 
 
 class CaseMaker:
@@ -40,7 +40,7 @@ class CaseMaker:
     own_cases : bool
         True to plan cases by the op's schema, if it has one.
     own_dtypes : bool
-        True to make cases in the dtypes of the op, not in those of `config`.
+        True to make cases in the dtypes of the op, not in the dtypes of `config`.
     """
 
     def __init__(
@@ -142,5 +142,5 @@ def case_bytes(case: Case) -> int:
 
 
 def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return nominal strides for a layout of protocol v1, C strides for any other."""
+    """Return nominal strides for a layout of protocol v1, C strides for any other layout."""
     return nominal_strides(shape, layout) if layout in LAYOUTS_V1 else c_strides(shape)

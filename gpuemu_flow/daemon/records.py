@@ -40,7 +40,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``CompareBaseline``: compare present results with those of a baseline."""
+    """Answer ``CompareBaseline``: compare the present results with a baseline."""
     tag = fields.name("tag")
     known = _submitted(service, tag)
     threshold = service.configured().workspace.config.policies.regression_threshold

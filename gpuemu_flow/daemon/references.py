@@ -169,7 +169,7 @@ class References:
             unused.close()
 
     def close(self) -> None:
-        """End all idle programs; those in use end when they are returned."""
+        """End all idle programs; programs in use end when they are returned."""
         with self._changed:
             self._closed = True
             idle = list(self._idle.values())

@@ -78,7 +78,7 @@ class Reloading:
 
     @property
     def error(self) -> FlowError | None:
-        """Return the error in the present files; None if they are in use."""
+        """Return the error that keeps the present files from being used; None if they are used."""
         return self._error
 
     def current(self) -> Configured:

@@ -88,7 +88,7 @@ def validation_result(
     """Return a verdict as ``ValidationResult``.
 
     Keys that the protocol does not have (``verdict``, ``notes``, ``unjudged``, ``compared``,
-    ``nonfinite``) hold more than its own keys can express. Other clients ignore them.
+    ``nonfinite``) hold more than the protocol's keys can express. Other clients ignore them.
 
     Parameters
     ----------

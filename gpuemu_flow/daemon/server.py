@@ -1,8 +1,8 @@
 """Receive requests, have thread pools process them, and send the answers.
 
-One thread receives all messages and answers pings itself. It does no long work, so that a ping
-never waits for any. A context, in the
-sense of nng, holds one request until it is answered. Receiving on it again drops the request.
+One thread receives all messages and answers pings itself. It does no long work, so that pings are
+answered at once. A context, in the sense of nng, holds one request until it is answered. Receiving
+on a context again drops its request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PING_BYTES = 4096
 MAX_BYTES_IN_PROGRESS = 2 << 30
 MAX_IN_PROGRESS = 4096
 LONGEST_SECONDS = 3600.0
-"""Longest duration of a request. A client of protocol v1 cannot cancel one after a time-out."""
+"""Longest duration of a request. Clients of protocol v1 cannot cancel requests after a time-out."""
 MAX_CONNECTIONS = 65_536
 PARSING_THREADS = 4
 REFUSED_SECONDS = 10.0  # between two log lines: waiting clients retry several times per second
@@ -51,7 +51,8 @@ Handler = Callable[[ParsedMessage, Job], Reply]
 """Answers a request; raises RequestError, FlowError or WireError."""
 Request = tuple[Job, ParsedMessage]
 Answer = Reply | Exception | None
-"""Reply to one request of a group, or the error that refuses it; None to answer it alone."""
+"""Reply to one request of a group, or the error that refuses the request. None if the request has
+to be answered alone."""
 
 
 class Server:
@@ -236,7 +237,7 @@ class Server:
             return context
 
     def _free_up(self, context: Context) -> None:
-        """Mark a context as free. It must hold no request, which the next one would replace."""
+        """Mark a context as free. It must hold no request, which receiving again would drop."""
         with self._lock:
             self._free.append(context)
 

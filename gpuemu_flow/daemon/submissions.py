@@ -145,7 +145,7 @@ class _Form:
 
 @dataclass
 class Reader:
-    """Reads submissions for one op that arrived before this reader was made.
+    """Reads submissions, all for one op, that arrived before this reader was made.
 
     Attributes
     ----------
@@ -259,7 +259,7 @@ def _subject(common: CommonFields, case: Case, dtype: str, inputs: Iterable[str]
 
 
 def seeds_of(submitted: Iterable[Fields]) -> set[int]:
-    """Return the seeds of cases; skip invalid ones, which are refused when the case is read."""
+    """Return the seeds of cases; skip invalid seeds, which are refused when the case is read."""
     seeds = set()
     for fields in submitted:
         with suppress(RequestError):
@@ -270,8 +270,8 @@ def seeds_of(submitted: Iterable[Fields]) -> set[int]:
 def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
     """Return the client's source files that exist on this machine, and their digests.
 
-    Paths are relative to the workspace if inside. Missing files, such as those of a client in a
-    container, cannot be checked later.
+    Paths inside the workspace are relative to it. Missing files, such as files of a client in a
+    container, are left out, since they cannot be checked later.
     """
     found = {}
     for path, digest in files.items():
@@ -282,7 +282,7 @@ def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
 
 
 def _raised(fields: Fields) -> CheckResult | None:
-    """Return the verdict on a case whose op raised in the client; None if it returned outputs."""
+    """Return the verdict on an exception of the op in the client; None if it returned outputs."""
     if not fields.has("error"):
         return None
     if fields.has("output") or fields.has("outputs"):

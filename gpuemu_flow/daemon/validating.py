@@ -28,7 +28,7 @@ _REPLY = {VALIDATE: "ValidationResult", SUBMIT: "SubmitResult"}
 def validate_op(service: Service, fields: Fields, job: Job) -> Encoded:
     """Answer ``ValidateOp`` and ``SubmitOutput``: judge one output.
 
-    The inputs are made by the client, or are those of a handed-out case.
+    The inputs are made by the client, or belong to a handed-out case.
     """
     replies = JudgedReplies(service)
     name = fields.name("op_name")
@@ -90,7 +90,7 @@ def _judge_all(
 
 
 def op_of_group(envelope: ParsedMessage, size: int) -> str:
-    """Return a request's op if it can be answered together with others of this op; else ''.
+    """Return a request's op if it can be answered together with other requests for it; else ''.
 
     The request must have a single case of small tensors.
 

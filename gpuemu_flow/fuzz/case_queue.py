@@ -80,7 +80,7 @@ class CaseQueue:
     def take(
         self, queued: QueuedCase, *, alone: bool
     ) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
-        """Start judging one case, and yield outcomes that are ready, also those of earlier cases.
+        """Start judging one case, and yield all outcomes that are ready, also of earlier cases.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class CaseQueue:
                 yield queued, self._learned(outcome)
 
     def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
-        """Add inputs that the programs were seen to use to the verdicts' key; return the case."""
+        """Add to the verdicts' key the inputs that the programs used; return `evaluated`."""
         observed = self.evaluator.observed()
         for who, seen in observed.items():
             if self._learnt.get(who) is not seen:  # which is rare

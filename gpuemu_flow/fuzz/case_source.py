@@ -16,7 +16,7 @@ from gpuemu_flow.types import Case, Shape
 
 
 class CaseSource:
-    """Hands out numbered cases to several threads, taken from the streams in turn.
+    """Takes cases from the streams in turn, numbers them, and hands them out to several threads.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ RERUNS = 12
 """Maximum number of evaluations of the reference on other inputs per case of the budget."""
 
 MOST_OPS = 8
-"""Maximum number of whole budgets for all ops of a report together."""
+"""Maximum budget of new cases of a whole report, as a multiple of the budget per op."""
 
 LEAST_SECONDS, MOST_SECONDS, SHARE_OF_RUN = 30.0, 300.0, 0.5
 """Time after which a report with many failing ops begins no more experiments: a share of the run's
@@ -84,7 +84,7 @@ class _Workers:
 
 @dataclass
 class ExperimentBudget:
-    """The remaining time and cases for all experiments of a report, and the ops that got none.
+    """The remaining time and cases for a report's experiments, and ops left without experiments.
 
     Attributes
     ----------
@@ -261,7 +261,7 @@ def causes_of(
 
 
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Group the failing cases by kind of failure, without those that need no experiment.
+    """Group the failing cases by kind of failure, without cases that need no experiment.
 
     No experiment is made if a function that returns inputs failed, or if a reference's outputs
     differ between calls. Such a function may also hang, and so use up an experiment's time.
@@ -352,7 +352,7 @@ class _Judge:
         self._checks = FULL_CHECKS if watched else PLAIN
 
     def run(self, case: Case, inputs: Mapping[str, NDArray[Any]] | None = None) -> Tried:
-        """Judge one case, on its own inputs or on given ones."""
+        """Judge one case, on its own inputs or on the given inputs."""
         from gpuemu_flow.fuzz.relation_search import Tried  # noqa: PLC0415
 
         evaluated = (
@@ -375,7 +375,7 @@ class _Judge:
 
 
 class _Reference:
-    """Evaluates the reference on other inputs, within limits of calls and time."""
+    """Evaluates the reference on other inputs, within limits on calls and time."""
 
     def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
         self._evaluator = evaluator

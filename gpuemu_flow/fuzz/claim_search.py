@@ -24,7 +24,7 @@ Arrays = Mapping[str, NDArray[Any]]
 Run = Callable[[Case, "Arrays | None"], "Tried | None"]
 
 FAILING, PASSING = 5, 2
-"""Numbers of known failing and passing cases to run, of those that were not run here yet."""
+"""Maximum numbers of known failing cases and of known passing cases that are run again."""
 
 ENOUGH, MOST_MISSED = 6, 1
 """Number of new failing cases that a claim has to predict, and of new cases that may contradict
@@ -35,22 +35,23 @@ SWEEPS = 5
 """Number of cases with values near a claim's border."""
 
 PATIENCE = 20
-"""Number of new cases among which a sufficiently large one is looked for."""
+"""Number of new cases among which a sufficiently large case is looked for."""
 
 MOST_WRONG_OUTSIDE = 0.1
-"""Maximum share of the rows moved out of a claim that may still be wrong."""
+"""Of the rows changed so that a claim no longer covers them, the largest share still wrong."""
 
 MOST_MOVED = 4
-"""Number of failing cases whose rows are moved out of a claim."""
+"""Maximum number of failing cases whose rows are changed so that a claim does not cover them."""
 
 SCALED = 0.1
-"""Minimum ratio of the relative errors outside and inside of a border that only hides the error."""
+"""Ratio of the relative error outside of a claim to the relative error inside, above which the
+claim's border comes only from the tolerance."""
 
 _ROUND = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 8.0)
 
 MOST_CLAIMS = 3
 WIDE = 1024
-"""Number of elements that a case needs to try values of all sizes."""
+"""Number of elements that a case needs to try values of all magnitudes."""
 
 MOST_SIGHTINGS = 40
 MOST_ELEMENTS = 1 << 16
@@ -65,7 +66,7 @@ class ClaimSearch:
     relations : RelationSearch
         Provides the names of axes and the shapes of outputs.
     run : callable
-        Judges a case, on its own inputs or on given ones; returns None if the budget is spent.
+        Judges a case, on its own inputs or on given inputs; returns None if the budget is spent.
     """
 
     relations: RelationSearch
@@ -159,9 +160,9 @@ class ClaimSearch:
     def _refuted(self, claim: Claim) -> bool:
         """Tell whether, on chosen inputs, elements are wrong that a claim does not cover.
 
-        For a claim about rows, rows of several failing cases are changed so that the claim no
-        longer covers them; otherwise they stay similar to wrong rows. For a claim about one value,
-        half of the elements are replaced by other round values.
+        For a claim about rows, rows of several failing cases are changed as little as possible, so
+        that the claim no longer covers them. For a claim about one value, half of the elements are
+        replaced by other round values.
         """
         feature = claim.feature
         if feature.of_place or not self._failed:
@@ -279,7 +280,7 @@ class ClaimSearch:
         return claim
 
     def _telling(self, claim: Claim, new: Iterator[Case]) -> Iterator[Case]:
-        """Yield new cases; three of four have outputs that contain the position of a claim."""
+        """Yield new cases, three in four with outputs that contain the position of a claim."""
         least = min((tried.case.numel for tried in self._failed), default=0)
         for number in range(MOST_TRIED):
             for case in itertools.islice(new, PATIENCE):
@@ -382,7 +383,11 @@ def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.
 def _rows(
     values: NDArray[np.float64], chosen: NDArray[np.float64], kind: str
 ) -> NDArray[np.float64]:
-    """Return rows whose largest (or smallest) element is the first of the chosen values."""
+    """Limit rows of values so that the first chosen value of each row is its extreme element.
+
+    `kind` ``top`` makes it the row's largest element, ``low`` its smallest, and any other kind its
+    largest in magnitude.
+    """
     target = chosen[..., :1]
     if kind == "top":
         limited = np.minimum(values, target)

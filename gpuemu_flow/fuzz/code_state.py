@@ -65,10 +65,10 @@ def has_changed(
 
 
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
-    """Tell whether the code or configuration known before a run differs from the recorded one.
+    """Tell whether the code or configuration known before a run differs from the recorded state.
 
-    A record without a digest was written by an earlier version of this package. It gives True,
-    since the package is part of the code.
+    For a record without a digest, the result is True: it was written by an earlier version of this
+    package, and the package is part of the code.
     """
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     known = provenance.get(CODE)

@@ -57,7 +57,7 @@ LARGE = 2
 """Number of large failing cases that a relation has to explain to be confirmed."""
 
 QUADRANT = 2
-"""Number of new cases that each part of a condition needs without the other part."""
+"""Minimum number of new cases that meet only one part of a condition, for each of its parts."""
 
 MOST_STRATEGIES = 3
 """Maximum number of strategies in a cause; a longer list only names those that reveal the bug."""
@@ -67,10 +67,10 @@ CHALLENGED = 2
 """Number of failing cases whose inputs are filled with new values to challenge a condition."""
 
 MOST_PASSING_INSIDE = 0.3
-"""Maximum share of passing cases among those filled so that they meet a condition."""
+"""Maximum share of passing cases among cases whose inputs are filled to meet a condition."""
 
 MOST_UNEXPLAINED = 0.1
-"""Maximum share of passing cases with plain values among those that meet a condition on sizes."""
+"""Maximum share of passing cases among cases with plain values that meet a condition on sizes."""
 
 PATIENCE = 12
 """Number of pools that are drawn to find a case that meets, or does not meet, a condition."""
@@ -86,7 +86,7 @@ class Experiment:
     ----------
     variants : Variants
     run : callable
-        Judges a case, on its own inputs or on given ones.
+        Judges a case, on its own inputs or on given inputs.
     relations : RelationSearch
         Tests relations between the outputs.
     budget : Budget
@@ -195,7 +195,7 @@ class Experiment:
         return Cause(True, relation.sentence, relation=named, counts=counts)
 
     def _contradict_by_large_ones(self) -> None:
-        """Run the largest known failing cases, since small ones contradict fewer relations."""
+        """Run the largest known failing cases, since small cases contradict fewer relations."""
         for case in self._largest(self._failing)[:LARGE]:
             tried = self._try(case) if self._relations.left else None
             if tried is None:
@@ -391,7 +391,7 @@ class Experiment:
         return Counts(failed[True], number[True], failed[False], number[False])
 
     def _is_trivial(self, hypothesis: Hypothesis) -> bool:
-        """Tell whether nearly all cases meet a condition; the few others prove little."""
+        """Tell whether nearly all cases meet a condition; the few other cases prove little."""
         return hypothesis.outside < TELLING * (hypothesis.inside + hypothesis.outside)
 
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
@@ -410,10 +410,11 @@ class Experiment:
         return None
 
     def _confirm(self, hypothesis: Hypothesis) -> Counts | None:
-        """Run new cases that meet a condition, and others in turn, and count the results.
+        """Run new cases, of which every second one meets a condition, and count the results.
 
-        Return None if they do not confirm the condition. If it has two parts, the other cases are
-        of three kinds: they meet only the first part, only the second part, or neither.
+        Return None if they do not confirm the condition. If the condition has two parts, the cases
+        that do not meet it are of three kinds: they meet only the first part, only the second part,
+        or neither.
         """
         number = {True: 0, False: 0}
         failed = {True: 0, False: 0}
@@ -451,9 +452,10 @@ class Experiment:
         return waiting.take(side, any_of=True)
 
     def seen_with(self) -> list[Cause]:
-        """List a few features that are more frequent in failing cases than in passing ones.
+        """List a few features that are more frequent in failing cases than in passing cases.
 
-        The most telling come first; there is at most one for each subject.
+        The most telling features come first. There is at most one feature about each subject, such
+        as a dim or an input.
         """
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()

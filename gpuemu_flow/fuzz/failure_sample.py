@@ -13,7 +13,7 @@ MOST_FAILURES = 1000
 
 
 class FailureSample:
-    """The failures of a run that its report lists; the others are only counted.
+    """The failures of a run that its report lists; other failures are only counted.
 
     If there are too many, the most frequent reason loses the failure with the highest number, so
     that all failures with a rare reason are kept. The smallest case of each kind of failure is
@@ -22,7 +22,7 @@ class FailureSample:
     Parameters
     ----------
     most : int
-        Number of failures that are kept besides the smallest ones.
+        Number of failures that are kept besides the smallest failures.
     """
 
     def __init__(self, most: int = MOST_FAILURES) -> None:

@@ -94,7 +94,7 @@ class Reproduction:
 
     @property
     def still_fails(self) -> bool:
-        """Tell whether the op fails on the case, in the recorded way or in another."""
+        """Tell whether the op fails on the case, in the recorded way or in another way."""
         return self.result.verdict in BAD
 
     @property
@@ -274,8 +274,8 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
     """Return the subject of a failure: the op as configured now, or as recorded if it is gone.
 
-    A request to the daemon may have changed the op's arguments and tolerance. Its failure is judged
-    with the recorded arguments and tolerance.
+    A request to the daemon may have changed the op's arguments and tolerance. A failure of such a
+    request is judged with the recorded arguments and tolerance.
 
     Raises
     ------

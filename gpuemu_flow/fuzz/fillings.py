@@ -1,6 +1,6 @@
 """Make values that meet a condition on an input, or break it, and have little else in common.
 
-A condition found among generated cases may only be correlated with the real one. For example, a row
+A condition found among generated cases may only be correlated with the true one. For example, a row
 with a wide range also has negative elements. Here an input of a failing case is filled with new
 values that meet or break the condition, with other signs, offsets and patterns each time.
 """

@@ -53,7 +53,7 @@ class FuzzOptions:
     confirm : bool
         True to run new cases that confirm the causes of failures.
     most_failures : int
-        Maximum number of failures per op to keep; the others are only counted.
+        Maximum number of failures per op to keep; other failures are only counted.
     """
 
     iterations: int | None = 100
@@ -80,8 +80,8 @@ class Fuzzer:
     op : str
     options : FuzzOptions
     on_case : callable
-        Called with each `Judged` as soon as it is known; from several threads, but never at the
-        same time.
+        Called with each `Judged` as soon as it is known. Several threads may call it, but never at
+        the same time.
     on_failure : callable
         Called with the `EvaluatedCase` of each failed case that `OpFuzzOutcome.failures` may
         contain. Its tensors are valid only during the call.

@@ -1,4 +1,4 @@
-"""Plant bugs in the PTX of a compiled op, and count those that its check finds."""
+"""Plant bugs in the PTX of a compiled op, and count the bugs that the op's check finds."""
 
 from __future__ import annotations
 

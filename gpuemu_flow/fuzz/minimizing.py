@@ -1,4 +1,4 @@
-"""Shrink a recorded failure by running the op on smaller cases; record the smallest one."""
+"""Shrink a recorded failure by running the op on smaller cases; record the smallest case."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class _Shrinker:
             return self._judge(evaluator, candidate)
 
     def told_by_setting(self, candidate: Candidate) -> str:
-        """Return a sentence on the setting in which a case fails; empty if it is not confirmed."""
+        """Return a sentence on the setting in which a case fails; empty for the simplest one."""
         setting = self._setting
 
         def fails(other: FailureSetting) -> bool:

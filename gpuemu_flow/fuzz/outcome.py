@@ -25,7 +25,7 @@ class OpFuzzOutcome:
     op : str
     seed : int
     most_failures : int
-        Maximum number of failures to keep; the others are only counted.
+        Maximum number of failures to keep; other failures are only counted.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class OpFuzzOutcome:
 
     @property
     def passing(self) -> list[Case]:
-        """Return the cases that passed, in their order; if there are too many, the lowest seeds."""
+        """Return passed cases in their order; if there are many, those with the lowest seeds."""
         return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
 
     def counted(self) -> Mapping[str, Counter[str]]:

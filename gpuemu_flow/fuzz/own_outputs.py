@@ -103,7 +103,7 @@ class OwnOutputs:
             The arrays that the op got, to check that it did not change them; None to skip this
             check.
         tolerance : (atol, rtol), optional
-            Tolerance to use instead of the configured one.
+            Tolerance to use instead of the configured tolerance.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class OwnOutputs:
             )
 
     def raised(self, op: str, case: Case, error: BaseException) -> CheckResult:
-        """Judge a case in which the op, or the test of it, raised an exception.
+        """Judge a case in which the op, or a test of the op, raised an exception.
 
         For an error of this package, the reference is not run, since the error says nothing about
         the op.
@@ -197,7 +197,7 @@ class OwnOutputs:
         return replace(made, subject=replace(made.subject, samples=samples))
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
-        """Return warm programs for a subject, and close the least recently used ones."""
+        """Return warm programs for a subject; close the least recently used ones above a limit."""
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
             self._warm.move_to_end(key)

@@ -23,7 +23,7 @@ def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None)
     workspace : Workspace
     spec : TaskSpec
     graph : Graph, optional
-        The graph that contains `spec`; by default the workspace's.
+        The graph that contains `spec`; by default the workspace's graph.
 
     Raises
     ------

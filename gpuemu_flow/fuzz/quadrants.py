@@ -12,7 +12,10 @@ Quadrant = tuple[bool, ...]
 
 
 class Waiting:
-    """Waiting cases by quadrant: which of the two parts of a condition they meet.
+    """Cases that wait to be run, grouped into quadrants.
+
+    Cases are in the same quadrant if they meet the same parts of a condition, which has one or two
+    parts.
 
     Parameters
     ----------
@@ -41,7 +44,7 @@ class Waiting:
             True to take a case that meets all parts of the condition. False to take a case from the
             least tried of the other quadrants.
         any_of : bool
-            True to take a case from any other quadrant if none waits in the least tried one.
+            True to take a case from any other quadrant if no case waits in the least tried one.
         """
         if inside:
             wanted: list[Quadrant] = [tuple(True for _ in self._predicates)]

@@ -1,4 +1,4 @@
-"""Record the failing cases of a run; without any, import no further modules."""
+"""Record the failing cases of a run; if there are none, import no further modules."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ OF_TILES = ("padded", "cut", "repeated", "unwritten-tiles", "masked-tiles", "til
 """Relations whose formula is a tile size; other cases have to show which size it is."""
 
 RIVALS = {"extra-zero": ("masked", "masked-tiles"), "masked": ("extra-zero",)}
-"""Relations that differ in only one element of a row, so that both may remain at the end."""
+"""Maps a relation to relations that differ from it in only one element of a row, so that both
+relations may remain at the end."""
 
 OF_ENDS = ("unwritten", "place")
 OF_WRITING = (*OF_ENDS, "unwritten-tiles")
@@ -214,7 +215,7 @@ class RelationSearch:
         return best if len(alike) == 1 else None
 
     def _has_rival(self, best: Relation) -> bool:
-        """Tell whether there is a similar relation that no case distinguishes from this one."""
+        """Tell whether there is a similar relation that no case distinguishes from `best`."""
         return any(
             other.kind in RIVALS.get(best.kind, ())
             and other.subject == best.subject
@@ -255,7 +256,10 @@ def _floats(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]
 
 
 def _how_telling(case: Case) -> tuple[bool, bool, int]:
-    """Return a sort key that puts the most telling cases first: no dims of size 1, and small."""
+    """Return a sort key that puts the most telling cases first.
+
+    They have no dim of size 1 and at least 64 elements; among these cases, small ones come first.
+    """
     return any(size == 1 for _, size in case.dims), case.numel < 64, case.numel
 
 

@@ -30,7 +30,7 @@ def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
 
 
 def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
-    """Tell whether inputs have the names and ranks of a schema, and equal sizes of equal dims."""
+    """Tell whether inputs have a schema's names and ranks, and one size for each of its dims."""
     if [spec.name for spec in inputs] != [tensor.name for tensor in schema.inputs]:
         return False
     shapes = {spec.shape for spec in inputs}

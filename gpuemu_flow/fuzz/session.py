@@ -169,7 +169,7 @@ def _fuzz_op(
 
 
 def _gaps(subjects: Iterable[OpSubject], outcome: OpFuzzOutcome) -> Iterator[str]:
-    """List the aspects that this run did not exercise."""
+    """Yield the aspects that this run did not exercise."""
     for subject in subjects:
         known = (subject.subject.dtype, subject.layouts, subject.strategies)
         for gap in outcome.coverage.gaps(

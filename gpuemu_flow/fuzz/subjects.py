@@ -102,7 +102,8 @@ class OpSubject:
         The workspace's master seed.
     strategies, layouts : tuple of str
     op_key, reference_key : str
-        Digest, for each program, of everything known before a run that decides what it computes.
+        Digests, one for each program, of everything that decides the program's results and is known
+        before a run.
     judge_key : str
         Digest of everything that decides a verdict, except the outputs.
     op_sources, reference_sources : Discovered
@@ -141,7 +142,8 @@ def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
     Raises
     ------
     UsageError
-        ``unknown-op``, with the nearest name; ``op-skipped`` for an op that cannot be run here.
+        ``unknown-op``, with the most similar name; ``op-skipped`` for an op that cannot be run
+        here.
     """
     known = op_names(workspace)
     skipped = {skip.op: skip.reason for skip in workspace.graph.skips}

@@ -13,7 +13,11 @@ from gpuemu_flow.types import BAD
 
 @dataclass
 class _Run:
-    """Submissions of one process with one state of its code: digest, first time and last time."""
+    """The submissions of one process with one state of its code.
+
+    `code` is the digest of that state, `first` and `last` are the times of the first and of the
+    last submission in ns.
+    """
 
     code: str
     first: int
@@ -48,8 +52,8 @@ def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
 def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
     """Return the newest result of each op, dtype, case and code.
 
-    Results of the same case with other code are kept apart: a pass of one must not hide a failure
-    of another. Nor may a pass hide a failure of the same code on inputs that a client made: an op
+    Results of the same case with other code are kept apart: a pass of one code must not hide a
+    failure of another code. Nor may a pass hide a failure of the same code on inputs that a client made: an op
     that gives other outputs for equal inputs did not pass.
     """
     return list({_case(one): one for one in stored}.values())

@@ -97,7 +97,7 @@ def _multiple(
 
 
 def _odd_multiples(half: int, about: Sequence[int]) -> list[int]:
-    """List odd multiples of a number, those next to known sizes first."""
+    """List odd multiples of a number; multiples next to known sizes come first."""
     if not about:
         return []
     center = sorted(about)[len(about) // 2]
@@ -160,7 +160,7 @@ def _rounded(size: int) -> int:
     """Round a size down to a multiple of `TILE`, unless it is at most two tiles.
 
     Thresholds of kernels are multiples of tiles. Moreover, a bug may affect only some cases, and
-    the fewest of them near its threshold, so two passing cases there prove little.
+    near its threshold it affects the fewest, so two passing cases there prove little.
     """
     return size // TILE * TILE if size > 2 * TILE else size
 

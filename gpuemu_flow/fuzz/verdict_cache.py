@@ -25,7 +25,7 @@ WRITE_SECONDS = 0.25
 
 
 def checks_for(number: int) -> Checks:
-    """Return the checks of a case: all checks for the first case and some later ones, else few."""
+    """Return the checks of a case: all for the first and some later cases, few for others."""
     full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
     return FULL_CHECKS if full else PLAIN
 

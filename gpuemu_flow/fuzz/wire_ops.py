@@ -48,7 +48,7 @@ class Query:
     ----------
     op, dtype : str
     kwargs : mapping
-        Keyword arguments to add to the op's; in protocol v1, they are strings.
+        Further keyword arguments of the op; in protocol v1, they are strings.
     tolerance : (atol, rtol) or None
     input_names : tuple of str
         Names of the inputs; empty means the configured names.
@@ -132,7 +132,13 @@ class WireInputs:
                 self._kept = names
 
     def refuse(self, observed: Mapping[str, Observation]) -> None:
-        """Raise RunnerError ``needs-missing`` if a program used a rule's output without waiting."""
+        """Raise an error if a program used the output of a rule that it does not wait for.
+
+        Raises
+        ------
+        RunnerError
+            ``needs-missing``.
+        """
         self._others.refuse_seen(observed, self._lookup)
 
     def digest_with(self, base: str) -> str:
@@ -176,7 +182,7 @@ class WireSubject:
 
     @property
     def judged_by(self) -> str:
-        """Return a digest of everything known so far, except the case, that decides a verdict.
+        """Return a digest of all facts known so far that decide a verdict, except the case.
 
         If an input was written to meanwhile, the digest is unique, since the program may have read
         a content that the input no longer has.
@@ -449,8 +455,8 @@ def tolerance_of(
 def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
     """Take ``precision`` out of a request's kwargs, unless it names an argument of the op.
 
-    The precision is empty if it is absent or the configured one. Any other value that is no
-    precision stays an argument, since some references have an argument of this name.
+    The returned precision is empty if the request has none or has the configured one. A value that
+    is no precision stays an argument, since some references have an argument of this name.
     """
     rest = dict(kwargs)
     if "precision" in op.kwargs or rest.get("precision") not in PRECISIONS:

@@ -24,7 +24,7 @@ def described(answer: Mapping[str, Json]) -> ProblemFacts:
     Raises
     ------
     ProbeError
-        Our adapters give no such answer.
+        The answer is not of the form that our adapters give.
     """
     try:
         return ProblemFacts(

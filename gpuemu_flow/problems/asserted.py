@@ -186,7 +186,7 @@ def _write(
 def _compared(
     test: Test, comparison: Comparison, module: ModuleText, expander: Expander, options: Options
 ) -> AssertedProblem:
-    """Return a problem with chosen sizes, or with the test's own if its inputs need those."""
+    """Return a problem with chosen sizes, or with the test's own sizes if its inputs need them."""
     last = ""
     for one in (
         options,

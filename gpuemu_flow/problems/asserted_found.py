@@ -66,7 +66,7 @@ class Test:
     Attributes
     ----------
     name : str
-        The test's name, after that of its class.
+        The test's name; ``CLASS.NAME`` for a test in a class.
     node : ast.FunctionDef
     groups : tuple of ParameterGroup
     comparisons : tuple of Comparison
@@ -82,7 +82,7 @@ class Test:
 
 
 def find_tests(tree: ast.Module) -> Iterator[Test]:
-    """Yield the tests of a file, those of its classes too."""
+    """Yield the tests of a file, also the tests in its classes."""
     expander = Expander(tree)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
@@ -114,7 +114,7 @@ def _test(
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a body, those in ``with`` and ``if`` too."""
+    """Yield the statements of a body, also the statements inside ``with`` and ``if``."""
     for one in body:
         yield one
         if isinstance(one, (ast.With, ast.If)):

@@ -71,7 +71,7 @@ class StatementReader:
     ----------
     sizes : KnownSizes
     dtypes : mapping of str to str
-        By name, the dtype that it stands for, or `FOLLOWS`.
+        Maps each name to the dtype that the name stands for, or to `FOLLOWS`.
     fixed : set of str
         Names of constants that are to stay as they are.
     taken : set of str
@@ -409,7 +409,11 @@ def buffers_of(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def written_names(body: Sequence[ast.stmt]) -> set[str]:
-    """Return names that statements write into: by calls for their effect, methods, subscripts."""
+    """Return names of objects that statements may change.
+
+    Such statements are calls whose result is not used, in-place methods, ``out=`` arguments, and
+    assignments to subscripts or attributes, or by operators such as ``+=``.
+    """
     found = set()
     for node in walk_all(body):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):

@@ -20,7 +20,7 @@ _RESERVED = ("adapters", "asserted")
 
 @dataclass
 class LocalModules:
-    """The modules next to one file of tests that are not installed packages.
+    """The modules next to one file of tests, without installed packages.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class LocalModules:
     found: dict[str, bytes] = field(default_factory=dict)
 
     def imported(self, node: ast.stmt, text: str) -> str:
-        """Return the text of a top-level statement, and note the modules that it imports.
+        """Return the text of a top-level statement, and record the modules that it imports.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class LocalModules:
         return None
 
     def _note(self, base: Path, name: str, members: list[str]) -> None:
-        """Note a module, the packages that it lies in, and their own imports."""
+        """Record a module, the packages that it lies in, and their own imports."""
         parts = name.split(".")
         for at in range(1, len(parts) + 1):
             place = self._file(base, ".".join(parts[:at]))

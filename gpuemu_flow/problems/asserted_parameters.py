@@ -133,7 +133,7 @@ def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Paramete
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
-    """Return the integers, by name, from assignments of large integers to names set once."""
+    """Map names to the large integers assigned to them, if they are assigned only once."""
     found: dict[str, int] = {}
     stored = [
         one.id

@@ -45,7 +45,7 @@ _OUTSIDE = {*FRAMEWORKS, "F", "nn", "math", "pytest", "random", "einops", "os", 
 
 @dataclass(frozen=True)
 class ComparisonSide:
-    """One side of a comparison: the statements that it needs, and their names.
+    """One side of a comparison: the statements that it needs, and the names in them.
 
     Attributes
     ----------
@@ -272,7 +272,7 @@ def _actual_and_expected(
     Raises
     ------
     NotUnderstoodError
-        Both are made by the same functions.
+        Both sides are made by the same functions.
     """
     if not first.own and not second.own:
         raise NotUnderstoodError("both sides are a framework's: no function is under test")
@@ -287,7 +287,7 @@ def _actual_and_expected(
 
 
 def _calling(side: ComparisonSide) -> list[str]:
-    """Return the names that hint at a side's role: of its value, and of its own functions."""
+    """Return the names that hint at a side's role: those in its value, and `own`."""
     return [*(n for n in names_read(side.value) if "." not in n), *sorted(side.own)]
 
 

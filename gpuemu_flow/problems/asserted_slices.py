@@ -17,7 +17,7 @@ _GRADIENT = ".grad"
 
 
 def names_read(node: ast.AST) -> set[str]:
-    """Return the names that an expression or statement reads, and ``NAME.grad`` of gradients."""
+    """Return the names that an expression or statement reads; a gradient is ``NAME.grad``."""
     inner = _bound_inside(node)
     found = {
         one.id
@@ -49,7 +49,7 @@ def _bound_inside(node: ast.AST) -> set[str]:
 
 @dataclass
 class Slicer:
-    """Chooser of the statements that values need, from the last one to the first.
+    """Chooser of the statements that values need, from the last statement to the first.
 
     Attributes
     ----------

@@ -166,7 +166,7 @@ def _try(
 def _scaled(
     prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, int]]:
-    """Return smaller values of constant axes, only where an input is too large for a CPU."""
+    """Return the old and reduced values of constant axes; empty unless an input is too large."""
     if not options.small or _elements(definition, axes.spread()) <= MOST_ELEMENTS:
         return {}
     for cap in _CAPS:
@@ -251,7 +251,7 @@ def _without_consts(text: str, axes: Axes) -> str:
 def _arguments(
     definition: Definition, axes: Axes, tops: Mapping[str, str]
 ) -> tuple[tuple[Argument, ...], str]:
-    """Return the tensors with their rules, and the dtype of those that follow the case."""
+    """Return the tensors with their rules, and the dtype of the tensors that follow the case."""
     tensors = {key: one for key, one in definition.inputs.items() if one.axes is not None}
     dtypes = [one.dtype for one in tensors.values()]
     main = next((dtype for dtype in dtypes if dtype in _PLAIN_FLOATS), "float32")

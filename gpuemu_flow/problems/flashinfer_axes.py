@@ -25,9 +25,9 @@ class Axes:
     ----------
     consts : dict of str to int
     free : tuple of str
-        Variable axes that follow from no other.
+        Variable axes that follow from no other axis.
     derived : dict of str to str
-        Expressions of other axes.
+        Axes that follow from other axes, each with its expression.
     offsets : dict of str to str
         Inputs that hold offsets, each with the axis whose size is the last offset.
     kept : list of str
@@ -58,7 +58,7 @@ class Axes:
         return found
 
     def spread(self) -> dict[str, int]:
-        """Return sizes of all axes, a different one for each free axis."""
+        """Return sizes of all axes, a different size for each free axis."""
         return self.sizes(dict(zip(self.free, _PRIMES * len(self.free), strict=False)))
 
 
@@ -79,17 +79,19 @@ def axes_of(definition: Definition) -> Axes:
 
 
 def rules_of_axes(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
-    """Return rules that compute the axes that only outputs have from axes of inputs.
+    """Return, for each axis that only outputs have, the rule that computes its size.
+
+    The rule computes it from the size of an axis of an input.
 
     Returns
     -------
     dict of str to (str, int, int, int)
-        The other axis, a factor, an offset, a divisor: ``(factor * size + offset) // divisor``.
+        The input's axis, a factor, an offset, a divisor: ``(factor * size + offset) // divisor``.
 
     Raises
     ------
     ProbeError
-        An axis follows from no other.
+        An axis follows from no other axis.
     """
     known = {axis for one in definition.inputs.values() for axis in one.axes or ()}
     wanted = {axis for one in definition.outputs.values() for axis in one.axes or ()}
@@ -156,7 +158,7 @@ def _last_of(node: ast.expr) -> str:
 def sizes_to_try(
     definition: Definition, name: str, *, small: bool, varied: bool
 ) -> tuple[int, ...]:
-    """Return the sizes of an axis to try: those of the workloads, and `CLASSES` if wanted."""
+    """Return the sizes of an axis to try: sizes in the workloads, and `CLASSES` if wanted."""
     theirs = {sizes[name] for sizes in definition.sizes}
     if small:
         theirs = {size for size in theirs if size <= LARGEST_SIZE}

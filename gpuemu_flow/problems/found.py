@@ -26,7 +26,7 @@ def python_files(path: Path) -> list[Path]:
 
 
 def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
-    """Return a file, or all files below a folder with one of some endings, in order.
+    """Return a file, or all files below a folder with one of the endings, in order.
 
     Links are not followed.
 
@@ -141,7 +141,7 @@ def find_kernelbench(
 
 
 def parsed(content: bytes, file: Path, left: list[SkippedProblem]) -> ast.Module | None:
-    """Parse a file; record one that does not parse in `left` and return None."""
+    """Parse a file; if that fails, record the file in `left` and return None."""
     try:
         return parse_python(content, str(file))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

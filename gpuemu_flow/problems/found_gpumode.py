@@ -114,7 +114,7 @@ def _read(file: Path, taken: list[str]) -> Task:
 
 
 def _support(file: Path, listed: Json) -> dict[str, bytes]:
-    """Return the Python modules of a task by name; those outside its group are not read."""
+    """Return a task's Python modules by name; raise YamlError for a file outside its group."""
     folder = file.parent
     sources = {"reference.py": "reference.py", "task.py": "task.py", "utils.py": "../utils.py"}
     needed = {"reference.py"}
@@ -204,7 +204,7 @@ def _tolerance(tree: ast.Module) -> dict[str, float] | None:
 
 
 def _add(tasks: list[Task], at: int, file: Path, left: list[SkippedProblem]) -> None:
-    """Add a file's submission to a problem's candidates, if it has one that can run."""
+    """Add the submission in a file, if it can run, to a problem's candidates."""
     content = read_source(file)
     tree = parsed(content, file, left)
     if tree is None:

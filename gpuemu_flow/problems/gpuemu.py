@@ -1,4 +1,4 @@
-"""Published gpuemu workspaces: their ops, kernels and corpus, with the same judgement."""
+"""Import published gpuemu workspaces: their ops, kernels and corpus, judged as in gpuemu 0.1.0."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _KERNEL_FILES = ("source", "ptx", "cubin")
 
 
 def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
-    """Make a workspace of a published one, without running its code.
+    """Make a workspace of a published workspace, without running its code.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
 
 @dataclass
 class _Ops:
-    """Ops of the new workspace, in the order of the old one.
+    """Ops of the new workspace, in the order of the published workspace.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ def _adapters(corpus: list[CorpusOp]) -> dict[str, bytes]:
 
 
 def _original(config: Path, places: Places) -> dict[str, bytes]:
-    """Return the published configuration, renamed, if the new one would replace it; else {}."""
+    """Return the published configuration, renamed, if the import would replace it; else {}."""
     if not places.in_place or places.prefix or not is_file(config):
         return {}
     content = read_source(config)

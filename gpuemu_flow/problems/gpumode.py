@@ -174,9 +174,10 @@ def _calls(
     varied: VariableSizes,
     left: list[SkippedProblem],
 ) -> list[Json]:
-    """Return the base arguments, and those of tests that differ in more than varied sizes.
+    """Return the base arguments, and arguments of tests that differ from them.
 
-    Arguments that do not run, or that give inputs of other shapes, are added to `left` instead.
+    Sizes that vary anyway do not count as a difference. Arguments that do not run, or that give
+    inputs of other shapes, are added to `left` instead.
     """
     found: list[Json] = [dict(base)]
     tried = {json.dumps(base, sort_keys=True)}

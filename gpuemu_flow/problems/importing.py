@@ -82,11 +82,11 @@ class Collection:
     skip_if: tuple[str, ...] = ("cpp_extension",)
 
     def op_text(self) -> str:
-        """Return the text of the program that is given a candidate's file."""
+        """Return the text of the program that takes a candidate's file and runs the candidate."""
         return _OP.format(runs=self.runs, adapter=self.adapter)
 
     def with_reference(self, source: bytes, original: str, lines: str = REFERENCE) -> bytes:
-        """Return a reference's source with the lines by which a workspace finds it."""
+        """Return a reference's source, followed by `lines`, which define it for a workspace."""
         text = (_APPENDED + lines).format(original=original, adapter=self.adapter)
         return source + text.encode()
 

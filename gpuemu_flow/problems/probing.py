@@ -107,7 +107,7 @@ def open_prober(
     probe : str
         The file of `ADAPTERS` that defines ``probe``.
     runtime : sequence of str
-        Further files of `ADAPTERS` that it imports.
+        Further files of `ADAPTERS` that the probe imports.
     problem : mapping of str to bytes
         The problem's files.
     pool : Pool

@@ -1,4 +1,4 @@
-"""Read the `gpuemu.toml` of a published gpuemu workspace: keys with a meaning, and the rest."""
+"""Read the `gpuemu.toml` of a published gpuemu workspace: keys with an effect, and other keys."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Places:
     def file(self, text: str, base: Path | None = None) -> str:
         """Return the path of a file in the new workspace.
 
-        An absolute path may be one of another machine: the file is also looked for by its last
+        An absolute path may come from another machine: the file is also looked for by its last
         parts.
 
         Raises
@@ -117,7 +117,7 @@ class Places:
         raise PlaceError(f"there is no file {text[:200]}")
 
     def copies(self, left: list[SkippedProblem]) -> dict[str, bytes]:
-        """Return the files to be copied, by path; none where they are read in place."""
+        """Return the files to be copied, by path; empty if files are read in place."""
         if self.in_place:
             return {}
         found: dict[str, bytes] = {}

@@ -32,7 +32,8 @@ class Score:
     tolerance_used : float
         The largest share of the tolerance that an element used; 1.0 is just allowed.
     cause : str
-        The stated cause of the failures, else the first failure; or why nothing was judged.
+        The stated cause of the failures, else the first failure; or the reason why nothing was
+        judged.
     """
 
     problem: str

@@ -1,4 +1,4 @@
-"""Scale a problem's sizes down, and find by trial those that may vary."""
+"""Scale a problem's sizes down, and find by trial the sizes that may vary."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Try = Callable[[Constants], ProblemFacts]
 MOST_TRIES = 120
 _WORDS = ("min", "max", "cdiv")
 SMALL = (32, 24, 40, 16, 48, 20, 28, 12)
-"""Values that constants are scaled to; they get different ones if the model runs with these."""
+"""Values that constants are scaled to. Different constants get different values, if the model then
+runs."""
 MOST_ELEMENTS = 1 << 14
 """Largest number of elements of one input; with more, sizes are scaled further."""
 
 
 @dataclass
 class CachedAttempts:
-    """Counter of attempts that caches the result of each."""
+    """Counter of attempts that caches the result of each attempt."""
 
     attempt: Try
     left: int = MOST_TRIES
@@ -45,7 +46,7 @@ def scale_down(
 ) -> tuple[dict[str, int], ProblemFacts | None]:
     """Return the smallest constants found with which the model runs, and the facts of that run.
 
-    Constants that depend on each other stay unscaled if the model runs with no scaled ones.
+    Constants that depend on each other stay unscaled if no scaled values of them let the model run.
     """
     for changed in _plans(constants):
         found = tries(changed)
@@ -129,7 +130,7 @@ def vary(
     Parameters
     ----------
     wanted : mapping of str to (tuple of int), optional
-        The sizes to try for each constant; by default 1, odd sizes, and some near the constant.
+        The sizes to try for each constant; by default 1, odd sizes, and sizes near the constant.
     """
     axes: list[list[int | str]] = [list(shape) for shape in about.shapes]
     dims: dict[str, tuple[int, ...]] = {}

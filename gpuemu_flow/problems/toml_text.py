@@ -56,10 +56,10 @@ def workspace_text(
     ops : sequence of OpTemplate
     cases : int
     hidden : sequence of str
-        Paths of files that no candidate may read: those of the problems, including references, and
-        those that candidates were copied from.
+        Paths of files that no candidate may read: files of the problems, including references, and
+        the files that candidates were copied from.
     apart : sequence of str
-        Globs of candidates' files: no candidate may read another one's file.
+        Globs of candidates' files: no candidate may read the file of another candidate.
     """
     parts = [
         "# Written by gpuemu-flow import; yours to change.\n"

@@ -13,7 +13,7 @@ MOST_NODES = 50_000
 
 
 class YamlError(Exception):
-    """Raised for invalid YAML or YAML that is not supported here; says why, in one line."""
+    """Raised for invalid or unsupported YAML; the message says why, in one line."""
 
 
 def read_yaml(data: bytes) -> Json:

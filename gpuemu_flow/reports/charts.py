@@ -108,7 +108,7 @@ class _Axis:
 
 
 def scatter(picture: Picture) -> Scatter:
-    """Draw dots by half decades; the lowest row is for zeros, the highest one for NaN and Inf."""
+    """Draw dots by half decades; the lowest row is for zeros, the highest row for NaN and Inf."""
     x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
     y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
     cells: dict[tuple[int, int], list[int]] = {}
@@ -201,7 +201,7 @@ TREND_POINTS = 30
 
 
 def trend(points: Sequence[HistoryPoint]) -> Trend | None:
-    """Draw the worst error of the last runs on a logarithmic scale; None if there are too few."""
+    """Draw the worst error of the last runs on a logarithmic scale; None for too few runs."""
     shown = list(points)[-TREND_POINTS:]
     if len(shown) < 2:
         return None

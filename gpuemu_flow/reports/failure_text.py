@@ -48,7 +48,7 @@ def _cells(failure: FailureRecord) -> list[str]:
 
 
 def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> list[str]:
-    """List failures, newest first, with a separate table of fixed ones.
+    """List failures, newest first, with a separate table of fixed failures.
 
     Parameters
     ----------

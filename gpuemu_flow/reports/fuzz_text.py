@@ -78,7 +78,7 @@ def _other_counts(report: FuzzReport) -> list[tuple[int, str]]:
 
 
 def _shape_classes(group: CauseGroup) -> list[str]:
-    """List the shape classes with failures, the most frequent first, and those without."""
+    """List the shape classes with failures, most frequent first, then the classes without."""
     classes = group.shape_classes.items()
     fails = sorted((-f / (f + p), name, f, f + p) for name, (f, p) in classes if f)
     passes = [name for name, (failed, _) in classes if not failed]

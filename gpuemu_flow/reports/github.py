@@ -17,7 +17,7 @@ _MAX_MESSAGE = 600
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """List workflow commands, worst first; if there are too many, the last counts the omitted."""
+    """List workflow commands, worst first; if some are omitted, a command tells their number."""
     last = []
     if report.timed_out or (report.require_all and report.missing):
         word = "warning" if report.exit_code == 0 else "error"

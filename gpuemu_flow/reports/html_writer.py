@@ -159,7 +159,7 @@ def _parts() -> tuple[Any, str, str]:
 
 
 def outcome(report: Report) -> str:
-    """Return a sentence that counts what did not pass; empty if everything passed."""
+    """Return a sentence with the numbers of failures and regressions; empty if there are none."""
     results, kernels = report.run.results, report.run.kernels
     parts = []
     for found, word in ((results, "ops by dtype"), (kernels, "kernels")):

@@ -12,8 +12,8 @@ UNSET = "unset"
 def observed_line(name: str, old: Json, new: Json) -> str:
     """Describe a changed input by its name, such as ``file lib/table.npy``, and its two states.
 
-    The state None means that the input was not in the set. An empty state means that the input does
-    not exist.
+    The state None means that the input was not among the observed inputs. An empty state means that
+    the input does not exist.
     """
     kind, _, rest = name.partition(" ")
     words = _WORDS.get(kind)

@@ -131,7 +131,7 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
 
 
 def _in_repository(report: Report, uri: str) -> str:
-    """Convert a lint's URI from relative to the workspace to relative to the repository."""
+    """Convert a lint's URI, relative to the workspace, to a URI relative to the repository."""
     if not report.prefix or "://" in uri or uri.startswith("/"):
         return uri
     return f"{uri_path(report.prefix)}/{uri}"

@@ -99,7 +99,7 @@ def _create(path: Path, data: bytes, mode: int) -> None:
 
 
 def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
-    """Read a private key; return it with a warning if others can read it.
+    """Read a private key; return it with a warning if other users can read the file.
 
     Raises
     ------

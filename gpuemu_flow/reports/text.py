@@ -38,9 +38,9 @@ _COLORS = {
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 MAX_WRITTEN = 12
-"""Maximum number of lines of a program's output: the last of its streams, the first of printf."""
+"""Maximum number of lines of a program's output: a stream's last lines, or printf's first lines."""
 MOST_UNTRIED = 3
-"""Maximum number of ops whose ranges exclude NaN that are listed on separate lines."""
+"""Maximum number of ops that are named, or listed on separate lines, for a common reason."""
 printable = plain_text.printable
 """Function for every part of a line that may be untrusted text."""
 _NO_DISTANCE = float((1 << 64) - 1)  # the result of `numerics.ulp` for NaN and Inf
@@ -57,7 +57,7 @@ class Style:
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
     def verdict(self, verdict: Verdict, width: int = 0, word: str = "") -> str:
-        """Return `word`, by default the verdict's, in the verdict's colour, padded to `width`."""
+        """Return a verdict's name, or `word`, in the verdict's colour, padded to `width`."""
         shown = word or verdict.value
         return self.paint(shown, _COLORS[verdict]) + " " * (width - len(shown))
 

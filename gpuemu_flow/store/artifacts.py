@@ -1,4 +1,4 @@
-"""Store the latest metrics of each kernel that a client sent, as the wire protocol has them."""
+"""Store the latest metrics of each kernel that the daemon knows, in the wire protocol's form."""
 
 from __future__ import annotations
 

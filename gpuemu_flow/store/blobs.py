@@ -62,7 +62,7 @@ class BlobStore:
         return b""
 
     def _draw_salt(self) -> bytes:
-        """Draw the secret of this cache, unless another process does so first."""
+        """Generate a random secret for this cache, unless another process does so first."""
         path = self.folder / _SALT
         drawn = path.with_name(f"{_SALT}-{os.getpid()}-{secrets.token_hex(8)}")
         self._files.write(drawn, secrets.token_bytes(_SALT_BYTES))
@@ -197,7 +197,7 @@ class BlobStore:
         return self._files.volume(self.folder, SUFFIX, depth=1)
 
     def verify(self) -> list[str]:
-        """Read all blobs, move damaged ones aside, and return the names of these."""
+        """Read all blobs, move the damaged blobs aside, and return their names."""
         return [
             path.stem
             for path in sorted(self._files.list_files(self.folder, SUFFIX, depth=1))

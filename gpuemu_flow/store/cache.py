@@ -201,7 +201,7 @@ class JsonStore:
         self._cache = None
 
     def _guarded(self, action: Callable[[Cache], T]) -> T:
-        """Run `action`; if the database is damaged, move it aside and run `action` on a new one.
+        """Run `action`; if the database is damaged, move it aside and retry with a new database.
 
         `action` must only query the database. Then a TypeError or ValueError can only come from the
         content of the database.
@@ -235,9 +235,10 @@ class JsonStore:
     def _start_afresh(
         self, cache: Cache | None, error: Exception, *, last: bool, damaged: bool
     ) -> None:
-        """Close the database, to be reopened; if that did not help before, move it aside.
+        """Close the database, so that it is opened again; if `damaged`, move it aside first.
 
-        A single failed read also makes SQLite report a damaged database.
+        After a first error, callers only reopen the database, since SQLite also reports a damaged
+        database after a single failed read.
         """
         text = str(error).lower()
         if _LOCKED in text:
@@ -299,7 +300,7 @@ class JsonStore:
         return record
 
     def _keep_damaged(self, key: str, record: bytes | None, error: Exception) -> None:
-        """Move a damaged record to the quarantine, which keeps a few for inspection."""
+        """Move a damaged record to the quarantine, which keeps a few records for inspection."""
         self._damaged += 1
         if self._damaged > MAX_SHOWN:
             return
@@ -315,7 +316,7 @@ class JsonStore:
         self._guarded(lambda cache: cache.set(key, record))
 
     def put_many(self, items: Iterable[tuple[str, Json]]) -> None:
-        """Store several values in one transaction; of equal keys, the last value is stored."""
+        """Store several values in one transaction; for a repeated key, store the last value."""
         self.put_sealed({key: seal(value, key) for key, value in items})
 
     def put_sealed(self, records: Mapping[str, bytes], kept: Collection[str] = ()) -> None:
@@ -346,7 +347,7 @@ class JsonStore:
         self._guarded(lambda cache: delete_all(cache, keys))
 
     def __iter__(self) -> Iterator[str]:
-        """Return all keys, in the order in which they were first stored."""
+        """Iterate over all keys, in the order in which they were first stored."""
 
         def keys(cache: Cache) -> list[str]:
             found: list[str] = []

@@ -64,7 +64,7 @@ class Discovered:
     untracked: frozenset[str] = frozenset()
 
     def __or__(self, other: Discovered) -> Discovered:
-        """Return the union; if one set includes the other, return it unchanged."""
+        """Return the union; if this set includes the other, return this set itself."""
         if other.within(self):
             return self
         return Discovered(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
@@ -144,7 +144,7 @@ class KnownInputs:
     Attributes
     ----------
     place : str
-        Key of the sets in the action cache.
+        Key under which the action cache stores the known sets.
     """
 
     def __init__(self, actions: JsonStore, static: str, lookup: Lookup) -> None:
@@ -232,7 +232,7 @@ class SeenInputs:
 
     @property
     def place(self) -> str:
-        """Return the key of the sets in the action cache."""
+        """Return the key under which the action cache stores the known sets."""
         return self._known.place
 
     def key_of(self, names: Discovered) -> str:
@@ -241,7 +241,7 @@ class SeenInputs:
 
     @property
     def names(self) -> Discovered:
-        """Return the inputs that the keys of new results contain."""
+        """Return the inputs whose states are part of the keys of new results."""
         return self._names
 
     def moved(self) -> bool:
@@ -256,7 +256,7 @@ class SeenInputs:
             self._known.add(names)
 
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
-        """Add the inputs that a program was seen to use so far; ignore known ones."""
+        """Add the inputs that a program was seen to use so far, unless `seen` was just added."""
         with self._lock:
             if self._last.get(who) is seen:
                 return

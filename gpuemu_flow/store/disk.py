@@ -66,7 +66,7 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
         raise ForeignRecordError("value is not bytes of ours")
 
     def filename(self, key: object = UNKNOWN, value: object = UNKNOWN) -> tuple[str, str]:
-        """Return a new name for a value's file, relative to the folder, and its path.
+        """Return a new name for a value's file, relative to the folder, and the file's path.
 
         The files are in 256 folders, which are never removed. Otherwise, another process could lose
         the folder in which it is about to write.
@@ -76,7 +76,7 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
         return name, str(self._files.root / name)
 
     def remove(self, file_path: object) -> None:
-        """Delete a value's file, not its folder; leave files with other names alone."""
+        """Delete a value's file, not its folder; ignore names that this program did not make."""
         if _is_own(file_path):
             with contextlib.suppress(StoreError, OSError):
                 path = self._files.root / str(file_path)
@@ -161,7 +161,8 @@ def insert_new(
     Parameters
     ----------
     kept : collection of str
-        Keys whose existing records are kept; the new ones are then dropped and not returned.
+        Keys whose existing records are kept. New records for these keys are then dropped, and not
+        returned.
     """
     known = present(cache, list(records))
     done = known.intersection(kept)

@@ -13,8 +13,9 @@ FREED_TO = 0.9
 """Fraction of the limit down to which inputs are dropped, so that the next failures fit."""
 
 MADE_AGAIN, GIVEN, SHRUNK = range(3)
-"""Ranks of inputs; the first is dropped first. Generated inputs can be made again. Inputs that a
-client or a test sent cannot. Inputs of a shrunk case took much work, and are small."""
+"""Ranks of inputs; inputs with the lowest rank are dropped first. Generated inputs can be made
+again. Inputs that a client or a test sent cannot. Inputs of a shrunk case took much work, and are
+small."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class StoredInputs:
     digest : str
         Digest of the blob, which several failures may share.
     rank : int
-        `MADE_AGAIN`, `GIVEN` or `SHRUNK`; the lowest rank is dropped first.
+        `MADE_AGAIN`, `GIVEN` or `SHRUNK`; inputs with the lowest rank are dropped first.
     time : str
         Time when the failure was last seen, in a format that sorts as text.
     """
@@ -63,7 +64,8 @@ def excess(
 ) -> Excess:
     """Choose the inputs to drop so that the rest is within the limit.
 
-    Inputs with the lowest rank are dropped first; within a rank, the least recently seen.
+    Inputs with the lowest rank are dropped first; within a rank, the inputs of the failures that
+    were seen least recently.
 
     Parameters
     ----------

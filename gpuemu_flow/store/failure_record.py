@@ -69,7 +69,8 @@ class FailureRecord:
     time : str
         Time when the failure was last seen: UTC, ISO 8601 with microseconds.
     minimized, minimized_from : str or None
-        Id of the shrunk version of this failure, and of the failure from which it was shrunk.
+        Id of the shrunk version of this failure, and id of the failure from which this failure was
+        shrunk.
     id : str
         Short hex; filled in by the store.
     inputs_dropped : bool

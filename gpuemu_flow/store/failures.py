@@ -189,7 +189,7 @@ class FailureStore:
         return rounded if len({record.seed for record in rounded}) == 1 else ()
 
     def list(self, op: str | None = None, limit: int | None = None) -> tuple[FailureRecord, ...]:
-        """Return the failures of one op or of all, newest first, at most `limit`."""
+        """Return the failures of one op or of all ops, newest first, at most `limit`."""
         found = [record for record in self if op is None or record.op == op]
         found.sort(key=lambda record: (record.time, record.id), reverse=True)
         return tuple(found[:limit])
@@ -209,7 +209,7 @@ class FailureStore:
         return record
 
     def set_seen(self, failure_id: str, *, mended: bool, intermittent: bool) -> None:
-        """Record the outcome of running a failure again; ignore failures that are not recorded."""
+        """Record the outcome of running a failure again; do nothing if it is not recorded."""
         record = self._read(failure_id)
         if record is not None and (record.mended, record.intermittent) != (mended, intermittent):
             self._write(replace(record, mended=mended, intermittent=intermittent))

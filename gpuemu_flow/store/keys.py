@@ -24,7 +24,8 @@ class BuildReason:
     Attributes
     ----------
     part : str
-        Changed part of the key; or ``state``, ``output``, ``forced`` or ``follows``.
+        Changed part of the key; or, for a reason other than a changed key, ``state``, ``output``,
+        ``forced`` or ``follows``.
     name : str
         Changed item of the part, such as ``scripts/softmax.py`` in ``code``; empty if the whole
         part changed.
@@ -39,7 +40,7 @@ class BuildReason:
 
     @property
     def what(self) -> str:
-        """Return the name of the changed part, ``code.scripts/softmax.py``."""
+        """Return the name of the changed part, such as ``code.scripts/softmax.py``."""
         return f"{self.part}.{self.name}" if self.name else self.part
 
     @property

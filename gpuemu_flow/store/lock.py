@@ -14,7 +14,7 @@ from gpuemu_flow.store.private_files import PrivateFolder
 
 
 class RunLock:
-    """``flock`` on a file whose content names the holder.
+    """A lock (``flock``) on a file, whose content names the process that holds the lock.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Lock files that commands make, so that only one process makes a file at a time.
+"""Lock the files that commands make, so that only one process makes a file at a time.
 
 Two workspaces may make the same file, if one is inside the other or if a folder has two
 configurations. Each has its own cache, whose run lock does not stop the other.
@@ -58,7 +58,7 @@ def output_locks(
 
 
 def _open(name: str) -> int | None:
-    """Open the lock file of an output; None where the user's cache cannot be written."""
+    """Open the lock file of an output; return None if the user's cache cannot be written."""
     try:
         files = PrivateFolder(user_cache_folder(os.environ))
         folder = files.root / "locks"

@@ -294,7 +294,7 @@ class PrivateFolder:
                 path.unlink()
 
     def list_files(self, folder: Path, suffix: str, *, depth: int = 0) -> Iterator[Path]:
-        """Yield the regular files of a folder of the cache, or those of its subfolders.
+        """Yield the regular files in a folder of the cache, or in its subfolders.
 
         Parameters
         ----------
@@ -322,7 +322,7 @@ class PrivateFolder:
 
     @contextlib.contextmanager
     def temporary(self, parent: Path, prefix: str) -> Iterator[Path]:
-        """Make a folder below the cache that is deleted at the end of the block."""
+        """Make a folder below the cache that is deleted at the end of the ``with`` block."""
         self.make(parent)
         with disk_errors(parent), tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as folder:
             yield Path(folder)

@@ -1,4 +1,4 @@
-"""Records of results that clients submitted: as they are made, stored and read."""
+"""Results that clients submitted, before and after they are stored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CountedResult:
 
     @classmethod
     def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
-        """Extract these values from a case's result."""
+        """Make the object from a case's result."""
         stats = result.stats
         return cls(
             result.verdict,
@@ -82,7 +82,7 @@ _read_figures = attrgetter(*_FIGURES)
 
 @dataclass(frozen=True)
 class StoredResult:
-    """One validation.
+    """The stored result of one validation.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class NewResult:
         The daemon's reply. `encode` leaves only its text, since garbage collections visit the
         objects of a mapping.
     text, client_text : str
-        `result` and `client` as JSON text; if empty, `encode` makes it.
+        `result` and `client` as JSON text. `encode` fills in an empty text.
     """
 
     op: str

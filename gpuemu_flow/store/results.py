@@ -75,7 +75,7 @@ class ResultStore:
     ----------
     cache : WorkspaceCache
     folder : Path or None
-        Folder of the results; None for one in the cache.
+        Folder of the results; None for a folder in the cache.
     max_results : int
         Number of newest results to keep; 0 for all.
     retention_days : int

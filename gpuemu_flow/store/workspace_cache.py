@@ -93,7 +93,7 @@ class WorkspaceCache:
 
     @cached_property
     def failures_db(self) -> JsonStore:
-        """Return the store of failure records by id, never evicted; see `store.failures`."""
+        """Return the store of failure records, which are never evicted; see `store.failures`."""
         return JsonStore(self.folder / "failures", self.set_aside)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Run problems of FlashInfer-Bench: `run` of a definition as reference, of a solution as op.
+"""Run problems of FlashInfer-Bench: a definition's `run` as reference, a solution as op.
 
 Written by ``gpuemu-flow import flashinfer-bench``; needs numpy and torch, and nothing of
 gpuemu-flow.

@@ -123,7 +123,7 @@ def _filled(part: Any, described: Described, given: Mapping[str, Any]) -> Any:
 
 
 def _argument(name: str, described: Described, given: Mapping[str, Any]) -> Any:
-    """Return an argument of the test: the size of its axis, or its fixed value if it has none."""
+    """Return an argument of the test: its fixed value, or the axis size that stands for it."""
     found = described["axes"].get(name)
     if found is None:
         return described["calls"][0][name]

@@ -39,7 +39,7 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
 
 
 class Caller:
-    """Calls a model with the problem's weights, restored before each call."""
+    """Calls a model with the problem's weights, which are restored before each call."""
 
     def __init__(self, model_class: Any, described: Mapping[str, Any], folder: str) -> None:
         self._class = model_class
@@ -78,7 +78,7 @@ class Caller:
 
 
 def share(model: Any, path: Path) -> None:
-    """Load into a model those weights of the file whose names and shapes match its own."""
+    """Load into a model the weights of a file whose names and shapes match the model's."""
     if not path.is_file():
         return
     own = model.state_dict()

@@ -173,7 +173,7 @@ def describe(value: Any, name: str, drawn: DrawnBounds) -> dict[str, Any]:
 
 
 def structure(value: Any) -> tuple[str, str]:
-    """Return the kind of an argument's values, and the triangle that holds all non-zero ones."""
+    """Return the kind of an argument's values, and the triangle that holds all non-zero values."""
     if value.dim() >= 1 and value.shape[-1] > 1 and bool((value >= 0).all()):
         sums = value.sum(-1)
         if bool(((sums - 1).abs() < 1e-4).all()):
@@ -190,7 +190,10 @@ def structure(value: Any) -> tuple[str, str]:
 
 
 def run(model: Any, inputs: list[Any]) -> list[dict[str, Any]]:
-    """Run the model in float32 and as the reference does, and describe what it returns."""
+    """Run the model in its own dtype and in float64, and describe the outputs of the first run.
+
+    A reference gets float64 inputs: the second run shows whether the model accepts them.
+    """
     import copy  # noqa: PLC0415
 
     wide = copy.deepcopy(model).double()

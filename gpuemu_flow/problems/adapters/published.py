@@ -1,4 +1,4 @@
-"""Run kernels of a published gpuemu corpus that ask for a GPU: `run` takes and gives numpy arrays.
+"""Run those kernels of a published gpuemu corpus that ask for a GPU, with inputs as numpy arrays.
 
 Written by ``gpuemu-flow import gpuemu``; needs numpy and torch, and nothing of gpuemu-flow.
 """

@@ -86,7 +86,7 @@ def _compile(model: Any = None, **_: Any) -> Any:
 
 @contextlib.contextmanager
 def on_cpu() -> Iterator[None]:
-    """Let torch behave as if there were a GPU, while inside."""
+    """Let torch behave as if there were a GPU, inside the context."""
     properties = SimpleNamespace(
         name="stand-in", major=9, minor=0, multi_processor_count=132, total_memory=1 << 36
     )

@@ -79,7 +79,7 @@ def copied(value: Any) -> Any:
 
 
 def outputs_of(returned: Any) -> Any:
-    """Return the tensors of an answer: one as it is, several as a tuple."""
+    """Return the tensors of an answer: a single tensor as it is, several as a tuple."""
     found = [one for one in leaves(returned) if isinstance(one, torch.Tensor)]
     if not found:
         return returned

@@ -20,7 +20,7 @@ _NO_CACHES = {"use_listings_cache": False, "skip_instance_cache": True}
 
 
 class BucketTransport:
-    """Objects of a bucket, as ``PREFIX/ac/SHA256`` and ``PREFIX/cas/SHA256``.
+    """Stores objects in a bucket, as ``PREFIX/ac/SHA256`` and ``PREFIX/cas/SHA256``.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ class CallThreads:
         return job
 
     def all(self, calls: Sequence[Callable[[], T]], cancel: threading.Event) -> list[T | None]:
-        """Make calls in parallel; return None for those that failed or were cancelled."""
+        """Make calls in parallel, and return their results; None for failed or cancelled calls."""
         jobs = [self.submit(call) for call in calls]
         found: list[T | None] = []
         for job in jobs:

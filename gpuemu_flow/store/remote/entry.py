@@ -1,8 +1,8 @@
 """Entries of a shared cache: their content, encoding and signature.
 
 An entry is an ``ActionResult`` of Bazel's remote execution API. Servers that parse entries, such as
-bazel-remote, thus know which blobs an entry needs. The standard output in it contains our records.
-This module implements only the two kinds of Protocol Buffers fields that are needed.
+bazel-remote, thus know which blobs an entry needs. Its field for standard output contains our
+records. This module implements only the two kinds of Protocol Buffers fields that are needed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class EntryError(Exception):
-    """Error of bytes that are not an entry, or not a trusted one.
+    """Error of bytes that are not an entry, or that are not a trusted entry.
 
     Attributes
     ----------
     forged : bool
-        True if the entry has no signature, or one by another key.
+        True if the entry has no signature, or a signature by another key.
     """
 
     def __init__(self, reason: str, *, forged: bool = False) -> None:

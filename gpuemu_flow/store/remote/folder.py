@@ -97,7 +97,7 @@ class FolderTransport:
         return self._root / kind / key
 
     def files(self, kind: str) -> Iterator[Path]:
-        """Yield the files of one kind, in no particular order; skip links and other names."""
+        """Yield the files of one kind in no particular order; skip links and invalid names."""
         folder = self._root / kind
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             if folder.is_symlink():
@@ -121,7 +121,7 @@ class FolderTransport:
         return descriptor
 
     def _make(self, folder: Path) -> None:
-        """Make a folder below the root; refuse one that is a link."""
+        """Make a folder below the root; raise an error if it exists as a link."""
         for path in (self._root, folder):
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=FOLDER_MODE)

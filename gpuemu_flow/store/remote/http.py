@@ -17,7 +17,7 @@ from gpuemu_flow.store.remote.transport import BLOCK, RemoteError, TooLargeError
 T = TypeVar("T")
 PATIENCE = 3.0
 """Time limit as a multiple of `silence`, for the head of an answer and for its body; the body gets
-additional time by `SLOWEST`."""
+additional time, enough for a transfer at the rate `SLOWEST`."""
 SLOWEST = 100_000
 """Slowest accepted transfer, in bytes per second."""
 ATTEMPTS = 3
@@ -31,7 +31,7 @@ _MOST_OF_A_BODY = 1 << 16  # that is read so that the connection can be used aga
 
 
 class _Later(Exception):  # noqa: N818 - an event, not an error
-    """Raised when the request may be made again."""
+    """Raised if a request failed, but may succeed if it is made again."""
 
     def __init__(self, reason: str, pause: float = 0.0) -> None:
         super().__init__(reason)
@@ -78,7 +78,7 @@ class _Watch:
 
 
 class HttpTransport:
-    """Objects of an HTTP server, in the layout of Bazel's caches.
+    """Stores objects on an HTTP server, in the layout of Bazel's caches.
 
     Redirects are not followed: the header that grants access must reach no other host.
 

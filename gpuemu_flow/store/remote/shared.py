@@ -1,4 +1,4 @@
-"""Fetch sets of inputs, results and blobs from a shared cache, and store those of a run.
+"""Exchange a run's results, blobs and sets of inputs with a shared cache.
 
 No error of the cache fails a run. Results that a broken or hostile cache does not provide are
 computed.
@@ -130,7 +130,7 @@ class SharedCache:
         Parameters
         ----------
         place : str
-            Key of the sets in the action cache.
+            Key under which the action cache stores the known sets.
         names : sequence of str
             Variables that the configuration passes to programs. Keys of requests must not reveal
             anything about other variables to the cache.
@@ -146,7 +146,7 @@ class SharedCache:
         return sets
 
     def store_set(self, place: str, used: Discovered, names: Sequence[str]) -> None:
-        """Add a set of inputs to the known ones, as the newest; see `sets` for `names`."""
+        """Store a set of inputs as the newest of the stored sets; see `sets` for `names`."""
         known = self.sets(place, names)
         if used in known:
             return
@@ -191,7 +191,7 @@ class SharedCache:
             self._stores.append(self._threads.submit(lambda: self._store(name, entry)))
 
     def fetch_blobs(self, digests: Iterable[str]) -> set[str]:
-        """Copy blobs to the workspace's cache; return the digests of those that were intact."""
+        """Copy blobs to the workspace's cache; return the digests of the blobs that were intact."""
         wanted = sorted({digest for digest in digests if digest})
         if self._left or not wanted:
             return set()
@@ -297,7 +297,7 @@ class SharedCache:
         return job.result() if job.wait(self._cancel) else None
 
     def _attempt(self, call: Callable[[], T], *, writing: bool = False) -> T | None:
-        """Make a request; return None if it failed or too many failed in a row before it."""
+        """Make a request; return None if it fails, or if too many requests failed in a row."""
         if self._left or (writing and self._read_only):
             return None
         try:
@@ -347,7 +347,7 @@ def open_shared(
     cache: WorkspaceCache,
     cancel: threading.Event,
 ) -> SharedCache | None:
-    """Open the shared cache that the configuration or the environment names; None if none is.
+    """Open the shared cache that configuration or environment names; return None if neither does.
 
     Raises
     ------

@@ -18,7 +18,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class RemoteError(Exception):
-    """A request to a shared cache failed, so that it is unknown whether the object exists.
+    """Error of a failed request to a shared cache; it is unknown whether the object exists.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class RemoteError(Exception):
 
 
 class TooLargeError(RemoteError):
-    """An object is larger than any object that this program writes."""
+    """Error of an object that is larger than any object that this program writes."""
 
 
 class Transport(Protocol):
