@@ -90,8 +90,7 @@ def canonical_dtype(name: str) -> str | None:
 LAYOUTS = ("contiguous", "strided", "transposed", "offset", "padded", "permuted", "expanded")
 
 FRAMEWORK_KINDS = ("torch", "jax", "numpy")
-"""Kinds of programs whose functions take a framework's tensors. Each kind is also the name of the
-framework's package."""
+"""Kinds of programs whose functions take tensors of the package of that name."""
 XLA_COMPILED, XLA_STEPWISE = "compiled", "stepwise"
 """Arguments of a JAX program: XLA compiles its function as a whole, or does not."""
 IN_PROCESS = ("callable", *FRAMEWORK_KINDS, "triton")
@@ -255,8 +254,7 @@ class Failure:
     index : tuple of int or None
         Multi-index of the worst (or first) element.
     expected, actual : float or None
-        Values at `index`; non-finite values are kept as floats (JSON writers turn them into
-        strings).
+        Values at `index`; those that are not finite are strings in JSON only.
     why : str
         If a program gave no outputs: the name of its exception, else the error's slug.
     place : str
@@ -287,8 +285,7 @@ class ErrorStats:
 
     ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is ``max |a - e| / (atol +
     rtol |e|)`` over finite elements; up to 1.0 is allowed. ``num_no_verdict`` counts the elements
-    without a verdict. ``num_finite`` counts the elements that were judged by a finite expected
-    value.
+    without a verdict, ``num_finite`` those whose expected value is finite, if they have one.
     """
 
     count: int = 0
@@ -357,8 +354,7 @@ class CheckResult:
     blank : bool
         True if all elements of all inputs are 0 or NaN.
     size_only : bool
-        True if all outputs are empty, because of a dim of size 0 or the inputs' values, so that
-        only the outputs' sizes were compared.
+        True if only sizes were compared, since all outputs are empty for these inputs.
 
     Raises
     ------

@@ -412,9 +412,8 @@ class Experiment:
     def _confirm(self, hypothesis: Hypothesis) -> Counts | None:
         """Run new cases, of which every second one meets a condition, and count the results.
 
-        Return None if they do not confirm the condition. If the condition has two parts, the cases
-        that do not meet it are of three kinds: they meet only the first part, only the second part,
-        or neither.
+        Return None if they do not confirm the condition. If it has two parts, the cases that do not
+        meet it are of three kinds: they meet only the first, only the second, or neither part.
         """
         number = {True: 0, False: 0}
         failed = {True: 0, False: 0}

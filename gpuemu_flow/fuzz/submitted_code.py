@@ -53,8 +53,8 @@ def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
     """Return the newest result of each op, dtype, case and code.
 
     Results of the same case with other code are kept apart: a pass of one code must not hide a
-    failure of another code. Nor may a pass hide a failure of the same code on inputs that a client made: an op
-    that gives other outputs for equal inputs did not pass.
+    failure of another code. Nor may a pass hide a failure of the same code on inputs that a client
+    made: an op that gives other outputs for equal inputs did not pass.
     """
     return list({_case(one): one for one in stored}.values())
 
