@@ -1,4 +1,4 @@
-"""When an op that only clients run was renamed, store its submissions under its new name."""
+"""Store the submissions of a renamed op that only clients run under the op's new name."""
 
 from __future__ import annotations
 
