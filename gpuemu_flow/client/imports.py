@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from gpuemu_flow.syntax import parse_python
+
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _MOST_TEXTS = 2000
 
@@ -25,7 +27,7 @@ class Import(NamedTuple):
 def imports_of(source: bytes | str) -> tuple[Import, ...]:
     """List the imports of a source text, also those inside functions; empty if it is no Python."""
     try:
-        tree = ast.parse(source)
+        tree = parse_python(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
     found = dict[Import, None]()

@@ -67,8 +67,9 @@ class Submitter(threading.Thread):
         try:
             with Client(self._socket) as client:
                 while not self.stop.is_set():
-                    right = len(self.acknowledged) % 2 == 0
-                    result = client.validate_op("double", {"x": x}, x * (2 if right else 3))
+                    count = len(self.acknowledged)
+                    right, given = count % 2 == 0, x + count  # equal inputs would be one case
+                    result = client.validate_op("double", {"x": given}, given * (2 if right else 3))
                     self.acknowledged[result.seed] = right
                     if result.passed != right:
                         self.wrong.append(result.seed)

@@ -95,7 +95,7 @@ BESIDE = {
 
 FROM_OUTSIDE = ("client", "frameworks", "fuzzing", "rng", "tolerances", "validate", "validation")
 """Used in other people's processes: they see only what the wire needs."""
-FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "verdicts", "", *FROM_OUTSIDE)
+FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "syntax", "verdicts", "", *FROM_OUTSIDE)
 
 PUBLIC = ("gpuemu_flow", "gpuemu_flow.client", "gpuemu_flow.frameworks")
 """Packages whose names docs/daemon.md tells people to import; they are loaded when asked for, and

@@ -6,6 +6,8 @@ import ast
 import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
 
 import pytest
 
@@ -31,17 +33,31 @@ def parse_among_garbage(source: str) -> str:
     return ast.dump(parse_python(source))
 
 
-def test_threads_parse_at_once() -> None:
+def parse_by_themselves(stop: Event) -> None:
+    """Parse as a client's own program may do, which knows of no lock."""
+    while not stop.is_set():
+        for _ in range(20):
+            Finalised()
+        with suppress(SystemError):
+            ast.parse(SOURCE)
+
+
+@pytest.mark.parametrize(("others", "count"), [(0, 200), (2, 40)])
+def test_threads_parse_at_once(others: int, count: int) -> None:
     expected = ast.dump(ast.parse(SOURCE))
     gc.collect()
-    before = gc.get_threshold()
+    before, stop = gc.get_threshold(), Event()
     gc.set_threshold(700, 1, 1)
     try:
-        with ThreadPoolExecutor(THREADS) as threads:
-            found = list(threads.map(parse_among_garbage, [SOURCE] * 200))
+        with ThreadPoolExecutor(THREADS + others) as threads:
+            for _ in range(others):
+                threads.submit(parse_by_themselves, stop)
+            found = list(threads.map(parse_among_garbage, [SOURCE] * count))
+            stop.set()
     finally:
+        stop.set()
         gc.set_threshold(*before)
-    assert found == [expected] * 200
+    assert found == [expected] * count
 
 
 def test_a_source_that_does_not_parse_is_reported() -> None:
