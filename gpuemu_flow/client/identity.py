@@ -180,11 +180,13 @@ def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
     The statements alone name the module of a constant that was imported by its name.
     """
     for bound in _modules_in(place.names):
-        yield _loaded(bound)
+        if is_own(getattr(bound, "__file__", None)):
+            yield _loaded(bound)
     for name in modules_of(place.imports, place.package):
         module = sys.modules.get(name)
         if module is not None:
-            yield _loaded(module)
+            if is_own(getattr(module, "__file__", None)):
+                yield _loaded(module)
         elif _may_be_own(name):  # it may be loaded by the time that the function runs
             file = file_of(name)
             inside = name if (file or "").endswith("__init__.py") else name.rpartition(".")[0]
