@@ -112,6 +112,9 @@ class Server:
         self._stuck: dict[int, float] = {}
         self._lock = threading.Lock()
         self._closing = False
+        self._sends = 0
+        self._sends_change = threading.Condition()
+        self._no_more_sends = False
         self.last_request = time.monotonic()
         self.requests = 0
         self._connections = ConnectionTable(max_connections, os.geteuid())
@@ -151,13 +154,29 @@ class Server:
         self._jobs.cancel_all()
         for pool in (*self._pools.values(), self._parse_pool):
             pool.close(seconds)
+        self._await_sends(SEND_MILLISECONDS / 1000.0)
         # Closing the socket would drop answers that are still being transmitted.
         self._alone.wait(self._delivered + LINGER_SECONDS - time.monotonic())
+        with self._sends_change:
+            self._no_more_sends = True
+        self._await_sends(SEND_MILLISECONDS / 1000.0)
         self._socket.close()
+        for thread in (self._thread, self._tidier):
+            if thread.ident is not None:
+                thread.join(seconds)
         for context in self._contexts:
             # Otherwise its finaliser, which runs later, would report that the socket is closed.
             with suppress(pynng.NNGException):
                 context.close()
+
+    def _await_sends(self, seconds: float) -> None:
+        """Wait up to `seconds` for the end of all sends.
+
+        The transport aborts the process if its socket is closed, or the process ends, while a
+        thread is about to leave a send, even after the client got the answer.
+        """
+        with self._sends_change:
+            self._sends_change.wait_for(lambda: not self._sends, seconds)
 
     def _let_in(self, pipe: Any) -> None:
         """Admit a new connection, or close it if there are too many."""
@@ -388,6 +407,18 @@ class Server:
             self._free_up(context)
 
     def _deliver(self, context: Context, data: bytes, pipe: int) -> None:
+        with self._sends_change:
+            if self._no_more_sends:
+                return
+            self._sends += 1
+        try:
+            self._send_to(context, data, pipe)
+        finally:
+            with self._sends_change:
+                self._sends -= 1
+                self._sends_change.notify_all()
+
+    def _send_to(self, context: Context, data: bytes, pipe: int) -> None:
         try:
             send(context, data)
         except pynng.Timeout:
