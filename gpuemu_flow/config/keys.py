@@ -19,7 +19,7 @@ from gpuemu_flow.config.values import (
     ValueType,
     toml_type,
 )
-from gpuemu_flow.errors import AddKey, Hint, nearest
+from gpuemu_flow.errors import AddKey, Hint, Rename, nearest
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
@@ -187,10 +187,17 @@ class Section(ValueType):
             hint = f"{written!r} belongs {place}"
         elif not hint:
             few = self.closed and len(self.keys) <= FEW
-            hint = out.nearest(written, self.by_name, or_all=few)
+            hint = out.nearest(written, self.by_name, or_all=few) or self._longer(written)
         name = dotted((*path, written)) or shortened(written)
         where = (*path, written)
         out.add("config-unknown-key", where, f"unknown key {name!r}", hint, warning=not counts)
+
+    def _longer(self, written: str) -> str:
+        """Return a hint with the one key whose name ends with this word; empty if there is none."""
+        found = [name for name in self.by_name if name.endswith(f"_{written}")]
+        if len(found) != 1:
+            return ""
+        return Hint.of(f"did you mean {found[0]!r}?", Rename(written, found[0]))
 
     def _holder_of(self, written: str) -> Key | None:
         """Return the key whose value is a table with a key of this name; None if there is none."""

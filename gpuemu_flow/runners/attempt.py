@@ -300,7 +300,7 @@ class WorkerClient:
         except DeadlineError:
             tail = self.worker.stderr_tail()
             text = f"no result after {self._patience:g} s; the process group was killed"
-            hint = "raise `timeout` if the op really needs longer"
+            hint = "raise `timeout` of the op if it really needs longer"
             if spawns(self.worker.pid):
                 hint = f"{SPAWNED}; {hint}"
             error = RunError("op-timeout", text, hint, tail)

@@ -41,5 +41,5 @@ def not_run(index: int, seconds: float) -> Outcome:
         The time limit of each case.
     """
     message = f"not run: {MOST_TIMEOUTS} cases in a row had no result after {seconds:g} s each"
-    hint = "fix what hangs, or raise `timeout` if the op really needs longer"
+    hint = "fix what hangs, or raise `timeout` of the op if it really needs longer"
     return Outcome(index, ok=False, error=RunError(NOT_RUN_SLUG, message, hint))

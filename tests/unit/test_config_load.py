@@ -270,6 +270,11 @@ def test_an_unknown_key_says_where_it_belongs(
     assert [(p.hint, p.warning) for p in problems] == [(hint, not hint)]
 
 
+def test_the_end_of_a_keys_name_is_only_warned_of(workspace: ConfigWorkspace) -> None:
+    (problem,) = workspace.check(NAMED + "[execution]\ntimeout = 3\n")
+    assert (problem.hint, problem.warning) == ("did you mean 'reference_timeout'?", True)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -19,5 +19,9 @@ def test_one_value_is_enough_to_show_both() -> None:
     assert shown(index=(3,), actual=1.5, expected=2.0) == "output[3]: actual 1.5, expected 2.0"
 
 
+def test_an_element_that_breaks_an_invariant_was_compared_with_nothing() -> None:
+    assert shown(index=(2,), actual=-1.5) == "output[2]: actual -1.5"
+
+
 def test_without_a_place_there_is_nothing_to_show() -> None:
     assert shown(actual=1.0, expected=2.0) == ""
