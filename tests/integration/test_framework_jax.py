@@ -148,8 +148,8 @@ def test_validation_by_the_daemon(daemon: Served) -> None:
         with adapters.validate_jax(client, "softmax", {"x": x}) as context:
             context["output"] = softmax(x)
         assert context.result.passed
-        with adapters.validate_jax(client, "softmax", {"x": x}, atol=9.0) as context:
-            context["output"] = x
+        with adapters.validate_jax(client, "softmax", {"x": x}, atol=0.05) as context:
+            context["output"] = softmax(x) + 0.01
         # On a CPU, JAX rounds each step of a float16 softmax to float16: `input` allows for that.
         options: dict[str, Any] = {
             "iterations": 6, "seed": 5, "dtypes": ["float16", "float32"], "precision": "input",
