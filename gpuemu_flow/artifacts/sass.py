@@ -10,13 +10,19 @@ from typing import Any
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
 
+_SPILL_ANNOTATION = "SpillRefill"
+
 
 @dataclass(frozen=True)
 class SassInstruction:
-    """One machine instruction: ``LDG.E.128`` and its operands as printed."""
+    """One machine instruction: ``LDG.E.128`` and its operands as printed.
+
+    ``spill`` is set where ``nvdisasm -json -annotate`` reports that the compiler spilled.
+    """
 
     opcode: str
     operands: str = ""
+    spill: bool = False
 
 
 @dataclass
@@ -69,7 +75,11 @@ def parse_nvdisasm_json(text: bytes | str, file: str = "") -> SassListing | Prob
         listing = SassListing()
         for function in data[1]:
             listing.functions[str(function["function-name"])] = [
-                SassInstruction(str(item["opcode"]), str(item.get("operands", "")))
+                SassInstruction(
+                    str(item["opcode"]),
+                    str(item.get("operands", "")),
+                    any(a.get("info") == _SPILL_ANNOTATION for a in item.get("annotations", ())),
+                )
                 for item in function["sass-instructions"]
             ]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

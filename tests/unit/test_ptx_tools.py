@@ -102,6 +102,7 @@ def test_machine_code_listing() -> None:
     assert isinstance(found, SassListing)
     assert found.histogram("k") == {"FADD": 1, "STL": 1}
     assert found.histogram("other") is None
+    assert [each.spill for each in found.functions["k"]].count(True) == 1
 
 
 @pytest.mark.parametrize(
