@@ -57,12 +57,16 @@ WATCHED_FAULTS = {
     "never writes": "y = np.empty(9999, x.dtype)[:np.size(y)].reshape(np.shape(y))",
     "remembers": "y = MEMORY.setdefault(np.shape(y), np.array(y))",
     "writes beyond": (
-        "np.lib.stride_tricks.as_strided(x.reshape(-1) if x.flags.c_contiguous else x.T.reshape(-1)"
-        " if x.flags.f_contiguous else x.ravel(), (x.size + 1,), (x.itemsize,))[-1:] = 3"
+        "ends = tuple(-1 if step > 0 else 0 for step in x.strides);"
+        " np.lib.stride_tricks.as_strided(x[ends + (None,)], (2,), (x.itemsize,))[1] = 3"
     ),
     "reads reference": "import {reference}; y = {reference}.reference(*given)",
 }
-"""Faults that show only to who runs the op: a caller who is given its outputs cannot see them."""
+"""Faults that show only to who runs the op: a caller who is given its outputs cannot see them.
+
+A write beyond an input starts at its last element in memory. A copy of a strided input would be the
+op's own memory, and what a write beyond that damages depends on the process.
+"""
 
 REFERENCE_FAULTS = {
     "none": "",
