@@ -422,6 +422,11 @@ def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
     """Choose a kernel by its name, or by the plain name inside of a C++ symbol.
 
     An empty name chooses the only kernel.
+
+    Raises
+    ------
+    LaunchError
+        If no kernel, or more than one, has the name, or if none is named among several.
     """
     names = [entry.name for entry in entries]
     chosen = [e for e in entries if e.name == name]
@@ -457,5 +462,7 @@ def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:
     ------
     UnsupportedError
         For a kernel that cannot be run; raised before anything runs.
+    LaunchError
+        If no kernel, or more than one, has the name, or if none is named among several.
     """
     return Kernel(decode_program(choose_entry(read_entries(data, file), entry, file)))
