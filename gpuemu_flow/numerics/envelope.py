@@ -23,7 +23,7 @@ from gpuemu_flow.numerics.marking import STAND_INS, marking
 from gpuemu_flow.numerics.measure import ErrorMeasurement
 from gpuemu_flow.numerics.noise import noisy
 from gpuemu_flow.numerics.operand import Rounding
-from gpuemu_flow.numerics.perturb import Arrays, as_float32, widen
+from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, Arrays, Perturbation, as_float32, widen
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array
 
@@ -31,6 +31,16 @@ FINE, COARSE = 2.0**-20, 2.0**-10
 """Relative sizes of perturbations of roundings, to see whether outputs depend on them.
 
 The coarse size is for integer outputs, of which only elements next to a step change.
+"""
+
+FAITHFUL = 2.0**-10
+"""Largest deviation of a faithful shadow from the float64 result, relative to the largest value."""
+
+AMPLIFYING_UNITS, AMPLIFYING_DRAWS = 8.0, 4
+"""Size, in roundings of float32, and number of the changes of inputs that show amplification.
+
+A recurrence rounds in each step where a change of the inputs is one change only, so that the errors
+of right evaluations are some roundings large.
 """
 
 
@@ -351,10 +361,16 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
     On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
     in float64 and rounds at the end, and says nothing about rounding errors), and on all samples it
-    must agree with that result to within 2**-10 of the largest value. Some faithful shadows never
-    differ because they round only once (a sum of two, a quotient), or hardly ever because their
-    outputs are few (a mean loss). Such a shadow is recognised if the reference is exact on small
-    integers, or if perturbing the shadow's roundings (see `noise`) changes its result.
+    must agree with that result to within 2**-10 of the largest value. Two kinds of faithful shadows
+    need more than this:
+
+    - Where the problem amplifies rounding errors, as a long recurrence may, two right evaluations
+      disagree. A sample does not count if the float64 result itself changes by as much when its
+      inputs are rounded. If that is so for all samples, the shadow is not trusted.
+    - Some shadows never differ because they round only once (a sum of two, a quotient), or hardly
+      ever because their outputs are few (a mean loss). Such a shadow is recognised if the reference
+      is exact on small integers, or if perturbing the shadow's roundings (see `noise`) changes its
+      result.
 
     Parameters
     ----------
@@ -362,34 +378,64 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     samples : iterable of mapping of str to ndarray
         As for `is_exact_op`; not meant for exact ops.
     """
-    samples = list(samples)
+    counted: list[Arrays] = []
     differs, unit = False, COARSE
     for inputs in samples:
         evaluations = Evaluations(evaluate, inputs)
-        inputs64 = widen(inputs)
-        plain = evaluations.outputs(inputs64)
-        shadow = evaluations.outputs(as_float32(inputs64), shadow=True)
+        plain = evaluations.outputs(widen(inputs))
+        shadow = evaluations.outputs(as_float32(widen(inputs)), shadow=True)
         if plain is None or shadow is None or plain.keys() != shadow.keys():
             return False
-        for name, array in plain.items():
-            if dtype_name(array.dtype) not in FLOAT_LIMITS:
-                continue
-            unit = FINE
-            values, rounded = to_float64(shadow[name]), _round32(to_float64(array))
-            if values.shape != rounded.shape:
+        floats = {n: to_float64(a) for n, a in plain.items() if dtype_name(a.dtype) in FLOAT_LIMITS}
+        in_float32 = {name: to_float64(shadow[name]) for name in floats}
+        if any(in_float32[name].shape != array.shape for name, array in floats.items()):
+            return False
+        if _deviation(in_float32, floats) > FAITHFUL:
+            if not _amplifies(evaluations, inputs, floats):
                 return False
-            both = np.isfinite(values) & np.isfinite(rounded)
-            scale = float(np.abs(rounded[both]).max(initial=0.0))
-            if np.abs(values[both] - rounded[both]).max(initial=0.0) > scale * 2.0**-10:
-                return False
-            differs = differs or not np.array_equal(values[both], rounded[both])
+            continue
+        counted.append(inputs)
+        unit = FINE if floats else unit
         # A reference that refuses float64 computes in float32 itself.
-        differs = differs or not evaluations.takes_float64
-    if differs or is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
+        differs = differs or not evaluations.takes_float64 or _deviation(in_float32, floats) > 0.0
+    return bool(counted) and (differs or _rounds(evaluate, counted, unit))
+
+
+def _rounds(evaluate: Evaluate, samples: Collection[Arrays], unit: float) -> bool:
+    """Tell whether a shadow that never differs from rounded float64 still rounds in float32."""
+    if is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
         return True
     if unit == COARSE:
         return any(_rounding_decides(evaluate, each) for each in samples)
     return any(_rounds_in_sight(Evaluations(evaluate, each), each) for each in samples)
+
+
+def _deviation(values: Mapping[str, Float64Array], expected: Mapping[str, Float64Array]) -> float:
+    """Return the largest distance from `expected`, rounded to float32, by its largest magnitude.
+
+    It is the largest ratio of all outputs, over elements that are finite in both.
+    """
+    largest = 0.0
+    for name, array in expected.items():
+        rounded = _round32(array)
+        both = np.isfinite(values[name]) & np.isfinite(rounded)
+        distance = float(np.abs(values[name][both] - rounded[both]).max(initial=0.0))
+        scale = float(np.abs(rounded[both]).max(initial=0.0))
+        if distance > 0.0:
+            largest = max(largest, distance / scale if scale > 0.0 else np.inf)
+    return largest
+
+
+def _amplifies(evaluations: Evaluations, inputs: Arrays, plain: Mapping[str, Float64Array]) -> bool:
+    """Tell whether the float64 result changes by more than `FAITHFUL` if inputs are rounded."""
+    moved = Perturbation(widen(inputs), 0, FLOAT32_UNIT)
+    for draw in range(AMPLIFYING_DRAWS):
+        outputs = evaluations.outputs(moved.independent(draw, AMPLIFYING_UNITS))
+        if outputs is not None and outputs.keys() >= plain.keys():
+            changed = {name: to_float64(outputs[name]) for name in plain}
+            if _deviation(changed, plain) > FAITHFUL:
+                return True
+    return False
 
 
 def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FINE) -> bool:

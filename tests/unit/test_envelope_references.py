@@ -24,6 +24,7 @@ from gpuemu_flow.numerics.envelope import (
     is_exact_op,
     shadow_is_faithful,
 )
+from gpuemu_flow.numerics.evaluations import Evaluate
 from gpuemu_flow.types import Verdict
 
 
@@ -43,6 +44,30 @@ def test_a_shadow_that_fails_makes_the_tolerance_weak() -> None:
     assert envelope.evaluations.failed == 2  # as arrays that stay in float32, and as plain ones
     assert "auto (weak)" in result.notes[0]
     assert "auto (weak)" in result.failures[0].message
+
+
+def logistic(steps: int, shadow_rate: float = 3.9) -> Evaluate:
+    """Return a recurrence in which the error doubles in each step, and its float32 copy."""
+
+    def evaluate(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        x = np.abs(inputs["x"])
+        y, rate = x / (1 + x), x.dtype.type(shadow_rate if shadow else 3.9)
+        for _ in range(min(steps, x.shape[-1])):
+            y = rate * y * (1 - y)
+        return {"y": y}
+
+    return evaluate
+
+
+def recurrence_samples(*lengths: int) -> list[Arrays]:
+    draw = np.random.default_rng(0)
+    return [{"x": draw.standard_normal((4, n)).astype(np.float32)} for n in lengths]
+
+
+def test_samples_that_amplify_roundings_say_nothing_of_a_shadow() -> None:
+    assert shadow_is_faithful(logistic(200), recurrence_samples(4, 128, 300))
+    assert not shadow_is_faithful(logistic(200), recurrence_samples(128, 300))
+    assert not shadow_is_faithful(logistic(200, 3.95), recurrence_samples(4, 128, 300))
 
 
 def test_evaluations_of_another_shape_are_not_used() -> None:
