@@ -32,7 +32,7 @@ def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
 
 
 def _said(attempt: Attempt) -> Attempt:
-    """Add to an error's hint that its case was not tried in a separate process."""
+    """Extend an error's hint: the case was not tried in a process of its own."""
     error = attempt.outcome.error
     if error is None:
         return attempt

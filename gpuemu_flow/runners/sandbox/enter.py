@@ -216,7 +216,7 @@ def make(path: str) -> None:
 
 
 def _make_inner(sandbox: Sandbox) -> None:
-    """Make nested writable paths from inside the sandbox, as an op may have put links there."""
+    """Make nested writable paths from inside the sandbox, since an op may have put links there."""
     for path in sandbox.writable:
         with suppress(OSError):  # the op meets the same error where it needs the path
             if not os.path.lexists(path):
