@@ -333,7 +333,8 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
 class FreeValue(ValueType):
     """Any TOML value that JSON can represent, nested at most `MAX_FREE_DEPTH` deep.
 
-    `names` are keys that such a table may have; hints use them to name a key's table.
+    If the value is a table, `names` are keys that it may have. Hints about a misplaced key use them
+    to name the table that the key belongs to.
     """
 
     what: str = "any value but a date"

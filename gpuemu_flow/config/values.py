@@ -345,7 +345,7 @@ class Either(ValueType):
 
 @dataclass(frozen=True)
 class Converted(ValueType):
-    """A value of type `inner`, converted after its check by a function that cannot fail."""
+    """A value that is checked as type `inner`, then converted by a function that cannot fail."""
 
     inner: ValueType
     convert: Callable[[Json], Json]
