@@ -177,7 +177,8 @@ class _Place(NamedTuple):
 def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
     """Yield the files that a module's values and import statements lead to.
 
-    The statements alone name the module of a constant that was imported by its name.
+    Only an import statement leads to the module of a constant that was imported by its name: the
+    value does not show where it was defined.
     """
     for bound in _modules_in(place.names):
         if is_own(getattr(bound, "__file__", None)):
