@@ -255,7 +255,7 @@ class EmulatedRunner:
         return buffers
 
     def _numbers(self, inputs: Inputs) -> dict[str, int]:
-        """Return the integer scalars, which launches may name."""
+        """Return the inputs that are integers; the description of a launch may use their names."""
         found = {name: v for name, v in inputs.items() if name in self._program.scalars}
         return {name: int(v.item()) for name, v in found.items() if v.dtype.kind in "iub"}
 

@@ -1,8 +1,8 @@
 """Tell whether a command line, or code in it, names a file or imports it as a module.
 
-Each op's worker looks for other files. Regular expressions that contain file names would have to be
-compiled in each worker. The expressions here contain none, and are compiled once, before workers
-are forked.
+Each op's worker looks for different files, so regular expressions with file names would have to be
+compiled in each worker. The expressions here contain no file names, and are compiled once, before
+workers are forked.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype for a call's weights: that of its first float tensor, or else of the case.
+    """Return the dtype for a call's weights: that of its first float tensor, or else the case's.
 
     Weights are float32 if that dtype is unsuitable, as float8 is.
     """
