@@ -81,7 +81,7 @@ class Bool(ValueType):
 
 @dataclass(frozen=True)
 class Integer(ValueType):
-    """An integer within bounds, both of them allowed."""
+    """An integer from `low` to `high`, both included."""
 
     low: int = 0
     high: int = I63_MAX

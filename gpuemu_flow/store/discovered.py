@@ -266,7 +266,7 @@ class SeenInputs:
             self.used |= names
 
     def join(self, names: Discovered) -> None:
-        """Add the inputs of an earlier result that new results depend on."""
+        """Add the inputs of an earlier result, since new results depend on that result."""
         if names is self._joined:
             return  # as for nearly every case; sets only grow
         if not names.within(self.used) or not names.within(self._names):
