@@ -12,7 +12,7 @@ from gpuemu_flow.cli.say import say
 @click.option("--submissions", is_flag=True, help="Forget only clients' submissions.")
 @click.option("--cache", "whole_cache", is_flag=True, help="Delete the action cache and blobs too.")
 def clean(words: tuple[str, ...], submissions: bool, whole_cache: bool) -> None:
-    """Forget the results of the named tasks, or without words, of all tasks.
+    """Forget the results of the named tasks; without words, of all tasks.
 
     Computed results stay in the action cache, so that the next run restores them, unless --cache
     is given. If an op is named, its clients' submissions are forgotten, too; to forget those of

@@ -16,8 +16,8 @@ def mutate(op: str, output_format: str) -> None:
 
     If OP is a compiled kernel, bugs are also planted in its PTX, and the kernel is run with them.
 
-    Exit code 1 if a trivial candidate passes, so that the check is too weak for this op; 4 if no
-    bug could be planted, because no case has a finite value to compare.
+    Exit code 1 if a trivial candidate passes, which means that the check is too weak for this op;
+    4 if no bug could be planted, because no case has a finite value to compare.
     """
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

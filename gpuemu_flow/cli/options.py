@@ -172,7 +172,7 @@ class ExecutorOptions:
             raise click.UsageError("--scheduler and --resource need --executor dask")
 
     def check_forced(self) -> None:
-        """Raise click's usage error for dask, since its results always come through the cache."""
+        """Raise click's usage error for dask, which cannot ignore the cache in a forced run."""
         if self.name == "dask":
             raise click.UsageError(
                 "-B ignores caches, but results of --executor dask come through one"

@@ -1,4 +1,4 @@
-"""Print the output of all commands, so that CI services recognise no command in it."""
+"""Print the output of all commands in a form in which CI services execute none of it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
 
 
 def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) -> None:
-    """Record further conditions of a stored answer: no daemon, and an unchanged cache."""
+    """Make a stored answer valid only while no daemon runs and the cache is unchanged."""
     from gpuemu_flow.daemon.files import possible_places  # noqa: PLC0415
 
     if daemon.running:

@@ -16,7 +16,7 @@ TOLERANCES = ("atol", "rtol")
 
 
 def checked_arguments(given: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a call's keyword arguments.
+    """Check a call's keyword arguments, and return them.
 
     Raises
     ------

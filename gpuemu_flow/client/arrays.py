@@ -33,8 +33,8 @@ def as_array(
     dtype : str, optional
         Dtype to convert to.
     known : callable
-        Returns the name of an accepted dtype, else None. Arrays that are not sent may have dtypes
-        that the protocol lacks.
+        Returns the name of a dtype; None refuses it. The default accepts the protocol's dtypes;
+        arrays that are not sent may have others.
 
     Raises
     ------

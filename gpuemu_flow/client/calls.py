@@ -121,7 +121,7 @@ def validate(
     client: Mapping[str, Json] | None = None,
     modified: Mapping[str, int] | None = None,
 ) -> Call[ValidationResult]:
-    """Make the request to judge an output; `seed` names the handed-out case that it is for.
+    """Make the request to judge an output; `seed` is that of the handed-out case, if any.
 
     Parameters
     ----------

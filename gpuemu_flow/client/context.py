@@ -102,12 +102,12 @@ def validate_op(
     raise_on_failure: bool = True,
     **kwargs: Any,
 ) -> Iterator[ValidationContext]:
-    """Judge the output that the body sets: ``validate_op("softmax", inputs={"x": x})``.
+    """Judge the output that a ``with`` body sets: ``with validate_op("softmax", inputs=...)``.
 
     Parameters
     ----------
     client_or_op : Client or str
-        A client, followed by the op's name; or only the op's name, which uses a client for the
+        A client, followed by the op's name; or only the op's name, to use a new client for the
         workspace of the current folder.
     inputs : mapping of name to tensor
         Inputs of the op. The body may change an input in place only if the op's `mutates` names it;

@@ -65,8 +65,8 @@ def code_of(function: Callable[..., Any]) -> dict[str, Json]:
     notebook, it covers the function's source and the files that its globals and the notebook's
     import statements lead to. It is empty where neither can be found.
 
-    A partial, a method or a closure also contains values that its maker gave it, so that the files
-    of the caller of this package count, too.
+    A partial, a method or a closure also contains values that its maker gave it, so the files of
+    the caller of this package count, too.
     """
     found, given = function, False
     while callable(wrapped := getattr(found, "func", None)):  # of `functools.partial`
@@ -177,7 +177,8 @@ class _Place(NamedTuple):
 def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
     """Yield the files that a module's values and import statements lead to.
 
-    The statements alone name the module of a constant that was imported by its name.
+    Only an import statement leads to the module of a constant that was imported by its name: the
+    value does not show where it was defined.
     """
     for bound in _modules_in(place.names):
         if is_own(getattr(bound, "__file__", None)):
@@ -270,7 +271,7 @@ def _described(
 
 
 class _Read(NamedTuple):
-    """The digest of a file, None if it cannot be read, and its import statements."""
+    """The import statements of a file, and its digest (None if it cannot be read)."""
 
     digest: str | None
     imports: tuple[Import, ...] = ()

@@ -53,7 +53,8 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 def modules_of(imports: Iterable[Import], package: str) -> Iterator[str]:
     """Yield the full names of modules that imports may load, parents first.
 
-    A name behind ``import`` may be a module or a value, so there need be no such module.
+    In ``from base import name``, the name may belong to a value. Therefore, a yielded module need
+    not exist.
 
     Parameters
     ----------
@@ -83,9 +84,9 @@ def _absolute(one: Import, package: str) -> str | None:
 
 
 def file_of(name: str) -> str | None:
-    """Return the file that an import of a module, not loaded yet, would load; None without one.
+    """Return the file that importing a module would load; None if there is no such file.
 
-    Nothing is imported: a package that is not loaded is looked up by its own folder.
+    Nothing is imported, not even the module's package.
     """
     found = _spec_of(name)
     return found.origin if found is not None and found.has_location else None

@@ -39,7 +39,7 @@ class Record(Mapping[str, Any]):
 
     @classmethod
     def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
-        """Rebuild from a reply; keys that it does not know are left out."""
+        """Rebuild from a reply, without keys that this class does not have."""
         unknown = data.keys() - cls._names()
         if unknown:
             data = {name: value for name, value in data.items() if name not in unknown}
@@ -163,7 +163,7 @@ class ValidationResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class FuzzResults(Record):
-    """The result of fuzzing. It is true if the op passed: enough was judged, and nothing failed.
+    """The result of fuzzing; as a condition, true if enough was judged and nothing failed.
 
     Attributes
     ----------

@@ -50,7 +50,9 @@ class FrameworkKinds:
     _imports: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
-        """Return a program; if it has no kind, set it to the named framework that its file imports.
+        """Return a program; one without a kind gets it from a framework that its file imports.
+
+        Only the frameworks that the configuration names are considered.
 
         Parameters
         ----------

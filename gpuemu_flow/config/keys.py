@@ -111,7 +111,7 @@ class Section(ValueType):
         True to treat every unknown key as an error, since each key of the table is a check or a
         limit.
     harmless : bool
-        True if no key of the table decides a verdict, so that a misspelt key is only a warning.
+        True if no key of the table decides a verdict. A misspelt key is then only a warning.
     """
 
     keys: tuple[Key, ...]
@@ -213,7 +213,7 @@ class Section(ValueType):
         return first
 
     def value(self, data: Mapping[str, Json], name: str) -> Json:
-        """Return a key's value in `data`, a result of `check`, or the key's default."""
+        """Return a key's value in `data`, which `check` returned, or else the key's default."""
         if name in data:
             return data[name]
         return self.by_name[name].default
@@ -333,7 +333,8 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
 class FreeValue(ValueType):
     """Any TOML value that JSON can represent, nested at most `MAX_FREE_DEPTH` deep.
 
-    `names` are keys that such a table may have; hints use them to name a key's table.
+    If the value is a table, `names` are keys that it may have. Hints about a misplaced key use them
+    to name the table that the key belongs to.
     """
 
     what: str = "any value but a date"

@@ -1,4 +1,7 @@
-"""Handle programs that a function makes from a file (``loads``); words in it can set the kind."""
+"""Handle programs that a function makes from a file, which the key ``loads`` names.
+
+Words in the file can set the program's kind (``triton_if``) or leave it out (``skip_if``).
+"""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a figure: values above `fail` fail, values above `warn` warn; None for no limit."""
+    """Limits of a metric: values above `fail` fail, values above `warn` warn; None for no limit."""
 
     fail: int | None = None
     warn: int | None = None
@@ -107,10 +107,11 @@ class Policies:
 
 @dataclass(frozen=True)
 class Ci:
-    """Settings of ``[ci]``; `parallel_jobs` 0 is the number of CPUs.
+    """Settings of ``[ci]``.
 
-    If `quick_shapes` and the iterations are None, the cases are those of a plain run. `seed` 0
-    means a new random seed for every run, and None the seed of ``[validation]``.
+    If `parallel_jobs` is 0, as many tasks run in parallel as there are CPUs. If `quick_shapes` is
+    empty and the iterations are None, the cases are those of a plain run. `seed` 0 means a new
+    random seed for every run, and None the seed of ``[validation]``.
     """
 
     quick_dtypes: tuple[str, ...]
@@ -124,11 +125,12 @@ class Ci:
 
 @dataclass(frozen=True)
 class ExecutionConfig:
-    """Settings of ``[execution]``; `python_path` None is the interpreter that runs gpuemu-flow.
+    """Settings of ``[execution]``.
 
-    `parallel` 0 is the number of CPUs. `timeout_grows` is true if `reference_timeout` is not set.
-    `tools` are paths, or programs on ``PATH``. `env` names further environment variables that
-    programs receive.
+    If `python_path` is None, programs run in the interpreter that runs gpuemu-flow. If `parallel`
+    is 0, as many tasks run in parallel as there are CPUs. `timeout_grows` is true if
+    `reference_timeout` is not set. `tools` are paths, or programs on ``PATH``. `env` names further
+    environment variables that programs receive.
     """
 
     python_path: str | None
@@ -163,10 +165,14 @@ class SandboxConfig:
 
 @dataclass(frozen=True)
 class Cache:
-    """Settings of ``[cache]``; `size_limit` in bytes, `dir` None for ``.gpuemu-cache`` in the root.
+    """Settings of ``[cache]``.
 
     Attributes
     ----------
+    size_limit : int
+        Bytes.
+    dir : Path or None
+        None for ``.gpuemu-cache`` in the workspace.
     remote : str
         URL of the cache that several machines share; empty for none.
     remote_mode : str
@@ -240,8 +246,8 @@ class Config:
         Globs, relative to the root, of further files with ops, kernels and rules, and of the files
         from which templates take their values; see `inputs.globs.glob_files`.
     looked_into : tuple of ConfigFile
-        Files of programs that were searched for words that decide how the programs run. Ops may
-        read these files.
+        Program files that were searched for the words of ``triton_if`` or ``skip_if``, which decide
+        how a program runs. Ops may read these files.
     looked_at : tuple of Path
         Paths whose appearance or disappearance may change the problems of the configuration.
     target_tables : mapping of str to Target

@@ -41,7 +41,7 @@ class Build:
     ----------
     arch, flags, command : tuple of str
     inputs : tuple of str or None
-        Globs of the files that the command reads; None if the configuration does not say it.
+        Globs of the files that the command reads; None if the configuration does not list them.
     """
 
     arch: tuple[str, ...]

@@ -39,7 +39,7 @@ class ConfigSource:
     out : Reporter
         Problems found so far.
     listings : tuple of str
-        Patterns whose matches decided which ops its templates make.
+        Patterns of the file names from which the templates of this file take their values.
     """
 
     path: Path

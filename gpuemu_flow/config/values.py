@@ -81,7 +81,7 @@ class Bool(ValueType):
 
 @dataclass(frozen=True)
 class Integer(ValueType):
-    """An integer within bounds, both of them allowed."""
+    """An integer from `low` to `high`, both included."""
 
     low: int = 0
     high: int = I63_MAX
@@ -345,7 +345,7 @@ class Either(ValueType):
 
 @dataclass(frozen=True)
 class Converted(ValueType):
-    """A value of type `inner`, converted after its check by a function that cannot fail."""
+    """A value that is checked as type `inner`, then converted by a function that cannot fail."""
 
     inner: ValueType
     convert: Callable[[Json], Json]

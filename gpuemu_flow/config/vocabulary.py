@@ -125,7 +125,7 @@ DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 
 
 def _layouts_of_table(table: dict[str, bool]) -> list[str]:
-    """Return layouts that are true in a table, and documented layouts that it omits."""
+    """Return the layouts that a table sets to true, and the documented layouts that it omits."""
     return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
 
 

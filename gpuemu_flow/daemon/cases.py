@@ -50,7 +50,7 @@ def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
 
 
 def seed_of(op: str, inputs: Mapping[str, NDArray[Any]], asked: object) -> int:
-    """Return the seed of a case whose inputs a client made: equal calls are judged equally.
+    """Return a seed for a case whose inputs a client made; equal calls get equal seeds.
 
     Parameters
     ----------

@@ -90,7 +90,7 @@ class Fields:
         return self.name(name) if self.has(name) else None
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """Return an integer in a range, `default` when the field is missing."""
+        """Return an integer in a range; `default` if the field is missing."""
         value = self._get(name, _MISSING if default is None else default)
         if not isinstance(value, int) or isinstance(value, bool):
             raise invalid(f"{name} must be an integer, not {_shown(value)}")
@@ -103,7 +103,7 @@ class Fields:
         return self.integer(name, 0, (1 << 64) - 1)
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """Return a boolean, `default` when the field is missing."""
+        """Return a boolean; `default` if the field is missing."""
         value = self._get(name, _MISSING if default is None else default)
         if not isinstance(value, bool):
             raise invalid(f"{name} must be true or false, not {json_type(value)}")
@@ -147,7 +147,7 @@ class Fields:
         }
 
     def counts(self, name: str, names: Collection[str]) -> dict[str, int]:
-        """Return a field's positive integers by name, all in `names`; {} without the field."""
+        """Return a field that maps some of `names` to positive integers; {} if it is missing."""
         value = self._get(name, None)
         if value is None:
             return {}

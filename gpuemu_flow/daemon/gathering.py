@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 MOST_TOGETHER = 64
 QUICK_SECONDS = 0.002
-"""A reference that takes longer per case runs in as many workers as there are requests."""
+"""Time per case below which the requests for a reference are grouped.
+
+A slower reference runs in as many workers as there are requests.
+"""
 _SLOWER = 1.25
 PATIENCE_SECONDS = 0.5
 """Largest time that requests wait for the preceding group, in which a case may hang."""

@@ -100,7 +100,7 @@ class JobGroup:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """Do not link `event`: other jobs wait for the work when one of them is cancelled."""
+        """Do not link `event`: if one job is cancelled, the others still wait for the work."""
         yield
 
 

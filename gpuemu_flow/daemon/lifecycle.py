@@ -58,8 +58,8 @@ MOST_DESCRIPTORS = 65_536
 SWITCH_SECONDS = 0.001  # switch interval of the GIL: pings must not wait long for busy threads
 GARBAGE_THRESHOLD = 50_000
 """Allocations between two garbage collections. Collections stop all threads and find little,
-since hardly any objects form cycles. The daemon holds up to 20,000 objects of a request of 2,000
-cases at once, which a lower number would have each of these requests visit."""
+since hardly any objects form cycles. A request of 2,000 cases makes the daemon hold up to 20,000
+objects at once. With a lower number, each such request would cause a collection."""
 _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"}
 
 

@@ -74,7 +74,8 @@ class Server:
     handle_group : callable
         Answers the requests of one group.
     max_connections : int
-        Further clients have to wait until a client leaves; their transport retries by itself.
+        Largest number of connections. Further clients have to wait until a client leaves; their
+        transport retries by itself.
 
     Attributes
     ----------

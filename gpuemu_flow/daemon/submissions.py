@@ -126,7 +126,7 @@ class Submission:
 
 @dataclass
 class _Form:
-    """The dtype, and what follows from it, of cases whose inputs have equal shapes and dtypes.
+    """The properties that cases share if their inputs have equal names, shapes and dtypes.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class _Form:
         Dtype of the cases.
     specs : tuple of InputSpec
     subjects : dict of tuple to WireSubject
-        Subjects of such cases by `CommonFields.asked`. Cases with the same subject object are
+        Subjects of these cases by `CommonFields.asked`. Cases with the same subject object are
         judged together, and its files are checked for changes only once.
     """
 

@@ -383,7 +383,7 @@ class OpError(Exception):
 
 
 def op_error(error: FlowError) -> OpError:
-    """Convert an error of this package to an OpError, so that it is reported for a program."""
+    """Convert an error of this package to an OpError, which is reported for the program."""
     problem = error.problems[0]
     return OpError(
         RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)

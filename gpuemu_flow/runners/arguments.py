@@ -40,7 +40,7 @@ def for_protocol(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray
 
 
 def pinned(program: Program, inputs: Inputs) -> tuple[Program, dict[str, np.ndarray]]:
-    """Return a program whose keyword arguments include a case's scalars, and the case's tensors.
+    """Return the program with a case's scalars as keyword arguments, and the case's tensors.
 
     Inputs that are absent become keyword arguments, too.
     """

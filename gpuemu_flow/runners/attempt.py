@@ -238,8 +238,8 @@ class WorkerClient:
         fds : sequence of int
             Descriptors to send with the message, after that of the shared memory.
         calls : int
-            Number of calls of the program, each with its own time limit; 0 to derive it from
-            `checks`.
+            Number of calls of the program, each with its own time limit; 0 to derive the number
+            from `checks`.
         idle : bool
             False if the worker may still be calling the program; that call's time limit is then not
             reset.

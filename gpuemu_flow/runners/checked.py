@@ -222,8 +222,8 @@ class CheckedCase:
 
         Without `keep`, the outputs are not copied, and are valid until the next call. Judged
         outputs have to be copied, since a thread that the program left running could change them.
-        Outputs that are only compared with stored ones need no copy: such a thread could choose
-        their values anyway.
+        Outputs that are only compared with stored ones need no copy: by changing them, such a
+        thread gains nothing, since the program could also have returned these values.
         """
         failed = None if self._posted else self._post(seed, fill)
         self._posted = False

@@ -32,7 +32,7 @@ class Conduct:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Inside the context, let this thread use any file, as only our own code runs there."""
+        """Inside the context, let this thread use any file: only our own code runs there."""
         if self._guard is None:
             yield
         else:

@@ -131,7 +131,7 @@ class EarlyServer:
             os.kill(self.pid, number)
 
     def drop(self) -> None:
-        """End the process; it must not have been used yet, so that it has no workers."""
+        """End the process, which must not have been used yet, and so has no workers."""
         import signal  # noqa: PLC0415
 
         os.close(self.control)

@@ -58,9 +58,9 @@ def failure_of(
     ptx : PlainPtx or None
         The code that was run. Its line numbers replace the finding's; None to keep the finding's.
     ptx_file : str
-        Absolute path of the PTX file if it is the program's own file; else empty. It is named where
-        the code has no line information. If the code names a source outside the workspace, a file
-        of the same name in the folder of the PTX is named instead.
+        Absolute path of the PTX file if it is the program's own file; else empty. The failure names
+        this file if the code has no line information. If the code names a source outside the
+        workspace, the failure names the file of the same name beside the PTX file, if there is one.
     """
     prefix = root + "/"
     code_line = int if ptx is None else ptx.number
@@ -132,8 +132,8 @@ class EmulatedRunner:
         Raises
         ------
         OpError
-            The launch is impossible for these inputs, or the emulator fails, as for a kernel that
-            does not end.
+            The launch is impossible for these inputs, or the emulator fails, for example
+            because a kernel does not end.
         """
         self._found, self.printed = [], ""
         try:
@@ -154,7 +154,7 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Return the kernels' outputs, and every different output of a variant."""
+        """Return the kernels' outputs, and each output of a variant that differs from them."""
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}
@@ -255,7 +255,7 @@ class EmulatedRunner:
         return buffers
 
     def _numbers(self, inputs: Inputs) -> dict[str, int]:
-        """Return the integer scalars, which launches may name."""
+        """Return the inputs that are integers; the description of a launch may use their names."""
         found = {name: v for name, v in inputs.items() if name in self._program.scalars}
         return {name: int(v.item()) for name, v in found.items() if v.dtype.kind in "iub"}
 

@@ -143,7 +143,7 @@ class GradientCall:
         return {**self._plain, **found, **others}
 
     def _counting(self, name: str, array: np.ndarray, own: np.ndarray | None) -> np.ndarray:
-        """Return an output with its masked elements taken from the call without gradients."""
+        """Return an output; take elements that are not compared from the call without gradients."""
         mask = self.wanted.masks.get(name)
         if mask is None or own is None or own.shape != array.shape or own.dtype != array.dtype:
             return array

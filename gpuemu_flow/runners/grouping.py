@@ -45,7 +45,10 @@ def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_apart(program: Program, given: Mapping[str, Any], inputs: Inputs) -> None:
-    """Copy a call's changes of complex numbers back to the inputs that these are joined from."""
+    """Copy changes that a call made to joined complex arrays back to the inputs.
+
+    Each such array was joined from two inputs: its real and its imaginary part.
+    """
     for name, group in program.groups.items():
         if group["kind"] == _LIST or name not in given:
             continue

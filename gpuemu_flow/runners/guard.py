@@ -128,7 +128,7 @@ class Guard:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Inside the context, let this thread use any file, as only our own code runs there."""
+        """Inside the context, let this thread use any file: only our own code runs there."""
         self._exempt = threading.get_ident()
         try:
             yield
@@ -136,7 +136,7 @@ class Guard:
             self._exempt = 0
 
     def violation(self) -> RunError | None:
-        """Return the first violation by this process or a process that it forked, or None."""
+        """Return the first violation by this process or its children; None if there is none."""
         if not self._record[0]:
             return None
         text = bytes(self._record).partition(b"\0")[0]

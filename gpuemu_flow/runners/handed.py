@@ -92,9 +92,7 @@ def _form(tensor: Any) -> Form:
     """Return the shape, strides, dtype and address of a tensor of numpy or torch.
 
     The result is empty for any other object, and holds only the shape of a torch tensor without
-    strides or memory.
-
-    The values are as the tensor gives them, since the text of a dtype is slow to make.
+    strides or memory. The dtype is not converted to text, which would take long.
     """
     if isinstance(tensor, np.ndarray):
         address = tensor.__array_interface__["data"][0]

@@ -71,7 +71,9 @@ def prepare() -> None:
 
 
 class Evaluator:
-    """The reference as a function of its inputs, as written or as its float32 shadow.
+    """Evaluates the reference, either as written or as its float32 shadow.
+
+    The shadow is the same source with float64 replaced by float32.
 
     Parameters
     ----------

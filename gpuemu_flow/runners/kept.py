@@ -27,7 +27,7 @@ class KeptWorker:
             client.close()
 
     def take(self) -> WorkerClient | None:
-        """Return the worker, which the caller has to close or give back, or None."""
+        """Return the worker; None if there is none. The caller has to close it or give it back."""
         client, self._client = self._client, None
         return client
 
@@ -74,7 +74,10 @@ class IdleWorkers:
             old.close()
 
     def take(self, program: Program) -> WorkerClient | None:
-        """Return a worker that has loaded this program, which the caller must close, or None."""
+        """Return a worker that has loaded this program; None if no usable worker is left.
+
+        The caller has to close the worker.
+        """
         with self._lock:
             place = next((n for n, (c, _) in enumerate(self._idle) if c.program == program), None)
             if place is None:

@@ -114,7 +114,7 @@ class ScriptCall:
         return unread
 
     def deny(self) -> None:
-        """Record that the script reads by other means; no objects are passed to it any more."""
+        """Record, if the request is lent, that the script's way of reading it forbids lending."""
         self.denied = self.denied or self.lent
 
 
@@ -122,7 +122,7 @@ current: ScriptCall | None = None
 
 
 def begin(exchange: ScriptCall | None) -> None:
-    """Set the call of a script that is in progress; None after the call."""
+    """Set the script call that is in progress; None once the call has ended."""
     global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
     current = exchange
 

@@ -1,8 +1,8 @@
 """Tell whether a command line, or code in it, names a file or imports it as a module.
 
-Each op's worker looks for other files. Regular expressions that contain file names would have to be
-compiled in each worker. The expressions here contain none, and are compiled once, before workers
-are forked.
+Each op's worker looks for different files, so regular expressions with file names would have to be
+compiled in each worker. The expressions here contain no file names, and are compiled once, before
+workers are forked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def module_name(path: str) -> str:
 
 
 def _places(name: str, word: str, before: re.Pattern[str], after: re.Pattern[str]) -> Iterator[int]:
-    """Yield the positions of a name in a word that have matching characters around them."""
+    """Yield the positions of a name in a word where `before` and `after` match around it."""
     at = word.find(name) if name else -1
     while at >= 0:
         if before.match(word, at) and after.match(word, at + len(name)):

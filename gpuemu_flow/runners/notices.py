@@ -96,7 +96,7 @@ _ARM_LOOKS = {
 
 @dataclass(frozen=True)
 class Machine:
-    """Numbers of system calls on one processor.
+    """The numbers of system calls on one processor architecture.
 
     Attributes
     ----------

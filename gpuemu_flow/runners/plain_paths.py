@@ -14,9 +14,9 @@ stat, lstat, readlink = os.stat, os.lstat, os.readlink
 
 
 def _copies() -> dict[str, Any]:
-    """Return a copy of ``posixpath``'s namespace, in which the functions call each other.
+    """Return a copy of ``posixpath``'s namespace, whose functions call only copied functions.
 
-    Functions of ``os`` that are replaced later do not affect the copy.
+    Replacing functions of ``os`` or ``posixpath`` later does not affect the copies.
     """
     plain = ModuleType("os")
     vars(plain).update(vars(os))

@@ -32,7 +32,7 @@ def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
 
 
 def _said(attempt: Attempt) -> Attempt:
-    """Add to an error's hint that its case was not tried in a separate process."""
+    """Append a remark to an error's hint: the case was not tried in a process of its own."""
     error = attempt.outcome.error
     if error is None:
         return attempt
@@ -69,7 +69,7 @@ class Supervisor:
         Returns the client of a new worker of a separate fork server, for programs that kill their
         parent process.
     leaves_nothing : bool
-        True if no state of the program outlives a case, so that earlier cases cause no error.
+        True if no state of the program outlives a case. Then an earlier case cannot cause an error.
     """
 
     def __init__(

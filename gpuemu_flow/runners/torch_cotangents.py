@@ -15,7 +15,7 @@ _UNLIKE_C_ORDER = [name for name in LAYOUTS if name not in ("contiguous", "offse
 
 
 def layout_of_case(arrays: Iterable[np.ndarray]) -> str:
-    """Return the layout of the first input that is not in C order; contiguous if all are."""
+    """Return the layout of the first input that is not in C order, else ``contiguous``."""
     for array in arrays:
         strides = tuple(step // array.itemsize for step in array.strides)
         if array.flags.c_contiguous:

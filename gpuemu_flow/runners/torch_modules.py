@@ -23,7 +23,7 @@ from gpuemu_flow.runners.api import OpError, RunError
 from gpuemu_flow.runners.float_dtype import float_of_call
 
 _STEPS = 255
-"""Weights are a power of two times an integer of 8 bits."""
+"""Largest integer factor of a weight; the other factor is a power of two."""
 _RUNNING = ("running_mean", "running_var")
 _OF_WEIGHTS = ("float64", "float32", "float16", "bfloat16")
 _NARROW = 2
@@ -146,8 +146,8 @@ class _Caller:
     def _draw(self, module: Any, other: Any) -> None:
         """Draw the random and the constant weights of a module again.
 
-        `other` is the same module made with another seed. The weights that differ from the module's
-        are random.
+        `other` is the same module made with another seed. Weights that differ between the two
+        modules are the random ones.
         """
         again = dict(_weights(other))
         with self._torch.no_grad():
@@ -195,7 +195,7 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype for a call's weights: that of its first float tensor, or else of the case.
+    """Return the dtype for a call's weights: that of its first float tensor, or else the case's.
 
     Weights are float32 if that dtype is unsuitable, as float8 is.
     """

@@ -293,7 +293,7 @@ class _Memory:
 
 
 def _is_fresh(data: Any, dtype: str, item: int, run: int) -> bool:
-    """Tell whether new memory still holds its fill values, so that nobody has written it."""
+    """Tell whether new memory still holds its fill values, and so was never written."""
     word = fill_word(dtype.removeprefix("torch."), item, run)
     if not data.size or data.size % item:
         return False

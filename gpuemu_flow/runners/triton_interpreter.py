@@ -281,7 +281,7 @@ def _executor_class(owner: Interpreter) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    """Yield tensors in one argument: itself, the base of a descriptor, the members of a tuple."""
+    """Yield the tensors in an argument, which may be a tensor, a descriptor or a tuple."""
     if isinstance(value, tuple):
         for member in value:
             yield from _tensors(member)

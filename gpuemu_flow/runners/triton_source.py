@@ -29,7 +29,7 @@ def transformer(base: Any) -> Any:
     """Return a class that rewrites kernels, derived from the interpreter's class."""
 
     class Transformer(base):  # type: ignore[misc]
-        """Rewrites a kernel's source so that its values have the types that a compiler gives."""
+        """Rewrites a kernel's source; its values then have the types that a compiler gives them."""
 
         def visit_Assign(self, node: ast.Assign) -> Any:  # noqa: N802
             if len(node.targets) > 1:

@@ -35,7 +35,7 @@ Outputs = Mapping[str, np.ndarray]
 
 
 def fill_word(dtype: str, itemsize: int, run: int) -> int:
-    """Return the word that fills each element of new memory in a run, 0 or 1."""
+    """Return the word that fills each element of new memory; `run` is 0 or 1."""
     if dtype in _FLOATS:
         return _FLOATS[dtype][run]
     return int.from_bytes(bytes([_BYTES[run]]) * itemsize, "little")

@@ -93,7 +93,7 @@ def read_by_library(path: str) -> tuple[str, ...]:
 
 
 class _Told(dict[bytes, bytes]):
-    """A mapping below ``os.environ`` that reports the variables read from it."""
+    """The mapping inside ``os.environ``; it reports the variables that are read from it."""
 
     def __init__(
         self,
@@ -182,7 +182,9 @@ def _reader(depth: int) -> str:
 def watch(
     tell: Callable[[str], None], tell_asked: Callable[[str], None], own: Iterable[str]
 ) -> None:
-    """Report each variable that is read from now on, once; an iteration counts as `ALL_VARIABLES`.
+    """Report each variable that is read from now on, once.
+
+    An iteration over the environment is reported as `ALL_VARIABLES`.
 
     Parameters
     ----------

@@ -307,7 +307,7 @@ class Worker:
         return self._executor.execute(request)
 
     def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Run on shared tensors or on a generated case; write the outputs to shared memory."""
+        """Call the program on shared tensors or a generated case, with outputs in shared memory."""
         serial, checks = self._begin(message)
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         self._take_arenas(message)

@@ -98,7 +98,7 @@ class BlobStore:
         return self.folder / name[:2] / (name + SUFFIX)
 
     def has(self, digest: str) -> bool:
-        """Tell whether a file of that name exists; its content is verified by `read`."""
+        """Tell whether a blob's file exists; only `read` verifies its content."""
         return stat.S_ISREG(self._mode(digest))
 
     def size(self, digest: str) -> int:

@@ -34,8 +34,8 @@ class Discovered:
     Attributes
     ----------
     files, links, missed, listed : frozenset of str
-        Paths of files that were read, links on the way to files, files that were searched and do
-        not exist, and folders that were listed, in this order.
+        Paths of files that were read, links on the way to files, missing files that were
+        looked for, and folders that were listed, in this order.
     modules, sized : frozenset of str
         Paths of folders that were listed to find modules, and of folders that were listed with the
         sizes of their entries.
@@ -115,7 +115,7 @@ class Lookup(Protocol):
     """Looks up the present states of observed inputs."""
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
-        """Convert an observation to a set; leave out variables that the configuration sets."""
+        """Convert an observation; leave out the variables that the configuration sets."""
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the state of each input, by a key such as ``file lib/table.npy``."""
@@ -266,7 +266,7 @@ class SeenInputs:
             self.used |= names
 
     def join(self, names: Discovered) -> None:
-        """Add the inputs of an earlier result that new results depend on."""
+        """Add the inputs of an earlier result, since new results depend on that result."""
         if names is self._joined:
             return  # as for nearly every case; sets only grow
         if not names.within(self.used) or not names.within(self._names):

@@ -93,14 +93,14 @@ _IF_OTHER = {
         "UPDATE Settings SET value = ?1 WHERE key = ?2 AND value IS NOT ?1"
     ),
 }
-"""Statements of diskcache, and others with the same effect that write no value again."""
+"""Maps statements of diskcache to statements that do not write a value that is stored already."""
 
 
 class SettledCache(Cache):  # type: ignore[misc]  # diskcache has no types
-    """A Cache that writes to the database when it is opened only what is not there yet.
+    """A Cache that, when it is opened, stores only those of its settings that have changed.
 
-    diskcache writes each of its settings twice, in transactions of their own, and then waits until
-    the disk has them.
+    diskcache itself stores each setting twice, in a separate transaction each time, and waits until
+    the settings are on the disk.
     """
 
     @property

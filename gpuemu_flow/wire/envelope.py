@@ -104,8 +104,8 @@ def _refuse_half_characters(value: Json) -> None:
 def _has_long_text(data: bytes | bytearray) -> bool:
     """Tell whether a message may have a text of `CUT_FROM` bytes.
 
-    Such a text contains one of these pieces, which then has no quote. A request of thousands of
-    small tensors need not be searched for each of them.
+    The message is divided into pieces so small that such a text contains a whole piece, which then
+    has no quote. This is a quick test, also for a message of thousands of small tensors.
     """
     pieces = range(0, len(data) - _PIECE + 1, _PIECE)
     return any(data.find(_QUOTE, start, start + _PIECE) < 0 for start in pieces)

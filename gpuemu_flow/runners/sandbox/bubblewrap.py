@@ -25,7 +25,7 @@ from gpuemu_flow.runners.sandbox.spec import Sandbox
 
 _NAME = "bwrap"
 _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
-"""Folders in which `bwrap` is looked for. ``PATH`` is not used, as it may lead into a workspace."""
+"""Folders in which `bwrap` is looked for. ``PATH`` may lead into a workspace, and is not used."""
 _NAMESPACES = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 _KEPT_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER")
 _EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - none of it is used

@@ -111,8 +111,7 @@ class Ready:
     ruleset : Ruleset or None
         None if the system has no Landlock.
     folders : mapping of str to str
-        For each environment variable that tells a framework where to keep compiled code: the
-        folder.
+        Maps environment variables to the folders in which frameworks keep compiled code.
     """
 
     ruleset: landlock.Ruleset | None
@@ -127,7 +126,7 @@ class Ready:
 def make_ready(
     sandbox: Sandbox, scratch: str, home: str, listings: Listings | None = None
 ) -> Ready:
-    """List the files that a process may use, as they are now.
+    """Prepare a sandbox: list the files that now exist and that its process may use.
 
     Call it before forking: a forked process has to copy each shared page of memory that it writes
     to, and this function writes to many.
@@ -216,7 +215,7 @@ def make(path: str) -> None:
 
 
 def _make_inner(sandbox: Sandbox) -> None:
-    """Make nested writable paths from inside the sandbox, as an op may have put links there."""
+    """Make nested writable paths from inside the sandbox, since an op may have put links there."""
     for path in sandbox.writable:
         with suppress(OSError):  # the op meets the same error where it needs the path
             if not os.path.lexists(path):

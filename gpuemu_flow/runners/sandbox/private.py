@@ -192,7 +192,7 @@ def _names_in(folder: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16)
 def _working_trees(root: Path) -> tuple[tuple[Path, Path], ...]:
-    """Return each other working tree of the workspace's repository, paired with our own tree."""
+    """Return all other working trees of the repository, each paired with our own tree."""
     above = (root, *root.parents)
     here = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
     if here is None:

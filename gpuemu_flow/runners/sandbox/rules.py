@@ -167,7 +167,7 @@ def _with_copies(sandbox: Sandbox) -> Iterator[str]:
 
 
 def _bytecode_folder(folder: str) -> str:
-    """Return the folder of bytecode of a folder's modules under ``PYTHONPYCACHEPREFIX``."""
+    """Return the folder below ``PYTHONPYCACHEPREFIX`` for the bytecode of a folder's modules."""
     try:
         return os.path.dirname(importlib.util.cache_from_source(f"{folder}/module.py"))  # noqa: PTH120
     except (NotImplementedError, ValueError):

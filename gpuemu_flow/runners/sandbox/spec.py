@@ -109,7 +109,7 @@ def lacks(level: str) -> tuple[str, ...]:
 
 
 def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
-    """Name the parts that a level lacks, but the mode ``strict`` or ``require`` demands."""
+    """Name the parts that the mode ``strict`` or ``require`` demands and a level lacks."""
     found = lacks(level)
     return (*found, _BWRAP) if strict and not has_bwrap(level) else found
 

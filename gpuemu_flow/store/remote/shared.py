@@ -132,8 +132,8 @@ class SharedCache:
         place : str
             Key under which the action cache stores the known sets.
         names : sequence of str
-            Variables that the configuration passes to programs. Keys of requests must not reveal
-            anything about other variables to the cache.
+            Variables that the configuration passes to programs. Sets with other variables are left
+            out, since a request for their results would reveal these variables to the cache.
         """
         entry = self._entry(name_of("inputs", place))
         found = [] if entry is None else entry.records.get(place)
@@ -381,7 +381,7 @@ def _digest(file: BinaryIO) -> str:
 
 
 def _sound(names: Discovered) -> bool:
-    """Tell whether a set from a shared cache is valid, so that this program could have made it."""
+    """Tell whether this program could have stored a set that came from a shared cache."""
     paths = [*names.files, *names.links, *names.missed, *names.listed, *names.modules]
     paths += [*names.sized, *names.looked, *names.packages, *names.pythons]
     return len(paths) <= MOST_NAMES and all(
