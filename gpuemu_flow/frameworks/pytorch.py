@@ -114,8 +114,8 @@ def check_backward(
     atol, rtol : float, optional
         Used instead of the tolerance that follows from the reference.
     precision : str
-        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
-        or ``input``.
+        Which values a correct op may round: ``tensor-core``, ``float32`` or ``input``; see
+        ``docs/oracle.md``.
     """
     arrays = ADAPTER.arrays(inputs)
     floats = [n for n, a in arrays.items() if dtype_name(a.dtype) in FLOAT_LIMITS]
@@ -204,9 +204,9 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     atol, rtol : float, optional
         Used instead of the configured tolerance, or of the one that follows from `ref_fn`.
     precision : str, optional
-        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
-        or ``input``. The default is the configured precision; with `ref_fn` it is ``input``, as
-        frameworks compute on a CPU.
+        Which values a correct op may round: ``tensor-core``, ``float32`` or ``input``; see
+        ``docs/oracle.md``. The default is the configured precision; with `ref_fn` it is ``input``,
+        because frameworks compute in this way on a CPU.
     raise_on_failure : bool
         Default true.
 

@@ -44,7 +44,7 @@ def context(
 
 
 def _leaves(inputs: Inputs, by: Sequence[str] | None) -> dict[str, Any]:
-    """Return the float inputs to differentiate by, each as a tensor that requires gradients."""
+    """Return the float inputs whose gradients are wanted, as tensors that require gradients."""
     arrays = ADAPTER.arrays(inputs)
     floats = [name for name, array in arrays.items() if dtype_name(array.dtype) in FLOAT_LIMITS]
     for name in () if by is None else by:

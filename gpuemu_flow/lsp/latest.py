@@ -21,7 +21,7 @@ class Latest:
         self._again: set[Hashable] = set()
 
     def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Request a run of `action` for `key` that starts after this call, now or later."""
+        """Start `action` for `key` or, if one is running for it, repeat that one afterwards."""
         if key in self._running:
             self._again.add(key)
         else:
@@ -29,7 +29,7 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the running job of `key`, or None; the job ends after all requests so far."""
+        """Return the job of `key`, which ends after all runs requested so far, if there is one."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:

@@ -54,7 +54,7 @@ class Slicer:
     Attributes
     ----------
     wanted : set of str
-        Names whose values the statements kept so far need.
+        Names whose values are needed by the statements that were kept so far.
     buffers : set of str
         Names that calls may write into.
     graph : mapping of int to (set of str)

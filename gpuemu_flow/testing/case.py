@@ -297,7 +297,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         return lines
 
     def properties(self) -> list[tuple[str, object]]:
-        """Return the properties that reports show of the case."""
+        """Return the properties that reports show for the case."""
         out: list[tuple[str, object]] = [
             ("gpuemu_op", self.op),
             ("gpuemu_dtype", self.dtype),
