@@ -46,7 +46,7 @@ class _Propagation:
         self._guards: set[int] = set()
 
     def run(self) -> set[int]:
-        """Walk until nothing changes."""
+        """Visit blocks until nothing changes; return the guarded instructions that were found."""
         graph = self._graph
         waiting = deque(range(len(graph)))
         queued = [True] * len(graph)

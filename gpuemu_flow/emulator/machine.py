@@ -64,7 +64,7 @@ class BlockMachine(Printing):
         self.finish()
 
     def clock(self, code: str) -> Array:
-        """Return a clock that advances with the work done."""
+        """Return a clock that counts executed instructions, as an array of type `code`."""
         return np.full((1, 1), self.launch.executed & 0xFFFFFFFF, code)
 
     def request_barrier(

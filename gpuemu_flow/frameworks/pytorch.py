@@ -191,12 +191,12 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     op_name : str
     inputs : mapping of name to tensor
     check_backward : bool
-        True to judge, too, the gradient by each input that requires gradients. It is compared with
+        True to judge, too, the gradient for each input that requires gradients. It is compared with
         autograd of `ref_fn` in float64 or, without `ref_fn`, judged by the workspace's op
         ``<op>_grad_<input>``.
     gradients : bool or sequence of str
-        For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients by all float
-        inputs (True), or by the named inputs, with the output. The body computes the output from
+        For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients for all float
+        inputs (True), or for the named inputs, with the output. The body computes the output from
         ``context.inputs``, whose tensors require gradients. Several outputs are assigned as a
         mapping. As in `with_gradients`, all have to be compared element by element.
     ref_fn : callable, optional

@@ -64,7 +64,7 @@ def _leaves(inputs: Inputs, by: Sequence[str] | None) -> dict[str, Any]:
 def _with_gradients(
     op_name: str, output: Any, inputs: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return the outputs by name, and their gradients by the inputs that `names` lists."""
+    """Return the outputs by name, and their gradients for the inputs that `names` lists."""
     outputs = dict(output) if isinstance(output, Mapping) else {"output": output}
     torch = ADAPTER.module
     if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in outputs.values()):

@@ -21,7 +21,7 @@ class Latest:
         self._again: set[Hashable] = set()
 
     def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Start `action` for `key` or, if one is running for it, repeat that one afterwards."""
+        """Start `action` for `key`; if an action already runs for it, run that again afterwards."""
         if key in self._running:
             self._again.add(key)
         else:
@@ -29,7 +29,7 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the job of `key`, which ends after all runs requested so far, if there is one."""
+        """Return the job of `key`, or None; the job ends only after all runs requested so far."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:

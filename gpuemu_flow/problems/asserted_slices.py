@@ -49,7 +49,7 @@ def _bound_inside(node: ast.AST) -> set[str]:
 
 @dataclass
 class Slicer:
-    """Chooser of the statements that values need, from the last statement to the first.
+    """Finds the statements that values depend on, from the last statement to the first.
 
     Attributes
     ----------

@@ -120,7 +120,7 @@ def _is_as_checked_out(top: Path, base: str, name: str) -> bool:
 
 
 def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
-    """Return the tasks whose programs were never run, or have changed since they ran."""
+    """Return the tasks whose programs never ran, and the tasks whose programs changed since."""
     states = workspace.states()
     never_run, as_another = set[str](), set[str]()
     for name, spec in workspace.graph.tasks.items():

@@ -119,7 +119,7 @@ class Change:
 
 @dataclass
 class Unknown:
-    """The files of a repository whose changes are unknown, since git does not track the files.
+    """Files in a repository whose changes are unknown, since git does not track these files.
 
     Attributes
     ----------

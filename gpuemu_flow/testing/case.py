@@ -231,7 +231,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
             pytest.skip(f"inconclusive: {why}")
 
     def _judged(self, output: Any) -> CheckResult:
-        """Judge the value that a test passed to `check`; a value that is no output is an error."""
+        """Judge the value that a test passed to `check`; other values than outputs are errors."""
         __tracebackhide__ = True
         from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
         from gpuemu_flow.runners.api import OpError  # noqa: PLC0415
