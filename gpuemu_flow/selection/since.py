@@ -1,4 +1,4 @@
-"""Find the tasks that a change touches: they differ between a commit and the working tree."""
+"""Find the tasks that differ between a commit and the working tree."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -
 
 
 def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
-    """Tell whether git ignores a file that may be an input: any except our cache and bytecode."""
+    """Tell whether git ignores a file that may be an input, so neither our cache nor bytecode."""
     listed = _git(
         top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
     )
