@@ -96,7 +96,7 @@ class FlowError(Exception):
 
 
 class UsageError(FlowError):
-    """Error of a command line or API call that asks for something that does not exist."""
+    """Error of a command line or an API call that asks for something invalid or impossible."""
 
     exit_code = 2
 

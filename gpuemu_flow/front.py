@@ -86,9 +86,14 @@ def _answer() -> int:
 
 
 def _run_plainly(seen: "dict[str, Seen]", *, works: bool) -> int:
-    """Run the command ``run``, given without arguments; if `works`, start the fork server first.
+    """Run the command ``run``, given without arguments, and return the exit code.
 
-    Stamps that were just read are not read again.
+    Parameters
+    ----------
+    seen : dict of absolute path to Seen
+        Stamps of files that were just read and need not be read again.
+    works : bool
+        True to start the fork server first.
     """
     from gpuemu_flow.runners import early  # noqa: PLC0415 - seldom needed
 

@@ -301,7 +301,7 @@ class TestCase:
 
     @property
     def inputs(self) -> dict[str, NDArray[Any]]:
-        """Return the `tensors` of an op with a single input."""
+        """Return the case's tensors for an op with a single input, named ``input``."""
         return self.tensors()
 
 

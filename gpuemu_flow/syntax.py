@@ -22,8 +22,9 @@ def parse_python(source: str | bytes, filename: str = "<unknown>") -> ast.Module
     -----
     CPython keeps the recursion depth of the tree's construction per interpreter, not per thread,
     up to and including some 3.11 and 3.12 releases (python/cpython issue 106905): two threads that
-    parse at once can get a SystemError for a correct source. The daemon parses in many threads, and
-    threads of a client's own program may parse without this lock: then it is tried again.
+    parse at once can get a SystemError for a correct source. The daemon parses in many threads,
+    which take turns by a lock. Threads of a client's own program may parse without this lock, so a
+    source that causes a SystemError is parsed again.
     """
     for _ in range(_MOST_ATTEMPTS):
         with _ONE_AT_A_TIME, suppress(SystemError):

@@ -166,7 +166,7 @@ class ToleranceProfile:
 
     @classmethod
     def for_testing(cls) -> ToleranceProfile:
-        """Return a profile of the defaults."""
+        """Return the profile ``testing``, which has the default tolerance of each float dtype."""
         return cls("testing", {d: ToleranceConfig.for_dtype(d) for d in FLOATS})
 
     @classmethod

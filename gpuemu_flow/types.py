@@ -285,7 +285,7 @@ class ErrorStats:
 
     ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is ``max |a - e| / (atol +
     rtol |e|)`` over finite elements; up to 1.0 is allowed. ``num_no_verdict`` counts the elements
-    without a verdict, ``num_finite`` those whose expected value is finite, if they have one.
+    without a verdict. ``num_finite`` counts the others, if their expected value is finite.
     """
 
     count: int = 0

@@ -227,7 +227,8 @@ class InputSpec:
     low, high : float or None
         Range of the values from the op's schema, both ends included.
     ends : int
-        If n > 0, the ends of the range are inserted among the values, for the n-th time.
+        If not 0, the ends of the range are inserted among the values. The number counts the cases
+        in which this is done, beginning with 1.
     rule : ValueRule or None
         Further rules of the schema for the values.
     given : GeneratedValues or None

@@ -170,8 +170,8 @@ class Tally:
         Outputs that would have passed in all cases so far if they were zeros; True if any of these
         cases expected other values than zeros.
     blank : bool or None
-        The inputs of all cases so far that compared anything were zeros or NaN; None before the
-        first.
+        True if all cases so far that had output elements had only zeros and NaN as inputs; None
+        before the first such case.
     chosen : bool
         True if the inputs of all cases so far were chosen by somebody instead of drawn.
     sizes : int
@@ -314,8 +314,9 @@ class Tally:
 def weakness_alone(result: CheckResult) -> str:
     """Return the reason why a case that passed proves nothing alone; empty if there is none.
 
-    A whole op passes if its tolerance is too large for a few of its cases. Its verdict on each case
-    is therefore the same as that of ``run``; only a judgement of such a case alone is no pass.
+    The reason is an explicit tolerance so large that zeros would pass. In a run, such a case passes
+    all the same, since other cases of the op may prove more. If it is the only case that is judged,
+    callers make its verdict inconclusive, or add a warning.
     """
     if result.verdict is not Verdict.PASSED or not any(output.zeros for output in result.weak):
         return ""

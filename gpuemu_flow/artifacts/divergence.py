@@ -1,4 +1,4 @@
-"""Barriers that some threads of a block may not reach, because they depend on a branch."""
+"""Barriers that depend on a branch, so that some threads of a block may not reach them."""
 
 from __future__ import annotations
 

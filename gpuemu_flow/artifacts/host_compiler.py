@@ -1,4 +1,4 @@
-"""Find the compiler by which nvcc preprocesses a source, so that another compiler is noticed."""
+"""Find the host compilers that nvcc may start, with digests that show when one has changed."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Artifact:
-    """Everything known of one compiled source for one architecture.
+    """Everything known about one compiled source for one architecture.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Figures of one kernel; each kernel's resources come from a single source."""
+"""Figures of one kernel; all resource figures of a kernel come from the same source."""
 
 from __future__ import annotations
 

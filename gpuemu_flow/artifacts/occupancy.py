@@ -157,9 +157,9 @@ def occupancy(
 
     Notes
     -----
-    The rules of NVIDIA's ``cuda_occupancy.h``: registers are allocated to warps in units of 256, a
-    quarter of the multiprocessor's registers serves a quarter of its warps, the number of a block's
-    warps is rounded up to a multiple of four when asking whether the block fits at all, and shared
+    The rules are those of NVIDIA's ``cuda_occupancy.h``. Registers are allocated to warps in units
+    of 256. A quarter of the multiprocessor's registers serves a quarter of its warps. To decide
+    whether a block fits at all, its number of warps is rounded up to a multiple of four. Shared
     memory is allocated in units of 128 bytes (256 before sm_80).
     """
 

@@ -64,7 +64,7 @@ class MachineCode:
     functions: Mapping[str, Mapping[str, int]]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON: the arguments of this class."""
+        """Return the arguments of the constructor as plain JSON."""
         return asdict(self)
 
 

@@ -18,16 +18,16 @@ _MIN_VISITS = 200_000
 def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
     """Return the guarded instructions whose predicate depends on the thread index.
 
-    Compilers reuse a register for unrelated values, so that for registers with several definitions
-    the answer depends on the instruction. Values that differ only because of the path that was
-    taken do not count. In bodies that would take much longer than a few passes, the walk ends early
-    with the registers known by then.
+    Compilers reuse registers for unrelated values. For a register with several definitions, the
+    answer therefore depends on the instruction. Values that differ only because of the path that
+    was taken do not count. If a body would take much longer than a few passes, the analysis ends
+    early, and the instructions found by then are returned.
     """
     return _Propagation(analysis).run()
 
 
 class _Propagation:
-    """The state of one walk to the fixed point.
+    """The state of one analysis, which visits blocks until nothing changes.
 
     A register with one definition is tainted once and for all. For registers with several
     definitions, the taint is kept separately for the entry of each block.
@@ -46,7 +46,7 @@ class _Propagation:
         self._guards: set[int] = set()
 
     def run(self) -> set[int]:
-        """Walk until nothing changes."""
+        """Visit blocks until nothing changes; return the guarded instructions that were found."""
         graph = self._graph
         waiting = deque(range(len(graph)))
         queued = [True] * len(graph)

@@ -203,7 +203,7 @@ def unpack(message: bytes) -> dict[str, Json]:
     Raises
     ------
     ValueError
-        The bytes are no message, or a message of another version.
+        The bytes are not a message, or are a message of another version.
     """
     try:
         data = json.loads(zlib.decompress(message))

@@ -223,7 +223,7 @@ class ClusterTasks(Generic[W]):
     def _replace_lost(self) -> None:
         """Make dask replace workers on this machine that are gone for good.
 
-        dask gives up a worker that does not restart immediately, for example on a busy machine.
+        dask gives up on a worker that does not restart immediately, for example on a busy machine.
         """
         own = self._client.cluster
         if own is not None and self._threads < len(own.worker_spec):

@@ -68,7 +68,7 @@ class QuickGlobalRaces(GlobalRaces):
         strong: bool,
         same: Callable[[], Array] | None = None,
     ) -> bool:
-        """Record one access; of a plain load from buffers not written so far, only the buffers.
+        """Record an access; for a plain load from buffers not yet written, only record the buffers.
 
         The parameters are those of `GlobalRaces.access`.
 

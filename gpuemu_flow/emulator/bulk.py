@@ -47,7 +47,7 @@ class BulkCopy:
     step : int
         Number of the step that started the copy.
     row : int
-        Row in the batch of the block in whose shared memory the bytes of `near` lie.
+        Number in the batch of the block whose shared memory holds the bytes of `near`.
     tensor : TensorMap or None
         The map of a copy of a tensor's box.
     combine : AtomicForm or None

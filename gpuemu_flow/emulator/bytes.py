@@ -136,7 +136,7 @@ class Bytes(State):
         return np.where(offsets, address + self.parameter_address(0), address)
 
     def _moved(self, places: list[int], only: int, displacement: int) -> Array:
-        """Add a displacement to each case's address in `places`; without cases, to `only`."""
+        """Add a displacement to each case's address in `places` or, without cases, to `only`."""
         moved = displacement & 0xFFFFFFFFFFFFFFFF
         if places:
             return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)

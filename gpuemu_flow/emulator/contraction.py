@@ -84,7 +84,7 @@ def _pairs_of(program: KernelProgram, index: int, products: dict[int, int]) -> l
 
 
 def fuse(program: KernelProgram, pairs: list[Pair]) -> KernelProgram:
-    """Replace additions of some pairs by ``fma``; keep the multiplications for other uses."""
+    """Replace the addition of each pair by ``fma``; keep the multiplication for other uses."""
     pieces: dict[int, list[Step]] = {}
     types: list[str] = []
     for pair in pairs:

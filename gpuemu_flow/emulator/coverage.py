@@ -59,7 +59,7 @@ def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
     Raises
     ------
     UnsupportedError
-        When the file is no PTX or holds no kernel.
+        When the file is not PTX or holds no kernel.
     """
     found = []
     for entry in read_entries(data, file):

@@ -58,7 +58,7 @@ def decode_program(function: Function) -> KernelProgram:
     Raises
     ------
     UnsupportedError
-        For text that is no PTX, and for a kernel that cannot be decoded. Instructions that the
+        For text that is not PTX, and for a kernel that cannot be decoded. Instructions that the
         emulator lacks are found later, by `check_program`.
     """
     return _Decoder(function).decode()

@@ -18,9 +18,10 @@ from gpuemu_flow.kernel_findings import THERE
 
 
 def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
-    """Make a function that keeps, of marked lanes, those whose store changes the value in memory.
+    """Make a function that unmarks the lanes whose store does not change the value in memory.
 
-    The function compares values only if lanes are marked, which is rare.
+    The function takes and returns a mask. It compares values only if lanes are marked, which is
+    rare.
     """
     found: list[Array] = []
 

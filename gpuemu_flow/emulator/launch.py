@@ -426,7 +426,7 @@ def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
     Raises
     ------
     LaunchError
-        If no kernel, or more than one, has the name, or if none is named among several.
+        If not exactly one kernel has the name, or the name is empty and there are several kernels.
     """
     names = [entry.name for entry in entries]
     chosen = [e for e in entries if e.name == name]
@@ -463,6 +463,6 @@ def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:
     UnsupportedError
         For a kernel that cannot be run; raised before anything runs.
     LaunchError
-        If no kernel, or more than one, has the name, or if none is named among several.
+        If not exactly one kernel has the name, or the name is empty and there are several kernels.
     """
     return Kernel(decode_program(choose_entry(read_entries(data, file), entry, file)))

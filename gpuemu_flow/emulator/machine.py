@@ -64,7 +64,7 @@ class BlockMachine(Printing):
         self.finish()
 
     def clock(self, code: str) -> Array:
-        """Return a clock that advances with the work done."""
+        """Return a clock that counts executed instructions, as an array of type `code`."""
         return np.full((1, 1), self.launch.executed & 0xFFFFFFFF, code)
 
     def request_barrier(
@@ -77,7 +77,7 @@ class BlockMachine(Printing):
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Record that threads passed a barrier; without a mask, all threads of the batch."""
+        """Record that threads passed a barrier; all threads of the batch if `released` is None."""
         if self.shared_races is not None:
             self.shared_races.barrier(released, arrived)
 

@@ -179,7 +179,7 @@ def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMu
     Raises
     ------
     UnsupportedError, LaunchError
-        For a file that is no PTX, or holds no such kernel.
+        For a file that is not PTX, or holds no such kernel.
     """
     function = choose_entry(read_entries(data, file), entry, file)
     text = function.module.source.text

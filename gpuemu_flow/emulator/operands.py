@@ -1,4 +1,4 @@
-"""Decoding one operand text into a typed operand."""
+"""Decode the text of one operand into a typed operand."""
 
 from __future__ import annotations
 

@@ -166,8 +166,8 @@ class _Flow:
     def _decide(self, block: int, reach: _Reach) -> None:
         """Record the dependence on the branch at a block's end.
 
-        Blocks that only some targets of the branch lead to depend on the branch. So do registers
-        that these blocks set and later blocks read.
+        A block depends on the branch if only some of the branch's targets lead to the block. So do
+        the registers that such a block sets and a later block reads.
         """
         ways = [self._forward(target) for target in self.blocks.successors[block]]
         only = {b for way in ways for b in way if not all(b in other for other in ways)}
@@ -197,7 +197,7 @@ class _Flow:
         )
 
     def _is_first_look(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value decides if a loop begins that repeats the same load.
+        """Tell whether the value decides if execution enters a loop that repeats the same load.
 
         Compilers turn ``while`` into a test and a loop with the test at its end.
         """

@@ -54,7 +54,7 @@ BIT_TYPES = frozenset({"b16", "b32", "b64"})
 
 
 def builds(*bases: str) -> Callable[[Builder], Builder]:
-    """Register a function that builds the forms of opcodes with these base names."""
+    """Return a decorator that registers the builder of the opcodes with the given base names."""
 
     def register(builder: Builder) -> Builder:
         for base in bases:
@@ -70,5 +70,5 @@ def rounding(words: frozenset[str], default: str = "rn") -> str:
 
 
 def only(words: frozenset[str], *allowed: str) -> bool:
-    """Tell whether an opcode has no other words than these."""
+    """Tell whether all words of an opcode are in `allowed`."""
     return words <= frozenset(allowed)

@@ -41,11 +41,12 @@ _TF32_PLACES = {0b0100: 0, 0b1110: 1}
 
 @dataclass(frozen=True)
 class SparseForm:
-    """The form of one ``mma.sp``: shape and types with all columns of A, and the selector.
+    """The form of one ``mma.sp``: shape, types and selector.
 
     Attributes
     ----------
     whole : MatrixForm
+        Shape and types of the product with all columns of A, not only the stored ones.
     selector : int
         Chooses the lanes that hold the metadata.
     ordered : bool
@@ -93,7 +94,10 @@ def _row_words(metadata: Array, form: SparseForm) -> Array:
 
 
 def _indices(metadata: Array, form: SparseForm) -> Array:
-    """Return the index (…, 16, stored elements or pairs) of each element in its group."""
+    """Return the index that each stored element, or pair of elements, has in its group.
+
+    The shape of the result is (…, 16, stored elements or pairs).
+    """
     bits = 4 if form.whole.a == "tf32" else 2
     words = _row_words(metadata, form)
     shifts = np.arange(0, 32 if form.wide else 16, bits, dtype=np.uint32)

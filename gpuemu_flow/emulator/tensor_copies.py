@@ -72,7 +72,7 @@ class TensorCopies(Bulk):
     def _of_box(
         self, copy: BulkCopy, tensor: TensorMap, near: int, corner: list[int], operation: str
     ) -> BulkCopy:
-        """Return the copy with the offsets of the box's bytes, and with the copy's reduction."""
+        """Return the copy with the byte offsets of its box, and with its reduction, if any."""
         places, inside = tensor.elements(corner)
         far = (places - GLOBAL_BASE)[:, None] + np.arange(tensor.item)
         far = np.where(inside[:, None], np.maximum(far, 0), -1).reshape(-1)

@@ -1,4 +1,4 @@
-"""PTX types as numpy holds them."""
+"""PTX types, and the numpy types that hold their values."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def is_signed(type_name: str) -> bool:
 
 
 def is_float(type_name: str) -> bool:
-    """Tell whether numpy computes in a PTX type as a floating-point type."""
+    """Tell whether numpy computes with values of a PTX type in floating point."""
     return type_name in ("f16", "f32", "f64")

@@ -40,7 +40,7 @@ def compare_gradients(
     Parameters
     ----------
     gradients : mapping of str to ndarray
-        The gradient by each input.
+        The gradient for each input, by the input's name.
     arrays : mapping of str to ndarray
         The inputs.
     cotangents : callable

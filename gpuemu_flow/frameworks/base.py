@@ -87,9 +87,10 @@ def named(inputs: Inputs) -> dict[str, Any]:
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
     """Wrap a function, whatever its signature, as a function of a mapping of tensors.
 
-    If `inputs` is a sequence, its members are passed in order. A mapping is passed by name to
-    parameters with these names or to ``**``, or whole to a single required parameter with another
-    name; else, or if the function has only ``*args`` for it, its values are passed in order. Python
+    If `inputs` is a sequence, its members are passed in order. If it is a mapping, its values are
+    passed by name to a function that has parameters of these names, or ``**``. The mapping itself
+    is passed to a function with a single required parameter, of another name. In all other cases,
+    and if the function has ``*args`` and no named parameter, the values are passed in order. Python
     numbers and strings in `inputs` are always passed as they are there, even if the mapping of a
     call has other values for them.
     """
@@ -185,7 +186,10 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor requires gradients; given `requires`, set it, return the tensor."""
+        """Tell whether a tensor requires gradients, or set this if `requires` is given.
+
+        Return the tensor in the second case.
+        """
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:
@@ -204,7 +208,7 @@ class FrameworkAdapter(ABC):
         arrays : mapping of str to ndarray
             Values and dtypes of the inputs.
         names : sequence of str
-            Inputs to differentiate by.
+            Inputs to differentiate with respect to.
         """
 
     def to_tensor_data(self, tensor: Any) -> dict[str, Json]:
@@ -233,7 +237,7 @@ class FrameworkAdapter(ABC):
 
 
 def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[bool, float]:
-    """Compare by ``atol + rtol * |expected|``, NaN equal to NaN; return the largest error, too."""
+    """Compare by ``atol + rtol * |expected|``; NaN equals NaN. Return the largest error, too."""
     a, e = to_float64(np.asarray(actual)), to_float64(np.asarray(expected))
     if a.shape != e.shape:
         return False, float("inf")

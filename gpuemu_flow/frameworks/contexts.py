@@ -66,7 +66,7 @@ class GradientContext(ValidationContext):
 
 
 def dispatch(context: MakeContext, fill: Fill, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Return a context; if the arguments include the op's function, run it and return a result.
+    """Return a context or, if the arguments include the op's function, run it and judge its output.
 
     The signatures are ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``;
     all arguments may also be passed by keyword.

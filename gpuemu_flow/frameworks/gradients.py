@@ -64,7 +64,7 @@ class GradientChecker:
         inputs: Inputs,
         check_inputs: Sequence[str] | None = None,
     ) -> CheckOutcome:
-        """Check the gradients by all float inputs, or only by those in `check_inputs`.
+        """Check the gradients for all float inputs, or only for those in `check_inputs`.
 
         Parameters
         ----------

@@ -53,7 +53,10 @@ class JAXAdapter(FrameworkAdapter):
         return str(tensor.dtype)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor has a float dtype: JAX can differentiate by every such tensor."""
+        """Tell whether JAX can differentiate with respect to a tensor, which needs a float dtype.
+
+        If `requires` is given, return the tensor unchanged: JAX has no such setting.
+        """
         if requires is not None:
             return tensor
         return dtype_name(np.asarray(tensor).dtype) in FLOAT_LIMITS
@@ -66,7 +69,8 @@ class JAXAdapter(FrameworkAdapter):
         Parameters
         ----------
         argnums : int or sequence of int, optional
-            Positions of the inputs to differentiate by; by default, all inputs of a float dtype.
+            Positions of the inputs to differentiate with respect to; by default, those of all
+            inputs with a float dtype.
         """
         jax = self.module
         values = named(inputs)

@@ -82,7 +82,8 @@ def compare(
     reference : LocalReference, optional
         The function that gave `expected`, called with float64 arrays; see `reference_of`.
     precision : str
-        Values that a correct op may round if the tolerance follows from the reference.
+        Which values a correct op may round; one of `types.PRECISIONS`. It only affects a tolerance
+        that is measured on `reference`.
 
     Raises
     ------
@@ -164,7 +165,7 @@ def as_result(
 def with_changes(result: ValidationResult, changed: Mapping[str, int]) -> ValidationResult:
     """Note in a result which inputs the op changed in place, and how many elements of each.
 
-    Such a change is no failure: without a configuration, it may be intended.
+    Such a change is not a failure: without a configuration, it may be intended.
     """
     notes = [
         f"inputs-changed: the op changed {count} elements of input {name!r} in place"

@@ -99,7 +99,7 @@ def local_envelope(
     seed : int
         Seed of random inputs, and of random changes of the given inputs.
     precision : str
-        Values that a correct op may round as it computes; one of `PRECISIONS`.
+        Which values a correct op may round as it computes; one of `PRECISIONS`.
     """
     plain = [_plain(inputs, seed)]
     exact = is_exact_op(reference, plain)

@@ -53,8 +53,8 @@ def fuzz_locally(
     names : sequence of str
         Names of the op's inputs.
     precision : str
-        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
-        or ``input``.
+        Which values a correct op may round: ``tensor-core``, ``float32`` or ``input``; see
+        ``docs/oracle.md``.
     convert : callable, optional
         Turns an array into an argument of the op; by default, the array itself.
     """

@@ -114,8 +114,8 @@ def check_backward(
     atol, rtol : float, optional
         Used instead of the tolerance that follows from the reference.
     precision : str
-        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
-        or ``input``.
+        Which values a correct op may round: ``tensor-core``, ``float32`` or ``input``; see
+        ``docs/oracle.md``.
     """
     arrays = ADAPTER.arrays(inputs)
     floats = [n for n, a in arrays.items() if dtype_name(a.dtype) in FLOAT_LIMITS]
@@ -191,12 +191,12 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     op_name : str
     inputs : mapping of name to tensor
     check_backward : bool
-        True to judge, too, the gradient by each input that requires gradients. It is compared with
+        True to judge, too, the gradient for each input that requires gradients. It is compared with
         autograd of `ref_fn` in float64 or, without `ref_fn`, judged by the workspace's op
         ``<op>_grad_<input>``.
     gradients : bool or sequence of str
-        For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients by all float
-        inputs (True), or by the named inputs, with the output. The body computes the output from
+        For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients for all float
+        inputs (True), or for the named inputs, with the output. The body computes the output from
         ``context.inputs``, whose tensors require gradients. Several outputs are assigned as a
         mapping. As in `with_gradients`, all have to be compared element by element.
     ref_fn : callable, optional
@@ -204,9 +204,9 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     atol, rtol : float, optional
         Used instead of the configured tolerance, or of the one that follows from `ref_fn`.
     precision : str, optional
-        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
-        or ``input``. The default is the configured precision; with `ref_fn` it is ``input``, as
-        frameworks compute on a CPU.
+        Which values a correct op may round: ``tensor-core``, ``float32`` or ``input``; see
+        ``docs/oracle.md``. The default is the configured precision; with `ref_fn` it is ``input``,
+        because frameworks compute in this way on a CPU.
     raise_on_failure : bool
         Default true.
 

@@ -59,7 +59,7 @@ class PyTorchAdapter(FrameworkAdapter):
     def compute_gradient(
         self, output: Any, inputs: Any, grad_output: Any = None, output_index: int = 0
     ) -> Any:
-        """Compute gradients of an output by the inputs that require them, by name.
+        """Return an output's gradients for the inputs that require gradients, by name.
 
         ``compute_gradient(function, inputs, output_index)`` calls the function first, and gives a
         list for a sequence of inputs. `grad_output` is the output's cotangent, ones by default.

@@ -75,7 +75,8 @@ def validate_model(
     ValidationError
         After the body, for the first call that did not pass.
     UsageError
-        ``validate-arguments``: `model` is no module. ``validate-nothing-ran``: no layer was called.
+        ``validate-arguments``: `model` is not a module. ``validate-nothing-ran``: no layer was
+        called.
     """
     torch = require("torch", "torch")
     if not isinstance(model, torch.nn.Module):
@@ -194,8 +195,8 @@ class _Versions(Versions):
     """A layer's float64 copy and, for PyTorch's own layers, its float32 copy.
 
     Other layers get no float32 copy: the copy would make the very errors that are to be found, and
-    these would widen the tolerance. The operations within a layer cannot be rewritten, so that
-    there are no further versions.
+    these would widen the tolerance. The operations within a layer cannot be rewritten, so there
+    are no further versions.
     """
 
     def __init__(self, twin: Any) -> None:

@@ -44,7 +44,7 @@ def context(
 
 
 def _leaves(inputs: Inputs, by: Sequence[str] | None) -> dict[str, Any]:
-    """Return the float inputs to differentiate by, each as a tensor that requires gradients."""
+    """Return the float inputs whose gradients are wanted, as tensors that require gradients."""
     arrays = ADAPTER.arrays(inputs)
     floats = [name for name, array in arrays.items() if dtype_name(array.dtype) in FLOAT_LIMITS]
     for name in () if by is None else by:
@@ -64,7 +64,7 @@ def _leaves(inputs: Inputs, by: Sequence[str] | None) -> dict[str, Any]:
 def _with_gradients(
     op_name: str, output: Any, inputs: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return the outputs by name, and their gradients by the inputs that `names` lists."""
+    """Return the outputs by name, and their gradients for the inputs that `names` lists."""
     outputs = dict(output) if isinstance(output, Mapping) else {"output": output}
     torch = ADAPTER.module
     if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in outputs.values()):

@@ -237,7 +237,7 @@ def check_keras_layer(
     -------
     CheckOutcome
         Without a client, the check passes if the outputs are finite and, for a layer that takes
-        float64, if its gradients by the input agree with central differences.
+        float64, if its gradients for the input agree with central differences.
     """
     tf = ADAPTER.module
     if hasattr(input_shape, "dtype"):

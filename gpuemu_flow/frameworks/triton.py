@@ -165,8 +165,8 @@ class TritonOp:
             Used instead of the default tolerance. The default is measured on the reference if it
             can be called; else it is the documented tolerance of the output's dtype.
         precision : str
-            Values that the kernel may round, see ``docs/oracle.md``: ``tensor-core``,
-            ``float32`` or ``input``.
+            Which values the kernel may round: ``tensor-core``, ``float32`` or ``input``; see
+            ``docs/oracle.md``.
 
         Raises
         ------

@@ -1,1 +1,1 @@
-"""Write the files of ``gpuemu-flow init``: a workspace that passes at once, or nothing."""
+"""Write the files of ``gpuemu-flow init``: all files of a workspace that passes, or none."""

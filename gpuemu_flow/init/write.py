@@ -1,4 +1,4 @@
-"""Write several files into a folder, either all or none, without replacing existing files."""
+"""Write several files into a folder, either all or none; replace files only on request."""
 
 from __future__ import annotations
 

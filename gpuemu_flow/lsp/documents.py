@@ -28,7 +28,7 @@ class Document:
     ----------
     uri : str
     path : Path or None
-        None for a text that is no file yet.
+        None for a text that is not a file yet.
     text : str
     version : int or None
     outline : Outline or None

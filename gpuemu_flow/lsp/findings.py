@@ -48,7 +48,7 @@ class Diagnosis:
     message : str
     fix : Fix or None
     op : str
-        The op that failed; empty if the finding is no failure.
+        The op that failed; empty if the finding is not a failure.
     """
 
     span: Span

@@ -21,7 +21,7 @@ class Latest:
         self._again: set[Hashable] = set()
 
     def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Request a run of `action` for `key` that starts after this call, now or later."""
+        """Start `action` for `key`; if an action already runs for it, run that again afterwards."""
         if key in self._running:
             self._again.add(key)
         else:
@@ -29,7 +29,7 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the running job of `key`, or None; the job ends after all requests so far."""
+        """Return the job of `key`, or None; the job ends only after all runs requested so far."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:

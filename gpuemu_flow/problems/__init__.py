@@ -1,1 +1,1 @@
-"""Problems of other collections, made into workspaces: see `docs/import.md`."""
+"""Problems from other collections, made into workspaces: see `docs/import.md`."""

@@ -65,7 +65,7 @@ def import_pytest(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        ``import-not-found`` and the like. A test that is not understood is no error: see
+        ``import-not-found`` and the like. A test that is not understood is not an error: see
         `ImportOutcome.left`.
     """
     writer = _Writer(options, path if path.is_dir() else path.parent)

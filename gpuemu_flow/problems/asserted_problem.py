@@ -287,7 +287,7 @@ def _actual_and_expected(
 
 
 def _calling(side: ComparisonSide) -> list[str]:
-    """Return the names that hint at a side's role: those in its value, and `own`."""
+    """Return the names that hint at a side's role: the names in its `value`, and its `own`."""
     return [*(n for n in names_read(side.value) if "." not in n), *sorted(side.own)]
 
 
@@ -422,7 +422,7 @@ def _input(made: MadeTensor, parameters: Parameters, dims: AbstractSet[str]) -> 
 
 
 def _end(value: Json, parameters: Parameters, dims: AbstractSet[str]) -> Json:
-    """Return a bound of a range, evaluated at the smallest sizes if names in it are no dims."""
+    """Return a bound of a range, evaluated at the smallest sizes if not all its names are dims."""
     if not isinstance(value, str):
         return value
     tree = ast.parse(value, mode="eval")

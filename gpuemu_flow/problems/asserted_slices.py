@@ -49,12 +49,12 @@ def _bound_inside(node: ast.AST) -> set[str]:
 
 @dataclass
 class Slicer:
-    """Chooser of the statements that values need, from the last statement to the first.
+    """Finds the statements that values depend on, from the last statement to the first.
 
     Attributes
     ----------
     wanted : set of str
-        Names whose values the statements kept so far need.
+        Names whose values are needed by the statements that were kept so far.
     buffers : set of str
         Names that calls may write into.
     graph : mapping of int to (set of str)

@@ -158,7 +158,7 @@ def _all_files(path: Path, candidates: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def unique_name(name: str, taken: list[str]) -> str:
-    """Return a name that is not taken: the name itself, or with a number."""
+    """Return a name that is not taken: `name` itself, or `name` with a number appended."""
     number, found = 1, name
     while found in taken:
         number += 1

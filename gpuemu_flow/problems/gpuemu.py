@@ -57,7 +57,7 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        The workspace's configuration cannot be read. Ops that cannot be taken are no error: see
+        The workspace's configuration cannot be read. Ops that cannot be taken are not an error: see
         `ImportOutcome.left`.
     """
     config = path if path.is_file() else path / CONFIG

@@ -47,7 +47,7 @@ def import_kernelbench(
     Raises
     ------
     UsageError
-        ``import-not-found`` and the like. A problem that cannot be taken is no error: see
+        ``import-not-found`` and the like. A problem that cannot be taken is not an error: see
         `ImportOutcome.left`.
     """
     sources, left = find_kernelbench(path, options.candidates)

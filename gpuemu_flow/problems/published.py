@@ -54,7 +54,7 @@ def read_published(file: Path) -> PublishedConfig:
     Raises
     ------
     UsageError
-        The file cannot be read, or is no TOML.
+        The file cannot be read, or is not TOML.
     """
     raw: dict[str, Json] = {}
 

@@ -66,7 +66,7 @@ class _NotTakenError(Exception):
 
 
 def find_corpus(places: Places, names: list[str], left: list[SkippedProblem]) -> list[CorpusOp]:
-    """Return the ops described below a folder, with names that are not in `names`.
+    """Return the ops described below a folder, renamed where a name is already in `names`.
 
     Raises
     ------

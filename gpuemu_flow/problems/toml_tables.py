@@ -21,7 +21,7 @@ def table_text(heading: str, table: Mapping[str, Json]) -> str:
 
 
 def toml_value(value: Json) -> str:
-    """Return a value of TOML, in one line."""
+    """Return a value as TOML, in one line."""
     if isinstance(value, Mapping):
         inner = ", ".join(f"{_key(key)} = {toml_value(one)}" for key, one in value.items())
         return f"{{ {inner} }}" if inner else "{}"

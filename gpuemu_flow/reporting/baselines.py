@@ -250,7 +250,7 @@ def _result(
 def _current(
     workspace: Workspace, report: RunReport
 ) -> tuple[dict[str, list[Json]], dict[str, dict[str, Json]]]:
-    """Return a report's figures of kernels and summaries of ops, in a baseline's form."""
+    """Return a report's kernel figures and op summaries in the form that a baseline stores."""
     folder = workspace.cache.folder
     kernels: dict[str, list[Json]] = {}
     results: dict[str, dict[str, Json]] = {}

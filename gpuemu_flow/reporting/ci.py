@@ -105,7 +105,7 @@ def check(
     Raises
     ------
     UsageError
-        A word names nothing, or the baseline does not exist.
+        A word selects no task, or the baseline does not exist.
     """
     baseline = _baseline(workspace, request.baseline)
     ci = workspace.config.ci

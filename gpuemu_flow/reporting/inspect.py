@@ -208,7 +208,7 @@ def clean_workspace(
     Raises
     ------
     UsageError
-        A word names nothing.
+        A word selects no task.
     """
     chosen = select(workspace, words)
     cache = workspace.cache

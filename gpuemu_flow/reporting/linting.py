@@ -119,7 +119,7 @@ def names_of_sources(workspace: Workspace, files: Sequence[Path]) -> list[str]:
     Raises
     ------
     UsageError
-        ``lint-bad-file`` for a file that is no kernel's source.
+        ``lint-bad-file`` for a file that is not a kernel's source.
     """
     names: list[str] = []
     bad = []

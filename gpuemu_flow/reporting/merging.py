@@ -62,7 +62,7 @@ def _part(report: Report) -> ShardPart:
 
 
 def _read(path: Path, *, strict: bool) -> Report | None:
-    """Read one file; for JSON that is no shard's report, return None, or raise if strict."""
+    """Read one file; for JSON that is not a shard's report, return None, or raise if strict."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

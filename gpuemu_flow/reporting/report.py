@@ -105,7 +105,7 @@ def build_report(
     broken : collection of str
         Tasks whose run made no target, in addition to the failed tasks of `outcome`.
     keep : bool
-        True to store passed results, for use by later reports; only while holding the run lock.
+        True to store passed results for later reports; the caller must hold the run lock.
     """
     # Imported here, as it is not needed before the edited op has been called.
     from gpuemu_flow.reporting.passed_rows import PassedRows  # noqa: PLC0415

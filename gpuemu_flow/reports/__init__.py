@@ -1,1 +1,1 @@
-"""Results as text and JSON."""
+"""Writers of results: text, JSON, HTML, Markdown, JUnit XML, SARIF and pytest files."""

@@ -26,7 +26,7 @@ def literal(value: Json, margin: str = "") -> str:
     Raises
     ------
     TypeError
-        The value is no JSON value.
+        The value is not a JSON value.
     """
     if isinstance(value, PythonSource):
         return value.code

@@ -80,7 +80,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def _ulps(value: float) -> str:
-    """Format an error in ulp; empty if one of the two values is not finite."""
+    """Format an error in ulp; ``-`` if the expected or the actual value is not finite."""
     if value >= _NO_DISTANCE:
         return "-"
     return f"{value:.0f}" if value < 1e6 else number(value)

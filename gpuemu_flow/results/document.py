@@ -277,9 +277,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """Return 1 for a regression that must fail, 124 for a time limit, or the run's exit code.
+        """Return the exit code of the command that made the report.
 
-        A failure before the time limit takes precedence over 124.
+        This is the run's exit code, or 1 for a regression if regressions make the report fail, 124
+        if a time limit cut something off, or 4 if a required verdict is missing. A failure before
+        the time limit takes precedence over 124.
         """
         code = self.run.exit_code
         if code in (0, 3, 4) and self.fail_on_regression and self.regressions:

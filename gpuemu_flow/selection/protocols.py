@@ -1,4 +1,4 @@
-"""Interfaces of a workspace for selecting tasks; `engine.workspace.Workspace` has them."""
+"""Interfaces of a workspace for selecting tasks; `engine.workspace.Workspace` implements them."""
 
 from __future__ import annotations
 

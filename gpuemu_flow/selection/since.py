@@ -1,4 +1,4 @@
-"""Find the tasks that a change touches: they differ between a commit and the working tree."""
+"""Find the tasks that differ between a commit and the working tree."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _is_as_checked_out(top: Path, base: str, name: str) -> bool:
 
 
 def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
-    """Return the tasks whose programs were never run, or have changed since they ran."""
+    """Return the tasks whose programs never ran, and the tasks whose programs changed since."""
     states = workspace.states()
     never_run, as_another = set[str](), set[str]()
     for name, spec in workspace.graph.tasks.items():
@@ -154,7 +154,7 @@ def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -
 
 
 def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
-    """Tell whether git ignores a file that may be an input: any except our cache and bytecode."""
+    """Tell whether git ignores a file that may be an input, so neither our cache nor bytecode."""
     listed = _git(
         top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
     )

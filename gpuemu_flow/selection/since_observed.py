@@ -63,7 +63,7 @@ class Change:
         return found
 
     def tasks(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks of which an observed input is affected by this change.
+        """Return the tasks with an observed input that this change affects.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class Change:
 
 @dataclass
 class Unknown:
-    """The files of a repository that git does not track, so that their changes are unknown.
+    """Files in a repository whose changes are unknown, since git does not track these files.
 
     Attributes
     ----------

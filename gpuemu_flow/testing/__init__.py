@@ -1,1 +1,1 @@
-"""The pytest plugin's work, loaded only once a test asks for a case."""
+"""The work of the pytest plugin; it is loaded only when a test needs a case."""

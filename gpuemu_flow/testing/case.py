@@ -231,7 +231,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
             pytest.skip(f"inconclusive: {why}")
 
     def _judged(self, output: Any) -> CheckResult:
-        """Judge the value that a test passed to `check`; a value that is no output is an error."""
+        """Judge the value that a test passed to `check`; other values than outputs are errors."""
         __tracebackhide__ = True
         from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
         from gpuemu_flow.runners.api import OpError  # noqa: PLC0415
@@ -297,7 +297,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         return lines
 
     def properties(self) -> list[tuple[str, object]]:
-        """Return the properties that reports show of the case."""
+        """Return the properties that reports show for the case."""
         out: list[tuple[str, object]] = [
             ("gpuemu_op", self.op),
             ("gpuemu_dtype", self.dtype),

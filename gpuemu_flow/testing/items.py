@@ -41,7 +41,7 @@ def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
 
 
 def refuse_unused_mark(item: pytest.Item) -> None:
-    """Fail a marked test of a kind that gets no cases, as a method of a ``unittest.TestCase``."""
+    """Fail a marked test that gets no cases, such as a method of a ``unittest.TestCase``."""
     text = f"{item.name} is marked gpuemu, and a test of its kind gets no cases"
     hint = f"make it a function, or the method of a plain class, that takes {FIXTURE}"
     pytest.fail(str(Problem("pytest-bad-mark", text, hint)), pytrace=False)

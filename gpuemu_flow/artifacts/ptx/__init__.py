@@ -1,4 +1,4 @@
-"""Reading PTX: text in, modules, functions, statements and control-flow graphs out."""
+"""Read PTX text into modules, functions, statements and control-flow graphs."""
 
 from gpuemu_flow.artifacts.ptx.body import read_body
 from gpuemu_flow.artifacts.ptx.model import (

@@ -88,7 +88,7 @@ class _Resolver:
             self.widths += [REGISTER_WIDTHS.get(type_name, 1) * lanes] * len(names)
 
     def table(self, scope: int) -> _ScopeTable:
-        """Return a scope's table from names to numbers: the parent's if it declares none."""
+        """Return the table of a scope or, if the scope declares no names, of an enclosing scope."""
         while scope > 0 and not self._declared[scope]:
             scope = self._body.scopes[scope].parent
         table = self.tables.get(scope)
@@ -195,7 +195,10 @@ def analyse_dataflow(body: Body) -> Dataflow:
 def _other_forms(
     kind: Destination, text: str, lookup: Callable[[str], int]
 ) -> tuple[Registers, list[int]]:
-    """Find definitions and uses of vector and paired destinations, calls, and read destinations."""
+    """Find the definitions and uses of an instruction of a less common form.
+
+    It is a call, or its first operand is a vector, a pair or an address, or is also read.
+    """
     first = first_operand(text)
     in_first = [number for number in map(lookup, _TOKENS.findall(first)) if number >= 0]
     after = text[text.find(first) + len(first) :]

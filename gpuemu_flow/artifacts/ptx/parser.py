@@ -62,7 +62,7 @@ class _NextWord:
         self._found = -2
 
     def after(self, offset: int) -> int:
-        """Return the next offset of the word, followed by a space or parenthesis, or -1."""
+        """Return the next offset of the word before a space or parenthesis; -1 if there is none."""
         while self._found != -1 and self._found < offset:
             self._found = self._text.find(self._word, max(offset, self._found + 1))
             end = self._found + len(self._word)

@@ -67,7 +67,10 @@ def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str],
 def _where(
     emitter: Emitter, step: Step, address: MemoryOperand, index: int
 ) -> tuple[str, str, str]:
-    """Return the state space of an access, and Python code for its address and last arguments."""
+    """Return the state space of an access, and Python code for the arguments of its call.
+
+    The code is in two parts: the address, and the last arguments with the closing parenthesis.
+    """
     strong = emitter.is_strong(step, index)
     tail = f"{emitter.mask(step)}, {index}, {strong})"
     return space_of(step, address), emitter.address(address), tail

@@ -71,7 +71,7 @@ def generate(program: KernelProgram, *, races: bool = False) -> str:
     Raises
     ------
     LackingError
-        Names the first instruction that this back end lacks.
+        If the back end lacks an instruction or an operand's form, or the kernel has too many steps.
     """
     if len(program.steps) > MAX_STEPS:
         raise LackingError(f"a kernel of more than {MAX_STEPS:,} steps")

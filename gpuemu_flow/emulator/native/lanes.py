@@ -1,4 +1,4 @@
-"""Lane-wise opcodes as C expressions; numpy runs kernels with any other opcode."""
+"""Lane-wise opcodes as C expressions; numpy runs kernels with any other lane-wise opcode."""
 
 from __future__ import annotations
 

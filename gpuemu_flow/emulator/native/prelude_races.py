@@ -7,8 +7,8 @@ suspect accesses that are not races, but must not miss a race.
 A cell is ``quiet`` for one warp, or for all warps, as long as another read of it before the next
 barrier cannot change the result. Such a cell is also readable, so most loads need no other check.
 The array ``quiet`` holds, for such a cell, the stamp of the warp or the stamp for all warps. Stamps
-are never used twice. They begin near their largest value, so that wrapping around to 0 is a common
-event.
+are counted up. Before the count begins again at 0, the array is cleared, so that no old stamp is
+mistaken for a new one. The first stamps are near the largest value, so that this happens often.
 
 Shared memory: clocks of warps as in `SharedRaces`; the last writers and the readers of each cell
 since the last barrier of the whole block (``epoch``). Threads run one after another here, so a

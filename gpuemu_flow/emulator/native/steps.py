@@ -23,7 +23,7 @@ StepWriter = Callable[[SegmentWriter, Step], None]
 
 
 def write_step(writer: SegmentWriter, step: Step) -> None:
-    """Write one step that is no branch and that each thread executes by itself.
+    """Write one step, other than a branch, that each thread executes by itself.
 
     Raises
     ------

@@ -96,7 +96,7 @@ def exact_root(a: float, mode: str) -> float:
 def one_by_one(
     result: Array, hard: Array, compute: Callable[..., float], *operands: Array
 ) -> Array:
-    """Compute the lanes `hard` again, one at a time, as array arithmetic is not exact for them."""
+    """Compute the lanes `hard` again, one at a time, since array arithmetic is not exact there."""
     lanes = np.flatnonzero(hard)
     if not lanes.size:
         return result

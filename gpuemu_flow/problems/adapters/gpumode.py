@@ -69,7 +69,7 @@ def generator(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
 
 def checker(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that asks `check_implementation` about an output."""
+    """Make the function that checks an output with `check_implementation`."""
     described = files.described(folder)
 
     def check(actual: Any, expected: Any, inputs: Mapping[str, Any], tolerance: Any) -> list[str]:

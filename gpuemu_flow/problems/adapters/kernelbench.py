@@ -78,7 +78,7 @@ class Caller:
 
 
 def share(model: Any, path: Path) -> None:
-    """Load into a model the weights of a file whose names and shapes match the model's."""
+    """Load weights from a file into a model, where names and shapes match those of the model."""
     if not path.is_file():
         return
     own = model.state_dict()

@@ -20,7 +20,7 @@ LANGUAGES = ("python", "triton", "pytorch", "torch")
 
 
 class SolutionError(Exception):
-    """Raised if a file is no solution that runs here."""
+    """Raised if a file is not a solution that can run here."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a structure and its tensors; copy a tensor that occurs twice only once."""
+    """Return a copy of a structure and its tensors; a tensor that occurs twice is copied once."""
     known: dict[int, Any] = {}
 
     def copy(one: Any) -> Any:
