@@ -158,7 +158,7 @@ class Execution:
 
 
 class _Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
-    """Hand doit's events to our listener."""
+    """Passes doit's events to our listener."""
 
     def __init__(
         self, execution: Execution, listener: Listener, log_path: Callable[[str], Path]
@@ -364,9 +364,9 @@ class Executor:
         )
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
-        """Return the reference that an op has to wait for because it may load files; else [].
+        """Return the reference, in a list, if an op has to wait for it; else [].
 
-        Those files are then hidden from the op.
+        The op waits if the reference may load files at run time, which are then hidden from the op.
         """
         if spec.stage != stages.OP or spec.judge not in names:
             return []

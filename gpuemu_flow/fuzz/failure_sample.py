@@ -15,8 +15,8 @@ MOST_FAILURES = 1000
 class FailureSample:
     """The failures of a run that its report lists; other failures are only counted.
 
-    If there are too many, the most frequent reason loses the failure with the highest number, so
-    that all failures with a rare reason are kept. The smallest case of each kind of failure is
+    If there are too many, one with the most frequent reason is left out: the last of them in the
+    run. Thus failures with a rare reason are kept. The smallest case of each kind of failure is
     always kept, too.
 
     Parameters

@@ -160,7 +160,8 @@ def _rounded(size: int) -> int:
     """Round a size down to a multiple of `TILE`, unless it is at most two tiles.
 
     Thresholds of kernels are multiples of tiles. Moreover, a bug may affect only some cases, and
-    near its threshold it affects the fewest, so two passing cases there prove little.
+    the fewest just above its threshold. If a case passes there, the threshold that was found is too
+    high, and rounding down corrects it.
     """
     return size // TILE * TILE if size > 2 * TILE else size
 

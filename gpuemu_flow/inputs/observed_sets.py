@@ -25,7 +25,7 @@ folder itself is watched."""
 
 @dataclass
 class Needed:
-    """The states, besides the contents of files, in which all sets are current.
+    """The states that must hold for all sets to be current, besides the contents of files.
 
     Attributes
     ----------

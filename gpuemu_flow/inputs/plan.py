@@ -247,8 +247,8 @@ def look(
     summary : str or None
         Text to print if the plan is intact and nothing changed.
     works : bool
-        True if something in this workspace changed, so that its programs will most likely run in
-        workers that share a fork server.
+        True if something changed, and the workspace's programs will most likely run in workers that
+        share a fork server.
     """
     try:
         data = read(plan_path)

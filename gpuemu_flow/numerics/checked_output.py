@@ -176,7 +176,7 @@ class CheckedOutput:
     def _exempt(self, special: SpecialInputs) -> NDArray[np.bool_] | None:
         """Mark elements exempt from invariants: right values that overflow, expected NaN or Inf.
 
-        Elements whose tolerance has no verdict are not exempt: invariants need no expected value.
+        Elements without a verdict are not exempt, since invariants need no expected value.
         """
         if self.dtype not in FLOAT_LIMITS:
             return None

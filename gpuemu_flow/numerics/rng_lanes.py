@@ -59,8 +59,7 @@ class RandomLanes:
     Attributes
     ----------
     starts : ndarray of uint64, shape (2, lanes)
-        States of the lanes before a call of `draw_columns`, which replaces them by the states after
-        it.
+        Present states of the lanes. `draw_columns` begins at them, and then updates them.
     """
 
     def __init__(self, lanes: int, rows: Words, words: Words, values: Words) -> None:

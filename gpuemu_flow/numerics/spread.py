@@ -118,7 +118,7 @@ class Spread:
         self.exclude_other_kinds(values)
 
     def add_constants(self, values: NDArray[Any]) -> None:
-        """Add an evaluation whose constants are rounded otherwise; see `bound`."""
+        """Add an evaluation whose constants are rounded differently; see `bound`."""
         if self.fmt is not None:
             changed = self._changed(values)
             known = np.where(np.isfinite(changed), changed, 0.0)
@@ -165,8 +165,8 @@ class Spread:
     ) -> None:
         """Find the elements that depend on no rounding.
 
-        Such integers get a verdict again, and integers that a perturbed rounding changes lose
-        theirs. For floats, the elements that were found are kept for `bound`.
+        If they are integers, they get a verdict again, and integers that a perturbed rounding
+        changes lose their verdict. If they are floats, `bound` uses them later.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class Spread:
             The largest |x|, or 1. An S up to this size needs no other evidence, since an
             intermediate result may well be as large.
         weak : bool
-            True if S is at least the smaller of `usual` and the largest result.
+            True to make S at least the smaller of `usual` and the largest result.
         safety : float
             Factor on E.
 

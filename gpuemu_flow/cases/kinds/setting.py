@@ -86,7 +86,7 @@ class Setting:
         return first, max(last, first)
 
     def draw(self, low: int, last: int) -> Ints:
-        """Draw integers from `low` to `last`, both included, as rows."""
+        """Draw integers from `low` to `last`, both included, shape (number of rows, `width`)."""
         return self.rng.ranges(self.count, low, last + 1).reshape(self.rows.shape)
 
     def order(self) -> Ints:
