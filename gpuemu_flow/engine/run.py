@@ -412,7 +412,7 @@ class Executor:
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
         """Run a task's action, and repeat it if a source changed meanwhile.
 
-        Otherwise, the result would be stored under a key that has other sources.
+        Otherwise, the result would be stored under the key of other sources.
 
         Raises
         ------

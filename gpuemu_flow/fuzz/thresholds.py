@@ -80,9 +80,9 @@ def _multiple(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Halve the multiple in a predicate as often as new cases support the half.
+    """Halve the multiple in a predicate while new cases support the half.
 
-    The size in such a case is a multiple of the half, but not of the multiple itself.
+    In these cases, the size is a multiple of the half, but not of the multiple itself.
     """
     name, step = predicate.subject, int(str(predicate.value))
     as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true

@@ -47,7 +47,7 @@ _Numbers = tuple[int, ...]
 
 
 class _Fact(NamedTuple):
-    """One input in the state that it had: kind, members of that kind, state."""
+    """One input, given by its kind and members, with the state that it had."""
 
     kind: str
     members: tuple[str, ...]

@@ -34,7 +34,7 @@ def growth(longest_dim: int) -> float:
 
 
 def unit(fmt: FloatLimits) -> float:
-    """Return the relative size of one rounding: float64's for float64, else float32's.
+    """Return the relative size of one rounding: in float64 for float64 outputs, else in float32.
 
     Ops with narrower outputs compute in float32 and round once.
     """

@@ -241,7 +241,7 @@ def _compare_auto(
     actual: Array,
     expected: Array,
 ) -> BlockedOutcome:
-    """Compare with the quick bound; if that fails, with the envelope, then by more evaluations."""
+    """Compare with the quick bound; if that fails, with envelopes of more and more evaluations."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:

@@ -108,7 +108,7 @@ class RandomLanes:
 
 
 class _Workspace(threading.local):
-    """One thread's arrays: numpy lets other threads run in mid-step, so they cannot be shared."""
+    """One thread's arrays; not shared, since numpy lets other threads run in mid-step."""
 
     def __init__(self) -> None:
         self._rows = np.empty((TILE + 2) * MAX_LANES, dtype=np.uint64)
