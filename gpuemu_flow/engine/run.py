@@ -141,7 +141,7 @@ class Execution:
     values : dict of name to JSON
         Values that the tasks' actions reported.
     interrupted : bool
-        The run was ended by a signal.
+        True if a signal ended the run.
     broken : dict of name to tuple of Problem
         Problems of the tasks that failed themselves, not because of a task that they depend on.
     not_kept : set of str

@@ -109,7 +109,7 @@ def _all_evaluators(
 
 
 def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mutation:
-    """Plant known bug kinds in the reference's output on the cases of a default run.
+    """Plant known bugs in the outputs of a default run, and measure how many the check finds.
 
     Raises
     ------

@@ -132,8 +132,7 @@ def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
     result : CheckResult
         The result of the call without such inputs.
     trained : CheckResult
-        The result with such inputs; returned if the verdict of `result` is
-        ``passed``.
+        The result with such inputs; returned if the verdict of `result` is ``passed``.
     """
     if result.verdict is not Verdict.PASSED:
         return result

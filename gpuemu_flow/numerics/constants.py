@@ -141,7 +141,7 @@ def _is_input(value: Any) -> bool:
 
 
 def _as_input(result: Any) -> Any:
-    """Return a result that depends on an input as an array that is no longer perturbed."""
+    """Convert a result that depends on an input to an array that is no longer perturbed."""
     if isinstance(result, (tuple, list)):
         make = getattr(type(result), "_make", type(result))
         return make(map(_as_input, result))

@@ -171,7 +171,7 @@ def _takes_float32_alone(ufunc: np.ufunc) -> bool:
 
 
 def _argument(func: Any, value: Any) -> Any:
-    """Narrow the arrays in an argument of a numpy function; for a product, integers, too."""
+    """Narrow float arrays in an argument of a numpy function; for a product, also integers."""
     if type(value) in (list, tuple):
         return type(value)(_argument(func, inner) for inner in value)
     if isinstance(value, Single):

@@ -382,8 +382,8 @@ class Spread:
 
         If the computation had rounding errors as large as S implies, E would show them, since each
         term of a sum was perturbed by a rounding: ``u S / E`` is at most about the root of the
-        number of terms, where u is one rounding. An evaluation at |x| that is merely large, as
-        ``1 / (relu(-x) + eps)`` is, has no such effect.
+        number of terms, where u is one rounding. An evaluation at |x| that is merely large, such as
+        ``1 / (relu(-x) + eps)``, has no such effect.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)

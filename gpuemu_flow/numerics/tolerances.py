@@ -68,8 +68,8 @@ def resolve(
     Returns
     -------
     Tolerance
-        `origin` names the source (``op``, ``validation``, ..., ``default``), or both sources if the
-        two members come from different ones: ``atol op, rtol default``.
+        `origin` names the source (``op``, ``validation``, ..., ``default``), or both sources if
+        `atol` and `rtol` come from different ones: ``atol op, rtol default``.
     """
     places: list[tuple[str, PartialTolerance | None]] = [("call", call)]
     for name, table in (

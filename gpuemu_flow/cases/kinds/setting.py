@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def rows(self) -> Rows:
-        """Return the numbers of rows and elements, with the generator; see `Rows`."""
+        """Return the rows of the tensor, together with the generator; see `Rows`."""
         return Rows(self.rng, self.count // self.width, self.count)
 
     def integer_bounds(self, low: int, high: int) -> tuple[int, int]:
