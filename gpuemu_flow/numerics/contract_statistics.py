@@ -160,9 +160,9 @@ def _slope(relative: Wide, rounding: Wide, sizes: Wide, at_least: float) -> floa
     """Test that elements are proportional to their means; return their slope if they are not.
 
     Elements that were computed for other indices are not proportional to these means. Where a mean
-    is small, their relative deviation may have any size, so a small mean gets a small weight. The
-    three quarters of the elements with the largest means have equal weights. Thus no small number
-    of elements decides the test.
+    is small, the relative deviation of such an element may have any size, so a small mean gets a
+    small weight. The three quarters of the elements with the largest means have equal weights, so
+    that the test does not depend on a few elements.
 
     Parameters
     ----------

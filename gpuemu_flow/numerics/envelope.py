@@ -349,13 +349,12 @@ def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     """Tell whether the float32 shadow computes the same function, in float32 throughout.
 
-    The shadow is compared with the float64 result, rounded to float32. On all samples, both must
-    agree to within 2**-10 of the largest value. On some sample, they must differ; otherwise the
-    shadow seems to compute in float64, round at the end, and say nothing about rounding errors.
-    Some faithful shadows never differ because they round only once (a sum of two, a quotient), or
-    hardly ever because their outputs are few (a mean loss). Such a shadow is recognised if the
-    reference is exact on small integers, or if perturbing the shadow's roundings (see `noise`)
-    changes its result.
+    On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
+    in float64 and rounds at the end, and says nothing about rounding errors), and on all samples it
+    must agree with that result to within 2**-10 of the largest value. Some faithful shadows never
+    differ because they round only once (a sum of two, a quotient), or hardly ever because their
+    outputs are few (a mean loss). Such a shadow is recognised if the reference is exact on small
+    integers, or if perturbing the shadow's roundings (see `noise`) changes its result.
 
     Parameters
     ----------
