@@ -80,10 +80,10 @@ class Candidate:
 def make_candidate(
     inputs: Mapping[str, Array], layouts: Mapping[str, str], dims: Mapping[str, int]
 ) -> Candidate:
-    """Return a candidate of values in any memory order.
+    """Make a candidate from values in any memory order.
 
-    An input whose values can no longer be in the layout ``expanded`` is ``contiguous``: slicing may
-    leave one element of the axis that was repeated.
+    An input becomes ``contiguous`` if its values no longer fit the layout ``expanded``, for example
+    because slicing left a single element of the repeated axis.
     """
     values = {name: _frozen(array) for name, array in inputs.items()}
     kept = {
@@ -117,13 +117,14 @@ Predicate = Callable[[Candidate], bool]
 
 @dataclass
 class Search:
-    """Keeps the best candidate, and every answer of the predicate.
+    """Keeps the best candidate, and every answer of the predicate `still_fails`.
 
     Attributes
     ----------
     best : Candidate
         The smallest candidate so far that fails.
     still_fails : callable
+        The predicate: tells whether a candidate fails as the original does.
     budget : int
         Largest number of calls of the predicate.
     calls : int

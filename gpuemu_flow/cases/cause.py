@@ -86,7 +86,7 @@ class Cause:
 
     @property
     def counted(self) -> str:
-        """Return the sentence with counts of failed cases inside and outside of its condition."""
+        """Return the sentence, with counts of failed cases inside and outside of the condition."""
         n = self.counts
         others = f", {n.outside_failed} of {n.outside} others" if n.outside else ""
         return f"{self.sentence} ({n.inside_failed} of {n.inside} fail{others})"

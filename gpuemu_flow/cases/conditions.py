@@ -26,7 +26,7 @@ class Condition(NamedTuple):
     kind : str
         A key of `_SENTENCES`.
     subject : str
-        The dim, or two dims as ``M and N``, or the input; empty for the case as a whole.
+        The dim, two dims (written ``M and N``) or the input; empty for the case as a whole.
     value : str or int
         Value of the subject, or the value that the subject is compared with.
     """

@@ -38,7 +38,7 @@ class Gap:
     ----------
     op, dtype : str
     aspect : str
-        ``dtype``; one of `ASPECTS`; two of these aspects, as ``layout × strategy``; or
+        ``dtype``; one of `ASPECTS`; two of these aspects, written ``layout × strategy``; or
         ``nonfinite``, for inputs in which no NaN and no Inf is tried.
     missing : tuple of str
         Values that no case had; a pair is joined by `` × ``.

@@ -155,7 +155,7 @@ class Designer:
         strategies: Sequence[str] = (),
         layouts: Sequence[str] = (),
     ) -> tuple[str, str, str]:
-        """Return the combination that covers the most new pairs, made of the given names.
+        """Return the combination of the given names that covers the most new pairs.
 
         An empty argument allows all names. Among equally good combinations, prefer those whose
         names were used least, then the one that is likeliest to reveal a bug.

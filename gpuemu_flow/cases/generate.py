@@ -67,7 +67,8 @@ def _finished(
 ) -> Array:
     """Put the ends of the range into drawn values, and repeat the values along an axis.
 
-    Both are done only if the input's spec demands it. NaN and infinities are the ends of `special`.
+    Both are done only if the input's spec demands it. For `special`, NaN and infinities are written
+    as well as the ends.
     """
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)

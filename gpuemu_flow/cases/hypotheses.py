@@ -166,9 +166,10 @@ def chance_of(
 
 
 def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:
-    """Compute the p-value of Fisher's exact test: at least `inside_failed` failures by chance.
+    """Compute the one-sided p-value of Fisher's exact test.
 
-    One-sided: the upper tail of the hypergeometric distribution.
+    It is the probability of at least `inside_failed` failures by chance, the upper tail of the
+    hypergeometric distribution.
     """
     failed, total = inside_failed + outside_failed, inside + outside
     ways = math.comb(total, inside)

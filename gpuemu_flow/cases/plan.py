@@ -2,11 +2,11 @@
 
 The first `DESIGNED` cases are a designed set: combinations that reveal the known kinds of kernel
 bugs, then every shape class, strategy and layout not yet used, then each input's ``special``
-values; some of them get layouts that need several dims, where their sizes allow it. After this set
-come the pairs (class, strategy), (class, layout), (strategy, layout) and (strategy, input) not yet
-met, and then seeded choices without end. The sequence depends on the schema, the strategies and the
-layouts; only its random part and the data depend on the seed. The sequence does not depend on the
-number of cases: each plan is the beginning of every longer plan.
+values. Some of these cases get layouts that need several dims, if their sizes allow it. After this
+set come the pairs (class, strategy), (class, layout), (strategy, layout) and (strategy, input) not
+yet met, and then seeded choices without end. The sequence depends on the schema, the strategies and
+the layouts; only its random part and the data depend on the seed. The sequence does not depend on
+the number of cases: each plan is the beginning of every longer plan.
 
 In one case a strategy and a layout apply to all inputs. In the next they apply to one input, while
 the other inputs are ``normal`` and contiguous.

@@ -48,9 +48,8 @@ def with_row_layouts(
 def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool) -> int | None:
     """Return the index of the case that suits a layout best; None if no case can take the layout.
 
-    The case gives up its own layout for it.
-
-    The first case, the likeliest to reveal a bug, stays as it is.
+    The case is to get this layout instead of its own. The first case, which is the likeliest to
+    reveal a bug, keeps its layout.
     """
     counts = Counter(c.layout for c, _ in cases if c.layout not in LEAST_RANKS)
     given_up = (
@@ -87,8 +86,8 @@ def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
 def _price(combination: Combination, others: Sequence[Combination]) -> int:
     """Return the loss if a case gives up its layout.
 
-    The loss is 2 for a strategy that no other case then tests in C order, and for ``special``. It
-    is 1 more for a shape class that no other case then tests in C order.
+    The loss is 2 if no other case then tests its strategy in C order, or if the strategy is
+    ``special``. It is 1 more if no other case then tests its shape class in C order.
     """
     strategy = all(other.strategy != combination.strategy for other in others)
     shape_class = all(other.shape_class != combination.shape_class for other in others)

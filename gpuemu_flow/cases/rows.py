@@ -55,7 +55,10 @@ class ManyRows:
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Return a mask of every `kinds`-th row; it marks some, but not all, of several rows."""
+        """Return a mask of every `kinds`-th row.
+
+        If there are several rows, at least one is marked and at least one is not.
+        """
         marked: NDArray[np.bool_] = self.turns(kinds) == 0
         if 1 < self.number < kinds:
             marked[~marked.any(axis=1), 0] = True

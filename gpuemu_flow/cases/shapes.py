@@ -24,8 +24,8 @@ Classes (the values of ``Case.shape_class``; stable names)
 A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size
 from the class that it has had least often, so that an effect of one dim is not blamed on another;
 where tensors would grow large, it takes a small size. A dim with a list of candidates takes only
-these, and is in a class if a candidate is. Where a range allows no size of a class because it has
-multiples only, the class applies to the number of multiples.
+these, and is in a class if a candidate is. If a range allows only multiples of a number, none of
+which is in a class, the class applies to the multiples divided by this number.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class ShapeShrinker:
                 return
 
     def _shrink_axis(self, axis: Axis) -> None:
-        """Try small and class sizes, smallest first; then bisect below the first failing size."""
+        """Try small sizes and `CLASS_SIZES`, smallest first; bisect below the first that fails."""
         allowed = axis.smaller(axis.size(self._search.best))
         passing = -1
         for size in _rough_sizes(allowed):

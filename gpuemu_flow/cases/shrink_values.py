@@ -284,7 +284,9 @@ def _replacement(new: Any, _name: str, _old: Array) -> Any:
 
 
 def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Round to significant digits; return NaN, for no change, outside 1e-20 to 1e20.
+    """Round to significant digits; return NaN for values outside of 1e-20 to 1e20.
+
+    NaN means that the value stays unchanged.
 
     Powers of ten up to 1e22 are exact in float64. So the results are the float64 numbers nearest to
     the decimal numbers, and rounding them again does not change them.

@@ -440,7 +440,7 @@ def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.
 
 
 def _representable(bound: float, dtype: str, *, up: bool) -> Any:
-    """Round `bound` to a value of the dtype: upward with `up`, else downward."""
+    """Round `bound` to a value of the dtype: upward if `up`, else downward."""
     target = numpy_dtype(dtype)
     nearest = np.array(bound).astype(target)
     if (float(nearest) < bound) if up else (float(nearest) > bound):

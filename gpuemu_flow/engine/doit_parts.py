@@ -41,7 +41,10 @@ class _NeverCalled:
 
 @contextmanager
 def _without_unused_modules() -> Iterator[None]:
-    """Replace `_NEVER_CALLED` by empty modules, which only what is imported inside will have."""
+    """Inside the context, replace the modules in `_NEVER_CALLED` by empty ones.
+
+    Modules that are imported inside keep the empty ones; later imports get the real ones.
+    """
     # Another thread could import one of them meanwhile, to use it.
     missing = set(_NEVER_CALLED) - set(sys.modules) if threading.active_count() == 1 else ()
     for module in missing:

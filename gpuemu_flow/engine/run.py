@@ -141,7 +141,7 @@ class Execution:
     values : dict of name to JSON
         Values that the tasks' actions reported.
     interrupted : bool
-        The run was ended by a signal.
+        True if a signal ended the run.
     broken : dict of name to tuple of Problem
         Problems of the tasks that failed themselves, not because of a task that they depend on.
     not_kept : set of str
@@ -158,7 +158,7 @@ class Execution:
 
 
 class _Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
-    """Hand doit's events to our listener."""
+    """Passes doit's events to our listener."""
 
     def __init__(
         self, execution: Execution, listener: Listener, log_path: Callable[[str], Path]
@@ -364,9 +364,9 @@ class Executor:
         )
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
-        """Return the reference that an op has to wait for because it may load files; else [].
+        """Return the reference, in a list, if an op has to wait for it; else [].
 
-        Those files are then hidden from the op.
+        The op waits if the reference may load files at run time, which are then hidden from the op.
         """
         if spec.stage != stages.OP or spec.judge not in names:
             return []
@@ -412,7 +412,7 @@ class Executor:
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
         """Run a task's action, and repeat it if a source changed meanwhile.
 
-        Otherwise, the result would be stored under a key that has other sources.
+        Otherwise, the result would be stored under the key of other sources.
 
         Raises
         ------

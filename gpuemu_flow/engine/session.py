@@ -193,9 +193,9 @@ def run(
     Raises
     ------
     UsageError
-        For words that name nothing.
+        A word of the options names nothing.
     StoreError
-        When the cache cannot be used.
+        The cache cannot be used.
     RunnerError
         ``sandbox-missing``.
     """

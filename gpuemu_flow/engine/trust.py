@@ -107,7 +107,7 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 
 
 def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
-    """Map each path that another user owns, the workspace's folder or a file, to the owner.
+    """Map the workspace's folder and files to their owners, if other users own them.
 
     Both the owner of a link and the owner of its target count.
     """

@@ -45,7 +45,7 @@ class RuleOutputs:
     op : str
         The op that waits for none of these rules; empty if this contains all rules of a graph.
     needs : tuple of str
-        Rules for which `op` waits.
+        Other rules, for which `op` waits directly.
     """
 
     root: Path

@@ -264,7 +264,7 @@ class Workspace:
 
     @cached_property
     def inputs(self) -> Discovery:
-        """Return the lookup of the present states of observed inputs."""
+        """Return the object that looks up the present states of observed inputs."""
         return self._discovery(self.snapshot.files)
 
     def keep_out_of_inputs(self, folder: Path) -> None:
@@ -423,7 +423,7 @@ class Workspace:
         )
 
     def _changes_under(self, settings: Settings) -> dict[str, Json]:
-        """Choose the target options that the command names, and return `_changes` with them."""
+        """Apply the options of the targets that the command names; return `_changes` under them."""
         own = self._overrides
         self.target = as_options(chosen_options(settings.targets, own.words, own.all_given))
         return self._changes(settings.samplings)

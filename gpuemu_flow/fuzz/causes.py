@@ -264,7 +264,7 @@ def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
     """Group the failing cases by kind of failure, without cases that need no experiment.
 
     No experiment is made if a function that returns inputs failed, or if a reference's outputs
-    differ between calls. Such a function may also hang, and so use up an experiment's time.
+    differ between calls. A function that failed may also hang, and use up an experiment's time.
     """
     families: dict[str, list[Judged]] = {}
     for case, result in failing:

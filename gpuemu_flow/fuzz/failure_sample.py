@@ -15,9 +15,9 @@ MOST_FAILURES = 1000
 class FailureSample:
     """The failures of a run that its report lists; other failures are only counted.
 
-    If there are too many, the most frequent reason loses the failure with the highest number, so
-    that all failures with a rare reason are kept. The smallest case of each kind of failure is
-    always kept, too.
+    If there are too many, the last failure with the most frequent reason is left out, so that
+    failures with rare reasons are kept. The smallest case of each kind of failure is always kept,
+    too.
 
     Parameters
     ----------

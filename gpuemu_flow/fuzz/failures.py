@@ -79,8 +79,8 @@ class Reproduction:
     known : bool
         False if no failure of the case was recorded here.
     disallowed : str
-        The sizes of the case that the op's schema does not allow, so that `run` never judges it;
-        empty if there are none, and for a recorded case.
+        The sizes of the case that the op's schema does not allow, so that `run` never judges the
+        case. Empty if there are none, or if the case was recorded.
     """
 
     record: FailureRecord

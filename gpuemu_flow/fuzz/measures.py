@@ -64,7 +64,7 @@ class Mutation:
     cases : int
         Number of cases with a finite value to compare.
     kernel : MutationScore or None
-        The score of bugs planted in the op's PTX; None if the op is no compiled kernel, or if no
+        The score of bugs planted in the op's PTX; None if the op is not a compiled kernel, or if no
         case passes with the unchanged kernel.
     kernel_untold : int
         Cases that do not pass with the unchanged kernel, and so reveal no planted bugs.
@@ -109,7 +109,7 @@ def _all_evaluators(
 
 
 def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mutation:
-    """Plant known bug kinds in the reference's output on the cases of a default run.
+    """Plant known bugs in the outputs of a default run, and measure how many the check finds.
 
     Raises
     ------

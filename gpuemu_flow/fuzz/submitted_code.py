@@ -87,7 +87,7 @@ def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredRes
 
 
 class _Case(NamedTuple):
-    """Results with equal values replace each other."""
+    """The key of a result; of the results with equal keys, only the newest counts."""
 
     op: str
     dtype: str

@@ -80,9 +80,9 @@ def _multiple(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Halve the multiple in a predicate as often as new cases support the half.
+    """Halve the multiple in a predicate while new cases support the half.
 
-    The size in such a case is a multiple of the half, but not of the multiple itself.
+    In these cases, the size is a multiple of the half, but not of the multiple itself.
     """
     name, step = predicate.subject, int(str(predicate.value))
     as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true
@@ -160,7 +160,8 @@ def _rounded(size: int) -> int:
     """Round a size down to a multiple of `TILE`, unless it is at most two tiles.
 
     Thresholds of kernels are multiples of tiles. Moreover, a bug may affect only some cases, and
-    near its threshold it affects the fewest, so two passing cases there prove little.
+    the fewest just above its threshold. If a case passes there, the threshold that was found is too
+    high, and rounding down corrects it.
     """
     return size // TILE * TILE if size > 2 * TILE else size
 

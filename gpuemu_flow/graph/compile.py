@@ -332,7 +332,7 @@ class Compiler:
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """Return `ForbiddenFiles.known`, files that rules will make, and the interpreter's own."""
+        """List `ForbiddenFiles.known`, files that rules will make, and files of the interpreter."""
         patterns = (*op.depends, *op.shared)
         found = {name for pattern in patterns for name in self._rules_made(pattern)}
         found.update(self._forbidden.known(op, program))

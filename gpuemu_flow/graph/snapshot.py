@@ -291,7 +291,7 @@ def load(
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Disable garbage collection in the context, in which many objects but no garbage is made."""
+    """Disable garbage collection in the context, in which many objects and no garbage are made."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -152,7 +152,7 @@ def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
 
 
 def with_duration(text: str, seconds: float) -> str:
-    """Return an answer with its duration, if there is one, replaced by `seconds`."""
+    """Replace the duration in an answer, if it has one, by `seconds`."""
     head, mark, tail = text.rpartition(_DURATION)
     if not mark:
         return text

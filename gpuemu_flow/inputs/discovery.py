@@ -78,7 +78,7 @@ class Discovery(InputNames):
     def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs if nothing has changed since; else look again.
 
-        A look costs milliseconds, and is needed at each request and each group of verdicts.
+        A new look costs milliseconds; one would be needed for each request and group of verdicts.
         """
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):

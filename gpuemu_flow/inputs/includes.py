@@ -40,7 +40,7 @@ class Includes:
     files : list of str
         The source, and all files that it includes from its folder or from ``-I`` folders; sorted.
     absent : list of str
-        Paths at which an included file would be found earlier, or at all; sorted.
+        Paths at which a new file would be included, perhaps instead of another; sorted.
     headers : list of str
         Names of possible headers below the workspace's ``-I`` folders: a new one may hide a header
         that the toolkit's own headers include.

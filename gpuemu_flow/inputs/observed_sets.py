@@ -25,7 +25,7 @@ folder itself is watched."""
 
 @dataclass
 class Needed:
-    """The states, besides the contents of files, in which all sets are current.
+    """The states that must hold for all sets to be current, besides the contents of files.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ _Numbers = tuple[int, ...]
 
 
 class _Fact(NamedTuple):
-    """One input in the state that it had: kind, members of that kind, state."""
+    """One input, given by its kind and members, with the state that it had."""
 
     kind: str
     members: tuple[str, ...]

@@ -1,8 +1,8 @@
 """The plan file, which tells whether anything changed since the last clean run.
 
-Read before anything heavy is imported, so it is plain text that needs no parser, and only ``os``
-and ``sys`` are used here. It can only ever say "nothing changed"; in any doubt, the command does
-its full work.
+The file is read before anything heavy is imported. Hence it is plain text that needs no parser, and
+this module uses only ``os`` and ``sys``. The file can only ever say "nothing changed"; in any
+doubt, the command does its full work.
 """
 
 import os
@@ -247,8 +247,8 @@ def look(
     summary : str or None
         Text to print if the plan is intact and nothing changed.
     works : bool
-        True if something in this workspace changed, so that its programs will most likely run in
-        workers that share a fork server.
+        True if something changed, and the workspace's programs will most likely run in workers that
+        share a fork server.
     """
     try:
         data = read(plan_path)

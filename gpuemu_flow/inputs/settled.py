@@ -27,9 +27,9 @@ class _Group(Generic[T]):
 class SettledFacts(Generic[T]):
     """Memory of facts that follow from the entries of the folders above a path.
 
-    A folder's stamp changes when one of its entries is made, removed or replaced, as by a link.
-    The stamp of a folder that changed a moment ago may stay the same at the next change, so that
-    facts below such a folder are not cached. Not thread-safe.
+    A folder's stamp changes when one of its entries is made, removed or replaced, for example by a
+    link. The stamp of a folder that changed a moment ago may stay the same at the next change, so
+    that facts below such a folder are not cached. Not thread-safe.
     """
 
     def __init__(self) -> None:

@@ -82,7 +82,7 @@ class SourceIndex:
         return closure
 
     def can_follow(self, path: Path) -> bool:
-        """Tell whether the imports of a program can be read: it is a file of Python source."""
+        """Tell whether a program is a file of Python source, so that its imports can be read."""
         try:
             return _is_python(path, path.read_bytes()[:_LONGEST_FIRST_LINE])
         except OSError:
@@ -93,7 +93,7 @@ class SourceIndex:
         return digest_json(sorted(self._imports(path)))
 
     def content_digest(self, path: Path) -> str:
-        """Return the sha256 of the file as its imports were read; empty if reading failed."""
+        """Return the sha256 of the content whose imports were read; empty if reading failed."""
         self._imports(path)
         return self._contents[path]
 

@@ -120,7 +120,7 @@ def generate_all(payload: Json, evaluator: Evaluator) -> Json:
 def _answer(
     function: Callable[..., Any], program: Program, label: str, call: GeneratorCall
 ) -> GeneratedValues:
-    """Call the function twice; return its values or their error."""
+    """Call the function twice; return its values, or the error."""
     try:
         names = _names(function)
         first, second = (_called(function, call, names) for _ in range(2))

@@ -37,7 +37,7 @@ def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
     """Return the result of a submission.
 
-    If gradients are missing, a result that would be passed is inconclusive instead.
+    If gradients are missing, the verdict ``passed`` becomes ``inconclusive``.
 
     Parameters
     ----------
@@ -125,15 +125,14 @@ def _explained(failure: Failure, actual: Arrays) -> Failure:
 
 
 def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
-    """Return the worse of two results.
+    """Return the worse of the results without and with inputs that require gradients.
 
     Parameters
     ----------
     result : CheckResult
-        The result of the call as it stands.
+        The result of the call without such inputs.
     trained : CheckResult
-        The result with inputs that require gradients; returned if the verdict of `result` is
-        ``passed``.
+        The result with such inputs; returned if the verdict of `result` is ``passed``.
     """
     if result.verdict is not Verdict.PASSED:
         return result

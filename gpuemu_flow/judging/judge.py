@@ -105,7 +105,7 @@ class Judge:
         The op's traits are decided on the shapes of these cases, with plain values, so that all
         cases are judged alike. See `cases.samples`.
     evaluate : Reference
-        Called only under the ``auto`` tolerance, and only if the cheap bound does not prove that a
+        Called only under the ``auto`` tolerance, and only if the quick bound does not prove that a
         case passes.
     traits : OpTraits, optional
         Traits that another judge of the same op and dtype has found.

@@ -55,7 +55,7 @@ def judge_cases(judge: Judge, ran: Sequence[Ran], *, explain: bool = True) -> li
 
 
 def _passed_together(judge: Judge, ran: Sequence[Ran]) -> list[CheckResult | None]:
-    """Compare cases of equal structure together; return a result if a case passed, else None."""
+    """Compare cases of equal structure together; return the results of passed cases, else None."""
     results: list[CheckResult | None] = [None] * len(ran)
     forms: dict[Form, list[int]] = {}
     for number, one in enumerate(ran):

@@ -58,7 +58,7 @@ class Setup:
 
 @dataclass
 class _Current:
-    """The cases for which the judge's service was last prepared, and the op's memory."""
+    """The cases last prepared in the judge's service, and the memory that it shares with the op."""
 
     peer: Arena | None = None
     about: PreparedBatch | None = None
@@ -74,7 +74,7 @@ class PreparedBatch:
     arrays : mapping of str to ndarray or None
         The inputs, if there is only one case; None to make the inputs from the cases.
     peer : Arena or None
-        The op's memory.
+        The memory that is shared with the op.
     give : bool
         True to write the inputs into the memory shared with the op. False once this is done, since
         the op's outputs follow the inputs in that memory.

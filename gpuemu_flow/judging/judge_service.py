@@ -201,7 +201,7 @@ class JudgeService:
         return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
 
     def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge the available outputs, except outputs of cases to request separately."""
+        """Judge the available outputs, except those of cases that must be requested separately."""
         places, arena = payload["places"], context.peer
         if places is None or arena is None:
             places, arena = [payload["slots"]], context.own
@@ -234,7 +234,7 @@ class JudgeService:
         return self._facts
 
     def _judge_given(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge cases whose outputs came with the request, except cases to request separately.
+        """Judge cases whose outputs came with the request, unless they need a separate request.
 
         Raises
         ------

@@ -21,7 +21,7 @@ class OpTraits:
     exact : bool
         True if the reference computes without rounding: copies, comparisons, selections.
     weak : bool
-        The reference cannot be evaluated in float32 arithmetic.
+        True if the reference cannot be evaluated in float32 arithmetic.
     exact_outputs : sequence of str
         Outputs that the reference computes without rounding, where others round.
     """

@@ -40,7 +40,7 @@ TIMES = 2
 def unsteady_output(
     evaluate: Evaluate, inputs: Arrays, expected: Arrays, *, random: Collection[str] = ()
 ) -> Failure | None:
-    """Evaluate a reference again, and return an output that differs; None if all are equal.
+    """Evaluate a reference again; return a failure if an output differs, None if all are equal.
 
     Parameters
     ----------

@@ -1,9 +1,10 @@
 """Compare one output with its expected values in blocks; most blocks need only a quick proof.
 
 For each block of elements, a handful of vector operations first tries to prove that all pass, in
-the narrowest arithmetic that can show it. They pass, and none is NaN or Inf, if the largest error
-is finite and the largest ratio of error to tolerance stays below 1 by more than these operations
-round. Only blocks without such a proof are judged element by element in float64.
+the narrowest arithmetic that can show it. The proof holds if the largest error is finite, and if
+the largest ratio of error to tolerance is below 1 by more than the rounding errors of these
+operations; then no element is NaN or Inf. All other blocks are judged element by element in
+float64.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class Prover:
 
 
 def _work_buffers(length: int, work: np.dtype[Any]) -> Array:
-    """Return this thread's four rows of scratch memory, kept because new pages are slow."""
+    """Return this thread's four rows of scratch memory, reused because new memory is slow."""
     kept: dict[str, Array] = _scratch.__dict__
     key = f"{work.name}/{length}"
     if key not in kept:
@@ -219,10 +220,10 @@ def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
 def paired_blocks(
     actual: Array, expected: Array, size: int = BLOCK_BYTES // 8
 ) -> Iterator[tuple[int, Array, Array]]:
-    """Yield (flat start, block, block) in C order; blocks are 1-d and at most `size` long.
+    """Yield blocks of two arrays in C order, each as (flat start, actual block, expected block).
 
-    Contiguous arrays give views; others are copied block by block into a buffer that the next
-    step overwrites.
+    Blocks are 1-d and have at most `size` elements. Contiguous arrays give views; others are copied
+    block by block into a buffer that the next step overwrites.
     """
     if actual.flags.c_contiguous and expected.flags.c_contiguous:
         flat_a, flat_e = actual.reshape(-1), expected.reshape(-1)

@@ -34,7 +34,7 @@ def growth(longest_dim: int) -> float:
 
 
 def unit(fmt: FloatLimits) -> float:
-    """Return the relative size of one rounding: float64's for float64, else float32's.
+    """Return the relative size of one rounding: in float64 for float64 outputs, else in float32.
 
     Ops with narrower outputs compute in float32 and round once.
     """
@@ -44,9 +44,9 @@ def unit(fmt: FloatLimits) -> float:
 def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
     """Return the absolute floor of a tolerance, which allows an op to flush subnormals.
 
-    With `longest_dim`, it is the floor for ops that compute. Their intermediate products may
-    underflow and then be multiplied by up to the square root of a dim, as in a norm: hence a
-    factor of ``8 g``, where g is `growth`.
+    With `longest_dim`, it is the floor for ops that are not exact. Their intermediate products may
+    underflow, and then be multiplied by up to the square root of a dim, for example in a norm.
+    Hence the factor ``8 g``, where g is `growth`.
     """
     smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
     return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest

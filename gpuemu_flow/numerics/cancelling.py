@@ -1,9 +1,9 @@
 """Arithmetic that perturbs the terms of sums, to measure errors that the reference cancels exactly.
 
 ``dp - (p * dp).sum()`` is exactly 0 where p is 1, whatever errors dp has, since both terms have the
-same errors. A right op computes the second term in another way, with other errors. So each operand
-of a sum is perturbed independently, if it has been rounded before (Parker's "precision bounding",
-see `noise`): by a random share of the error that it had in the previous evaluation. Values that no
+same errors. A right op computes the second term in another way, with other errors. Therefore, each
+operand of a sum that has been rounded before is perturbed independently, by a random share of its
+error in the previous evaluation (Parker's "precision bounding", see `noise`). Values that no
 rounding has touched still cancel exactly, and zeros stay zeros, except those that underflowed:
 ``1 + exp(-200)`` is rounded.
 """
@@ -69,7 +69,7 @@ class Operands:
 
 
 class _Cancelling(Base):
-    """Base class of arrays that know whether they were rounded, and that sums perturb if so.
+    """Base class of arrays that record whether they were rounded; sums perturb those that were.
 
     Equal results of one operation change by the same factor, so that ties stay ties. Each result
     changes by at least half a unit, so that it is not rounded back.

@@ -176,7 +176,7 @@ class CheckedOutput:
     def _exempt(self, special: SpecialInputs) -> NDArray[np.bool_] | None:
         """Mark elements exempt from invariants: right values that overflow, expected NaN or Inf.
 
-        Elements whose tolerance has no verdict are not exempt: invariants need no expected value.
+        Elements without a verdict are not exempt, since invariants need no expected value.
         """
         if self.dtype not in FLOAT_LIMITS:
             return None
@@ -241,7 +241,7 @@ def _compare_auto(
     actual: Array,
     expected: Array,
 ) -> BlockedOutcome:
-    """Compare with the quick bound; if that fails, with the envelope, then by more evaluations."""
+    """Compare with the quick bound; if that fails, with envelopes of more and more evaluations."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:

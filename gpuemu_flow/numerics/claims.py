@@ -1,8 +1,9 @@
 """Claims about which elements of an output are wrong, by an input's value or by index.
 
 A claim is learned from all cases seen so far, and predicts the next case: no element outside of the
-claim is wrong, and many elements inside (for a threshold, next to it) are. Values between the last
-right and the first wrong element are *free*: nothing is known about them yet.
+claim is wrong, and many elements inside of it are wrong (if it is a threshold, many elements next
+to it). Values between the last right and the first wrong element are *free*: nothing is known about
+them yet.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class SeparateVerdict:
 
     @property
     def totals(self) -> Totals:
-        """Return the output's numbers of elements in the form of statistics."""
+        """Return totals that contain only the output's numbers of elements, and no errors."""
         judged = self.count - self.no_verdict
         failing = len(self.failures)
         return Totals(count=self.count, judged=judged, finite=judged, failing=failing)

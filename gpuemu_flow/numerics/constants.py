@@ -79,7 +79,7 @@ class _Constant(Single):
         return self._moved(plain, plain != np.rint(plain)) if plain.dtype == np.float32 else result
 
     def _again(self, result: Any) -> Any:
-        """Keep integers in the class, too, since floats may be computed from them."""
+        """Wrap a result in this class, even integers, since floats may be computed from these."""
         again = super()._again(result)
         whole = type(again) is np.ndarray and again.dtype.kind in "iu"
         return again.view(type(self)) if whole else again
@@ -110,7 +110,7 @@ def moving_constants(
     -----
     Quotients count as rounded even where they are exact, unless the divisor is a power of two: an
     op that multiplies by the rounded reciprocal, or by a rounded ratio, rounds there. Arithmetic
-    that involves an input, is on single numbers, or is done by other libraries is not perturbed.
+    on inputs or on single numbers, and arithmetic of other libraries, is not perturbed.
     """
     attributes = {"rng": rng, "unit": unit, "direction": direction}
     made = type("_Constant", (_Constant,), attributes)
@@ -141,7 +141,7 @@ def _is_input(value: Any) -> bool:
 
 
 def _as_input(result: Any) -> Any:
-    """Return a result that depends on an input as an array that is no longer perturbed."""
+    """Convert a result that depends on an input to an array that is no longer perturbed."""
     if isinstance(result, (tuple, list)):
         make = getattr(type(result), "_make", type(result))
         return make(map(_as_input, result))

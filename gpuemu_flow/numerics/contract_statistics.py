@@ -157,11 +157,12 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
 
 
 def _slope(relative: Wide, rounding: Wide, sizes: Wide, at_least: float) -> float | None:
-    """Test that elements grow with their means, as those of other places would not.
+    """Test that elements are proportional to their means; return their slope if they are not.
 
-    Where an element's mean is small, so is the weight of its relative deviation: values that have
-    nothing to do with these means would have deviations of any size there. The weights of three
-    quarters are equal, so that no few elements decide.
+    Elements that were computed for other indices are not proportional to these means. Where a mean
+    is small, the relative deviation of such an element may have any size, so a small mean gets a
+    small weight. The three quarters of the elements with the largest means have equal weights, so
+    that the test does not depend on a few elements.
 
     Parameters
     ----------
@@ -202,8 +203,9 @@ def _lags(size: int) -> list[int]:
 def _is_repeated(products: Wide, at_least: float) -> bool:
     """Tell whether products are positive more often than those of independent terms.
 
-    Products of repeated draws are positive. A negative sum proves nothing: where few terms are
-    large, as in a mask that is nearly always 0, the large terms may not be paired with each other.
+    Products of repeated draws are positive. A negative sum of products proves nothing. If few terms
+    are large, for example in a mask that is nearly always 0, the large terms may not be paired with
+    each other.
     """
     return float(products.sum()) > 0.0 and not _is_centred(products, None, at_least)
 

@@ -6,7 +6,7 @@ kind                elements fail
 ``magnitude``       only where the reference is above, or below, some magnitude
 ``input-value``     only where the input at the same index is above, or below, some value
 ``input-row``       only in rows of an input that hold something: NaN, Inf, zeros, large values
-``growing``         ever more along an axis
+``growing``         by ever larger errors along an axis
 ==================  ==============================================================================
 """
 

@@ -124,9 +124,8 @@ class FloatLimits:
 def _limits(name: str, exponent_bits: int, mantissa_bits: int, *, finite: bool) -> FloatLimits:
     """Derive a format's limits from the widths of its exponent and fraction.
 
-    IEEE 754-2019, 3.3. A `finite` format uses the topmost exponent for numbers too, all but the
-    code with all bits set, which is its NaN (Micikevicius et al., "FP8 formats for deep learning",
-    2022).
+    See IEEE 754-2019, 3.3. A `finite` format uses the topmost exponent for numbers, too; only the
+    code with all bits set is NaN (Micikevicius et al., "FP8 formats for deep learning", 2022).
     """
     bias = (1 << (exponent_bits - 1)) - 1
     eps = 2.0**-mantissa_bits

@@ -1,4 +1,4 @@
-"""Layouts that a tensor of some shape can have, without numpy: plans of cases need no tensors."""
+"""The layout that a tensor of some shape really gets, determined without numpy."""
 
 from __future__ import annotations
 

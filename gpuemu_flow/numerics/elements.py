@@ -40,9 +40,9 @@ class Feature(NamedTuple):
     level : str
         `ELEMENT` or `ROW`.
     kind : str
-        ``value`` or ``magnitude`` of an input's element, ``top``, ``low`` or ``magnitude`` of an
-        input's row (its largest and smallest value, and its largest magnitude), or ``flat`` or
-        ``axis`` for the unit's index.
+        For an input's element: ``value`` or ``magnitude``. For an input's row: ``top`` (the largest
+        value), ``low`` (the smallest value) or ``magnitude`` (the largest magnitude). For the
+        unit's index: ``flat`` or ``axis``.
     subject : str
         The input, or the number of the axis; empty for the flat index.
     """
@@ -66,8 +66,8 @@ class LabelledUnits:
     passed : bool
     wrong, right, dull : mapping of str to ndarray of bool
         Masks of units, by level. A unit that is neither `wrong` nor `right` has no label. Units in
-        `dull` are right but tell little, since an error would hardly show in them: zeros, for
-        example of a clamp, NaN and Inf.
+        `dull` are right but tell little, since an error would hardly show in them: NaN, Inf, and
+        zeros such as those of a clamp.
     values : mapping of Feature to ndarray
     sizes : mapping of Feature to int
         The number of possible indices, for features that are indices.
@@ -200,7 +200,7 @@ def _is_severe(seen: ObservedCase, name: str, times: float) -> BoolArray:
 
 
 def _beyond_rounding(seen: ObservedCase, name: str) -> BoolArray:
-    """Mark errors too large to be roundings of the row's largest element, as in sums."""
+    """Mark errors that are too large to be rounding errors of the row's largest element."""
     actual, expected = seen.actual[name], seen.expected[name]
     sizes = np.where(np.isfinite(expected), np.abs(expected), 0.0)
     largest = sizes.max(axis=-1, keepdims=True)

@@ -17,7 +17,7 @@ from gpuemu_flow.numerics.single import Single, bare, single, staying_single
 
 
 class Evaluate(Protocol):
-    """The reference: in float64, or its float32 shadow when `shadow` is set.
+    """The reference as a function, in float64 or, if `shadow` is set, as its float32 shadow.
 
     Float inputs come as float64 arrays, or as float32 arrays for the shadow (see `single`); other
     inputs come unchanged. The reference must not modify its inputs. A failing evaluation raises

@@ -71,10 +71,10 @@ def failure_rate(failed: int, total: int, confidence: float = CONFIDENCE) -> Fai
 
     Notes
     -----
-    With p the rate, n the total and z the normal quantile the ends are
+    With p the rate, n the total and z the normal quantile, the interval ends at
     ``(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)`` (Wilson, "Probable inference, the law of
-    succession, and statistical inference", 1927): unlike p ± zσ it lies within 0 and 1 and is not
-    empty when nothing failed.
+    succession, and statistical inference", 1927). Unlike p ± zσ, this interval lies within 0 and 1,
+    and is not empty when nothing failed.
 
     Examples
     --------

@@ -250,7 +250,7 @@ class Kinks:
         return self._nudges
 
     def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
-        """Change every finite float by a few roundings, and 0 by those of the median magnitude."""
+        """Change finite floats by a few roundings, zeros by those of the median magnitude."""
         rng = SeededRng(self._seed).derive(f"gradients/{pair}")
 
         def change(values: Float64Array) -> Float64Array:

@@ -40,7 +40,8 @@ def without_lost(
 ) -> Any:
     """Return a float64 result with NaN in place of elements that are rounded for certain.
 
-    Where a function's value is 0 in float32 only because it underflows, it is the smallest number.
+    Where a function that is never 0 (such as ``exp``) underflows in float32, the returned result is
+    the smallest float64 number above 0.
 
     Parameters
     ----------

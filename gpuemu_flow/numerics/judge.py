@@ -228,7 +228,10 @@ def _matches(
 
 
 def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray:
-    """Mark values that fail under a strict policy, whatever is expected and has a verdict."""
+    """Mark NaN and Inf that a strict policy forbids.
+
+    They fail whatever value is expected, and even if the element has no verdict.
+    """
     forbidden = np.zeros(actual.shape, bool)
     if rules.nan == "strict":
         forbidden |= np.isnan(actual)

@@ -85,7 +85,7 @@ class ErrorMeasurement:
     Attributes
     ----------
     weak : bool
-        Measured without a shadow.
+        True if measured without a shadow.
 
     Notes
     -----
@@ -117,8 +117,8 @@ class ErrorMeasurement:
       grows exponentially);
     - where the shadow and r are neither both finite nor the same NaN or infinity, if every sum that
       may overflow in some order of its terms is made to overflow (see `overflow`);
-    - on what exceeds its tolerance and depends on a value that overflows as `rounding` rounds it;
-    - on anything, if no evaluation succeeds.
+    - on elements beyond their tolerance that depend on a value which overflows under `rounding`;
+    - on any element, if no evaluation succeeds.
 
     A reference that refuses float64 is evaluated in float32 or, if it refuses both, in the case's
     own dtype. Its inputs are then perturbed by that dtype's rounding; the effect counts as R.
@@ -403,10 +403,10 @@ class _Session:
     def restore_exact(self) -> None:
         """Restore the verdict on elements that no rounding of the computation can change.
 
-        Perturbed inputs may change such integers, for example at the tie of an exact quotient,
-        although the op's own inputs are exact. An integer that perturbed roundings change has no
-        verdict, even if perturbed inputs leave it unchanged: the changes of a quotient and of a
-        zero point that share a scale may cancel.
+        Perturbed inputs may change an integer although the op's own inputs are exact, for example
+        if it was rounded from an exact tie. Only roundings decide: an integer that depends on none
+        has a verdict, and an integer that perturbed roundings change has none. Perturbed inputs may
+        miss a change: a quotient and a zero point with one scale may change by amounts that cancel.
 
         Float outputs are treated in the same way if the reference rounds to integers to compute
         them, as fake quantisation in training does.

@@ -225,7 +225,7 @@ def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[An
 
 
 def wrapped64(inputs: Arrays, kind: type[Noisy64], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """View the float64 arrays of the inputs as a subclass of `kind` that has these attributes."""
+    """View float64 inputs as a subclass of `kind` with the given class attributes."""
     made = type(kind.__name__, (kind,), attributes)
     return {
         name: array.view(made) if array.dtype == np.float64 else array

@@ -85,7 +85,7 @@ _state: _State | None = None
 
 @contextmanager
 def rounding_to(rounding: Rounding | None) -> Iterator[None]:
-    """Set the rounding that `rounded` applies while inside; None lets values pass unchanged."""
+    """Inside the context, set the rounding that `rounded` applies; None leaves values unchanged."""
     global _state  # noqa: PLW0603 - rewritten source reaches the setting by this module's name only
     before = _state
     if rounding is None:

@@ -101,7 +101,7 @@ class Perturbation:
     def flushed(self, below: float = FLOAT32_SMALLEST_NORMAL) -> Arrays | None:
         """Replace float32 subnormals by zero; return None when the inputs hold none.
 
-        With a smaller `below`, only values below it are replaced, which have few significant bits.
+        With a smaller `below`, only subnormals below it are replaced, since they have few bits.
         """
         return self._with_zeros(lambda sizes: sizes < below)
 

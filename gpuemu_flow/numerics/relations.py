@@ -74,7 +74,9 @@ WRONG = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation that explains a wrong output, equal for the same hypothesis in all cases.
+    """A relation that explains a wrong output.
+
+    One hypothesis gives equal relations in all cases.
 
     Attributes
     ----------
@@ -375,7 +377,7 @@ def _row_terms(
 
 
 def _halves(seen: ObservedCase, name: str, wrong: BoolArray) -> Iterator[Relation]:
-    """Yield relations to 16-bit formats that represent only the wrong elements exactly."""
+    """Yield a relation if wrong values, but not the right ones, are exact in a 16-bit format."""
     if seen.dtypes[name] not in ("float32", "float64"):
         return
     actual, expected = seen.actual[name][wrong], seen.expected[name][wrong]

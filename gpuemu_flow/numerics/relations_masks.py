@@ -260,7 +260,7 @@ def _overread(
 
 
 def _shifts(seen: ObservedCase, dim: str, places: list[tuple[str, int]]) -> Iterator[Hypothesis]:
-    """Yield relations in which a comparison of two indices, as of a causal mask, is off by one."""
+    """Yield relations in which a comparison of two indices is off by one, as in a causal mask."""
     if len({name for name, _ in places}) < 2:
         return
     for name, axis in places:

@@ -30,7 +30,7 @@ Hypothesis = tuple[Relation, Make]
 
 
 def unwritten(seen: ObservedCase, *, new: bool) -> Iterator[Hypothesis]:
-    """Yield hypotheses that parts of outputs were never written; none if their shapes differ."""
+    """Yield hypotheses that parts of outputs were never written, if all outputs have one shape."""
     names = list(seen.actual)
     shape = seen.actual[names[0]].shape if names else ()
     if any(seen.actual[name].shape != shape for name in names):

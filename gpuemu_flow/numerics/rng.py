@@ -74,7 +74,7 @@ class ArrayDraws:
         return self._draw("uniform10_f64", n)
 
     def uniform10_f32(self, n: int) -> NDArray[np.float32]:
-        """Return `uniform10_f64` rounded to nearest even float32, in [-10, 10]."""
+        """Return the values of `uniform10_f64` rounded to nearest even in float32, in [-10, 10]."""
         return self._draw("uniform10_f32", n)
 
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
@@ -128,7 +128,7 @@ class SeededRng(ArrayDraws):
         return self._older, self._newer
 
     def derive(self, domain: str) -> SeededRng:
-        """Return a new generator for `domain`, which depends on the seed only."""
+        """Return a new generator, which depends only on the seed and on `domain`."""
         return SeededRng(derive_seed(self._seed, domain))
 
     # One value at a time: each takes one word of the stream unless it says otherwise.

@@ -31,9 +31,10 @@ SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 2
 
 
 def nibble_table(rows: Words) -> Words:
-    """Return the exclusive-or of the `rows` named by each value of each nibble of a state.
+    """Return, for each nibble of a state and each value of it, the exclusive-or of some `rows`.
 
-    Four bits at a time: the method of the Four Russians.
+    These are the rows of the bits that are set in the value. Looking up four bits at a time is the
+    method of the Four Russians.
 
     Parameters
     ----------

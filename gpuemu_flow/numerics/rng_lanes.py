@@ -59,8 +59,7 @@ class RandomLanes:
     Attributes
     ----------
     starts : ndarray of uint64, shape (2, lanes)
-        States of the lanes before a call of `draw_columns`, which replaces them by the states after
-        it.
+        Present states of the lanes. `draw_columns` begins at them, and then updates them.
     """
 
     def __init__(self, lanes: int, rows: Words, words: Words, values: Words) -> None:
@@ -109,7 +108,7 @@ class RandomLanes:
 
 
 class _Workspace(threading.local):
-    """One thread's arrays: numpy lets other threads run in mid-step, so they cannot be shared."""
+    """One thread's arrays; not shared, since numpy lets other threads run in mid-step."""
 
     def __init__(self) -> None:
         self._rows = np.empty((TILE + 2) * MAX_LANES, dtype=np.uint64)

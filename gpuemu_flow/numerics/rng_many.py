@@ -54,7 +54,7 @@ class SeededStreams(ArrayDraws):
         return len(self.seeds)
 
     def derive(self, domain: str) -> SeededStreams:
-        """Return new streams for `domain`, each of which depends on its seed only."""
+        """Return new streams, each of which depends only on its seed and on `domain`."""
         return SeededStreams([derive_seed(seed, domain) for seed in self.seeds])
 
     def some(self, numbers: NDArray[np.int64]) -> SeededStreams:

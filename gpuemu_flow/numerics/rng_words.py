@@ -54,8 +54,8 @@ def generate_seed() -> int:
 def initial_state(seed: int) -> State:
     """Return the two state words of a generator built with `seed`.
 
-    SplitMix64 of the seed and of the seed plus one. It is a bijection, so that the two words differ
-    and the all-zero state, a fixed point of the recurrence, cannot occur.
+    They are SplitMix64 of the seed and of the seed plus one. SplitMix64 is a bijection. So the two
+    words differ, and the all-zero state, a fixed point of the recurrence, cannot occur.
     """
     seed = operator.index(seed) & MASK64
     return splitmix64(seed), splitmix64((seed + 1) & MASK64)

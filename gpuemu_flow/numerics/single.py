@@ -105,7 +105,7 @@ def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """View the float32 arrays of the inputs as a subclass of `kind` that has these attributes."""
+    """View float32 inputs as `kind`, or as a subclass of it with the given class attributes."""
     made = type(kind.__name__, (kind,), attributes) if attributes else kind
     return {
         name: array.view(made) if array.dtype == np.float32 else array
@@ -171,7 +171,7 @@ def _takes_float32_alone(ufunc: np.ufunc) -> bool:
 
 
 def _argument(func: Any, value: Any) -> Any:
-    """Narrow the arrays in an argument of a numpy function; for a product, integers, too."""
+    """Narrow float arrays in an argument of a numpy function; for a product, also integers."""
     if type(value) in (list, tuple):
         return type(value)(_argument(func, inner) for inner in value)
     if isinstance(value, Single):
@@ -189,7 +189,7 @@ class Making:
     kind : type
         Class of the float32 arrays among them.
     count : int
-        Number of arrays that have been made other than from arrays of a `Single`.
+        Number of arrays that were not made from a `Single`, such as those of ``np.arange``.
     """
 
     kind: type[Single]

@@ -118,7 +118,7 @@ class Spread:
         self.exclude_other_kinds(values)
 
     def add_constants(self, values: NDArray[Any]) -> None:
-        """Add an evaluation whose constants are rounded otherwise; see `bound`."""
+        """Add an evaluation whose constants are rounded differently; see `bound`."""
         if self.fmt is not None:
             changed = self._changed(values)
             known = np.where(np.isfinite(changed), changed, 0.0)
@@ -165,8 +165,8 @@ class Spread:
     ) -> None:
         """Find the elements that depend on no rounding.
 
-        Such integers get a verdict again, and integers that a perturbed rounding changes lose
-        theirs. For floats, the elements that were found are kept for `bound`.
+        If they are integers, they get a verdict again, and integers that a perturbed rounding
+        changes lose their verdict. If they are floats, `bound` uses them later.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class Spread:
             The largest |x|, or 1. An S up to this size needs no other evidence, since an
             intermediate result may well be as large.
         weak : bool
-            True if S is at least the smaller of `usual` and the largest result.
+            True to make S at least the smaller of `usual` and the largest result.
         safety : float
             Factor on E.
 
@@ -382,8 +382,8 @@ class Spread:
 
         If the computation had rounding errors as large as S implies, E would show them, since each
         term of a sum was perturbed by a rounding: ``u S / E`` is at most about the root of the
-        number of terms, where u is one rounding. An evaluation at |x| that is merely large, as
-        ``1 / (relu(-x) + eps)`` is, has no such effect.
+        number of terms, where u is one rounding. An evaluation at |x| that is merely large, such as
+        ``1 / (relu(-x) + eps)``, has no such effect.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)

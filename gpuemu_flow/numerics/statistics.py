@@ -32,9 +32,9 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 def sample_positions(count: int) -> NDArray[np.intp] | None:
     """Return flat positions of the sampled elements in ascending order; None = take all of them.
 
-    One position out of each of `SAMPLE_SIZE` equal spans, at a place in the span that a
-    multiplicative hash of the span's number decides. The positions are the same for every output of
-    that size, and do not align with rows or tiles.
+    One position is taken from each of `SAMPLE_SIZE` equal spans; a multiplicative hash of the
+    span's number decides which. The positions are the same for every output of that size, and do
+    not align with rows or tiles.
 
     The rank of a sampled percentile p then has a standard error of at most
     ``sqrt(p (1 - p) / SAMPLE_SIZE)``: with 99 % confidence p50 lies between the exact 48th and

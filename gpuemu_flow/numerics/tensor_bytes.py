@@ -20,7 +20,7 @@ class TensorBytesError(ValueError):
 class ImpossibleShapeError(TensorBytesError):
     """Error of a shape that no array can have.
 
-    The other dims are limited even if one dim is 0.
+    The product of the other dims is limited even if one dim is 0.
     """
 
 

@@ -51,10 +51,10 @@ def resolve(
     call: PartialTolerance | None = None,
     kernel_tolerances: ToleranceTable | None = None,
 ) -> Tolerance:
-    """Return the tolerance of one dtype, each member from the most specific table that gives it.
+    """Return the tolerance of one dtype: `atol` and `rtol`, each from the first table that has it.
 
-    Order: the call itself, ``[ops.tolerances]``, the kernel's, ``[validation.tolerances]``, the
-    documented default.
+    The tables are, in order: the call itself, ``[ops.tolerances]``, the kernel's,
+    ``[validation.tolerances]``, the documented defaults.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ def resolve(
     Returns
     -------
     Tolerance
-        `origin` names the source (``op``, ``validation``, ..., ``default``), or both sources if the
-        two members come from different ones: ``atol op, rtol default``.
+        `origin` names the source (``op``, ``validation``, ..., ``default``), or both sources if
+        `atol` and `rtol` come from different ones: ``atol op, rtol default``.
     """
     places: list[tuple[str, PartialTolerance | None]] = [("call", call)]
     for name, table in (

@@ -113,7 +113,7 @@ def trivial_candidates(
     -------
     list of TrivialCandidate
         A candidate is left out if it cannot be made (no input, or no earlier output, has the
-        shapes), or if it is right, as zeros are if the reference is all zeros. The constant is the
+        shapes), or if it is right, such as zeros if the reference is all zeros. The constant is the
         median of the finite expected values, which of all constants comes nearest to passing.
     """
     wanted = dtypes or {}

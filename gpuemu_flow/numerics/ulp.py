@@ -102,8 +102,9 @@ def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
 def max_steps_finite(actual: Array, expected: Array, scratch: Array) -> int:
     """Return the largest `ulp_distance` of two finite arrays of one dtype, by integer arithmetic.
 
-    Bit patterns of one sign are ordered like the values, so that their difference is the distance;
-    for two signs the magnitudes add up, and the two zeros are one apart.
+    Bit patterns of one sign are ordered like the values, so that their difference is the distance.
+    If the signs differ, the distance is the sum of both distances from zero, plus one for the step
+    between the two zeros.
 
     Parameters
     ----------

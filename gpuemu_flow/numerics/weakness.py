@@ -62,7 +62,7 @@ def weakness(output: CheckedOutput) -> WeakOutput | None:
     """Describe the weakness of an output's comparison; None when it has none.
 
     A comparison is weak if all finite expected values are equal, or if the explicit tolerance would
-    accept zeros in place of all of them. Negated values could pass only in the second case.
+    accept zeros in place of all of them. With such a tolerance, even negated values could pass.
     """
     flat = output.expected.reshape(-1)
     if not flat.size:

@@ -80,7 +80,7 @@ class TaskSpec:
         hidden from the op. Empty if this task runs no op, or if op and reference share a file.
     known : tuple of str
         Workspace files that are not hidden from the op when the reference is seen to use them,
-        because the op's access to them was decided before; with patterns, see
+        because the op's access to them was decided before. Some are patterns; see
         `interpreter_files.without_installed`.
     """
 

@@ -125,7 +125,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 
 def _used(spec: TaskSpec, context: StageContext, params: BuildParams) -> Discovered:
-    """Return the user's command's undeclared inputs; none for builds without a command."""
+    """Return the undeclared inputs of the user's build command; none if there is no command."""
     if not params.command:
         return Discovered()
     uses = command_uses(params.command[0], spec.sources, context.root, os.environ)
@@ -397,9 +397,10 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 def placeholders(
     outputs: Iterable[Path], tool_sandbox: compilers.ToolSandbox | None
 ) -> Iterator[None]:
-    """Create empty files in place of a command's outputs, and remove the unused ones at the end.
+    """Create missing outputs of a command as empty files, and remove the unused ones at the end.
 
-    Only outputs beside protected files need this, since the sandbox allows no new files there.
+    Only outputs in folders with protected files need this: the sandbox allows no new files in these
+    folders.
     """
     made = []
     for path in outputs if tool_sandbox is not None else ():

@@ -197,7 +197,7 @@ def _place(spec: TaskSpec) -> tuple[str, int]:
 
 
 def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Made | None:
-    """Restore the present inputs' outputs from the cache; return None if any is missing."""
+    """Restore the outputs for the present inputs from the cache; return None if any is missing."""
     for _, key in known.candidates():
         made = _Made.from_json(context.cache.actions.get(key), spec.outputs)
         if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):

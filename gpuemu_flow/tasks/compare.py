@@ -171,7 +171,7 @@ def _take_shared(
     parts: Mapping[int, list[Json]],
     results: dict[int, CheckResult],
 ) -> bool:
-    """Add a shared cache's verdicts for the present inputs; tell whether the cache has all."""
+    """Add a shared cache's verdicts for the present inputs; return True if it has all."""
     for names in shared.sets(inputs.place, program.given.names):
         key = inputs.key_of(names)
         whole = shared.fetch([digest_json([key, *about]) for about in parts.values()])

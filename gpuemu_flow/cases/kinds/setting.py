@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def rows(self) -> Rows:
-        """Return the numbers of rows and elements, with the generator; see `Rows`."""
+        """Return the rows of the tensor, together with the generator; see `Rows`."""
         return Rows(self.rng, self.count // self.width, self.count)
 
     def integer_bounds(self, low: int, high: int) -> tuple[int, int]:
@@ -86,7 +86,7 @@ class Setting:
         return first, max(last, first)
 
     def draw(self, low: int, last: int) -> Ints:
-        """Draw integers from `low` to `last`, both included, as rows."""
+        """Draw integers from `low` to `last`, both included, shape (number of rows, `width`)."""
         return self.rng.ranges(self.count, low, last + 1).reshape(self.rows.shape)
 
     def order(self) -> Ints:

@@ -102,7 +102,7 @@ def _tree(root: str, made: frozenset[str]) -> str | None:
 
 
 def _own_cache() -> str:
-    """Return the user's cache folder, which is inside the workspace if that is the home folder."""
+    """Return the user's cache folder; it may lie in the workspace, if that is the home folder."""
     try:
         return os.path.realpath(user_cache_folder(os.environ))
     except RuntimeError:  # no home folder
