@@ -359,10 +359,10 @@ def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     """Tell whether the float32 shadow computes the same function, in float32 throughout.
 
-    On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
-    in float64 and rounds at the end, and says nothing about rounding errors), and on all samples it
-    must agree with that result to within 2**-10 of the largest value. Two kinds of faithful shadows
-    need more than this:
+    The shadow is compared with the float64 result, rounded to float32. On all samples, both must
+    agree to within 2**-10 of the largest value. On some sample, they must differ; otherwise the
+    shadow seems to compute in float64 and to round at the end. Two kinds of faithful shadows need
+    more than this:
 
     - Where the problem amplifies rounding errors, as a long recurrence may, two right evaluations
       disagree. A sample does not count if the float64 result itself changes by as much when its
