@@ -431,12 +431,12 @@ class CheckResult:
 
 
 def weak_to_json(output: WeakOutput) -> dict[str, Json]:
-    """Return plain JSON."""
+    """Return a `WeakOutput` as plain JSON."""
     return {"name": output.name, "value": output.value, "zeros": output.zeros}
 
 
 def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
-    """Rebuild from `weak_to_json`'s result, or raise KeyError, TypeError or ValueError."""
+    """Rebuild a `WeakOutput` from its JSON, or raise KeyError, TypeError or ValueError."""
     value = data["value"]
     return WeakOutput(
         str(data["name"]), None if value is None else float(value), bool(data["zeros"])

@@ -103,7 +103,7 @@ def _frozen(array: Array) -> Array:
 
 
 def _repeats(values: Array) -> bool:
-    """Tell whether all elements along the axis that ``expanded`` repeats have the same bits."""
+    """Tell whether values are bitwise equal along the axis that the ``expanded`` layout repeats."""
     if reduced_shape(values.shape) == values.shape:
         return True
     axis = expanded_axis(values.shape) or 0

@@ -28,7 +28,7 @@ def exit_code_of(command: Callable[[], object]) -> int:
     Parameters
     ----------
     command : callable
-        Raises SystemExit, or returns the exit code; anything that is no number means 0.
+        Raises SystemExit, or returns the exit code; a value that is not an integer means 0.
     """
     code: object
     try:

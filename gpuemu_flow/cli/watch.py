@@ -40,9 +40,9 @@ def watch(
 ) -> None:
     """Validate what changed, now and whenever an input is saved; Ctrl-C ends it.
 
-    After each save, the results that ran again are shown, and results that still fail. Errors of
-    the configuration are shown, too, and watching continues. Exit code 0; 130 if a run was
-    interrupted.
+    After each save, the results of tasks that ran again are shown, together with results that
+    still fail. Errors of the configuration are shown, too, and watching continues. Exit code 0; 130
+    if a run was interrupted.
     """
     from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
 
@@ -53,7 +53,7 @@ def watch(
 def watch_with(
     make: type[WatchState], options: RunOptions, seed: int | None, *, poll: bool
 ) -> NoReturn:
-    """Run again at every save until interrupted, then exit."""
+    """Run the tasks again at every save until interrupted, then exit."""
     from gpuemu_flow.config.load import find_config  # noqa: PLC0415
     from gpuemu_flow.watch.alarm import open_alarm, wait_for_save  # noqa: PLC0415
     from gpuemu_flow.watch.files import FileWatch  # noqa: PLC0415
@@ -197,7 +197,7 @@ class WatchState:
         return report
 
     def show(self, report: RunReport, *, first: bool) -> None:
-        """Print the results that ran again or changed, and results that still fail."""
+        """Print results that were computed again or have changed, and results that still fail."""
         from gpuemu_flow.reports import text  # noqa: PLC0415
 
         quiet = (Verdict.PASSED,) if first else (Verdict.PASSED, Verdict.SKIPPED)

@@ -174,7 +174,7 @@ class _World:
         return self._modules[id(old)]
 
     def _code(self, code: CodeType) -> CodeType:
-        """Find the code in its file's rewritten source, or return it unchanged."""
+        """Return the rewritten counterpart of `code`, or `code` itself if no counterpart fits."""
         path = code.co_filename
         if path not in self._codes:
             self._codes[path] = self._compile(path)

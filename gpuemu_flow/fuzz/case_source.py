@@ -16,7 +16,7 @@ from gpuemu_flow.types import Case, Shape
 
 
 class CaseSource:
-    """Takes cases from the streams in turn, numbers them, and hands them out to several threads.
+    """Takes cases from the streams in rotation, numbers them, and hands them out to threads.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def case_stream(
     strategies: Sequence[str] = (),
     layouts: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """Yield cases of one op and dtype without end; if several shapes are given, take them in turn.
+    """Yield cases of one op and dtype without end; several shapes are used in rotation.
 
     Parameters
     ----------
@@ -109,6 +109,6 @@ def case_stream(
 
 
 def _indexed(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
-    """Yield the cases of all streams in turn, numbered in this order."""
+    """Yield cases from the streams in rotation, numbered consecutively."""
     for index, (_, case) in enumerate(_in_turns(streams)):
         yield case if case.index == index else replace(case, index=index)

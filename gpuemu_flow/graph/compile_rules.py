@@ -56,7 +56,7 @@ class RuleTasks:
         return tuple(self.inputs(dict.fromkeys((*op.needs, *makers)), beginning))
 
     def of_files(self, files: Iterable[str]) -> tuple[TaskInput, ...]:
-        """Return the inputs of a task that reads these files, of which rules may make some."""
+        """List the rules that make any of these files, as inputs of a task that reads the files."""
         used = set(files)
         return tuple(
             self.inputs(n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs))

@@ -1,4 +1,4 @@
-"""Parts of keys from observed inputs: the present state of everything that a program used."""
+"""The present state of everything that a program used, as parts of cache keys."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Discovery(InputNames):
     environ : mapping
         Variables that programs inherit.
     ignored : iterable of Path
-        Folders whose files are no inputs: the cache of this tool.
+        Folders whose files are not inputs: the cache of this tool.
     staging : Path, optional
         Folder for the file of a `FileClock`.
     """
@@ -266,13 +266,13 @@ class Discovery(InputNames):
 
 
 def _joined(halves: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Merge the parts of a set's halves, in the order of `grouped`."""
+    """Merge the states of inputs from the halves of a set, in the order of `grouped`."""
     found = {name: state for half in halves for name, state in half.items()}
     return {name: found[name] for name in sorted(found, key=_place)}
 
 
 def _place(name: str) -> tuple[int, str]:
-    """Return a sort key that orders parts of keys as `grouped` lists them."""
+    """Return a sort key that puts the names of inputs in the order of `grouped`."""
     kind, _, shown = name.partition(" ")
     return _ORDER[kind], shown
 

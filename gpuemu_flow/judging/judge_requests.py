@@ -204,8 +204,8 @@ class JudgeRequest:
     actual : mapping of str to ndarray
         Outputs for ``judge``, if there is only one case.
     places : sequence of mapping of str to Slot, or None
-        Positions in ``about.peer`` of the outputs of the first cases, or of all cases; None if the
-        outputs are not in that memory.
+        Per case: the positions of its outputs in the memory ``about.peer``. May cover only the
+        first cases. None if the outputs are not in that memory.
     results : list of CheckResult or None
         Results of ``judge``, one per case with outputs; None for a case that must be requested
         separately.

@@ -79,7 +79,7 @@ class _Constant(Single):
         return self._moved(plain, plain != np.rint(plain)) if plain.dtype == np.float32 else result
 
     def _again(self, result: Any) -> Any:
-        """Wrap a result in this class, even integers, since floats may be computed from these."""
+        """Wrap a result in this class, even integers: floats may be computed from them."""
         again = super()._again(result)
         whole = type(again) is np.ndarray and again.dtype.kind in "iu"
         return again.view(type(self)) if whole else again

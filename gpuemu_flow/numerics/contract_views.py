@@ -25,7 +25,7 @@ MOST_PAIRED = 2048
 
 
 def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return a mask of the elements that count in an output of the given shape."""
+    """Return a boolean array of the given output shape: True for elements that are compared."""
     source = inputs[mask.input]
     order = sorted(range(len(mask.axes)), key=mask.axes.__getitem__)
     spread = source.transpose(order).reshape(
@@ -60,7 +60,7 @@ def chosen(indices: Array, source: Array, axis: int) -> Array:
 
 
 def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) -> Failure | None:
-    """Return the failure of indices that are no integers, out of range, or repeated in a row."""
+    """Return the failure of indices that are not integers, out of range, or repeated in a row."""
 
     def fault(message: str, index: tuple[int, ...] | None = None) -> Failure:
         value = None if index is None else float(indices[index])

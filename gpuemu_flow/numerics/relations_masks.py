@@ -184,7 +184,7 @@ def _chosen(
 def _placed(
     seen: ObservedCase, name: str, dim: str, kept: NDArray[np.int_], array: Float64Array
 ) -> Float64Array:
-    """Write results for some indices of a dim to these indices of whole outputs."""
+    """Put results for some indices of a dim into a whole output, with 0 at the other indices."""
     axes = [axis for axis, each in enumerate(seen.axes.get(name, ())) if each == dim]
     for axis in axes:
         if axis >= array.ndim or array.shape[axis] != kept.size:

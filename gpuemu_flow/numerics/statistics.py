@@ -53,7 +53,10 @@ def sample_positions(count: int) -> NDArray[np.intp] | None:
 
 @dataclass
 class Worst:
-    """The worst element so far: a failing NaN or Inf, else the largest share of the tolerance."""
+    """The worst element so far: the one whose error is the largest share of its tolerance.
+
+    A mismatched NaN or Inf has an infinite share.
+    """
 
     share: float = 0.0
     position: int | None = None

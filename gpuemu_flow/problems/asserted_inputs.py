@@ -1,4 +1,4 @@
-"""Find the tensors that a test makes, and take them out of its statements."""
+"""Find the tensors that a test makes, and remove the calls that make them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complete the result of a run to a whole report."""
+"""Extend the result of a run to a complete report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gather(
     status: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Report:
-    """Complete a run's result to a whole report: every case, locations of failures, history.
+    """Extend a run's result to a complete report, with all cases, failure locations and history.
 
     Parameters
     ----------

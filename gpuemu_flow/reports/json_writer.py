@@ -158,5 +158,5 @@ def plan_to_json(
 
 
 def dumps(value: Mapping[str, Json]) -> str:
-    """Format a JSON object as text in which CI services recognise no command."""
+    """Format a JSON object as text that CI services cannot mistake for their commands."""
     return inert_json(json.dumps(value, indent=2, allow_nan=False))

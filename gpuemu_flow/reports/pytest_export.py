@@ -206,7 +206,7 @@ class _Test:
         return 1
 
     def _facts(self) -> dict[str, Json]:
-        """Return facts about the failure, to inform readers of the test."""
+        """Return facts about the failure, for people who read the test."""
         record = self._record
         return {
             "op": record.op,
@@ -276,7 +276,7 @@ class _Test:
 
     @property
     def _own_process(self) -> bool:
-        """Tell whether the test runs the op, a callable, in a separate process."""
+        """Tell whether the test of a callable op runs the op in a separate process."""
         return self._record.kind == FailureKind.EXECUTION.value or bool(self._program.python)
 
     def _process_constants(self) -> dict[str, Json]:

@@ -201,9 +201,9 @@ class Sightings:
 
 
 def _is_own_library(path: str) -> bool:
-    """Tell whether a path is machine code that the emulator made of a kernel.
+    """Tell whether a path is that of a library that the emulator compiled from a kernel.
 
-    Its results follow from the kernel, which is an input, and from our own code.
+    The library's results follow from the kernel, which is an input, and from our own code.
     """
     found = _OWN_LIBRARY.search(path)
     return found is not None and path[: found.start()] == os.path.realpath(

@@ -32,7 +32,7 @@ def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
 
 
 def _said(attempt: Attempt) -> Attempt:
-    """Append a remark to an error's hint: the case was not tried in a process of its own."""
+    """Append to an error's hint that the case was not tried in a process of its own."""
     error = attempt.outcome.error
     if error is None:
         return attempt

@@ -286,7 +286,7 @@ class _Memory:
         return BufferArgument(view, not fresh, name, kept=True, offset=offset, tensor=leaf.tensor)
 
     def take_back(self, buffers: Sequence[Any]) -> None:
-        """Copy the buffers after a launch back to the tensors' memory."""
+        """Copy the buffers back to the tensors' memory after a launch."""
         for data, after in zip(self._bytes, buffers, strict=False):
             if data is not None and after is not None:
                 data[...] = after.view(np.uint8).reshape(-1)

@@ -1,8 +1,8 @@
 """Stage ``build``: compile a kernel's source to PTX and cubin for one architecture.
 
 Reads the source and its includes. Writes copies of the artifacts, and a manifest with their
-digests. Of the source, the manifest contains only comments that allow lint findings. Therefore, the
-lint does not run again if a build gives the same bytes.
+digests. The only parts of the source in the manifest are comments that allow lint findings.
+Therefore, the lint does not run again if a build gives the same bytes.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         ValidationError
             The output did not pass; the case is recorded for ``gpuemu-flow failures``.
         pytest.skip.Exception
-            Nothing of the output could be judged.
+            The verdict is inconclusive.
         """
         __tracebackhide__ = True
         with self._checking:
@@ -203,7 +203,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         Exception
             The first exception that `check` raised.
         pytest.skip.Exception
-            Nothing of a case could be judged.
+            The verdict is inconclusive.
         """
         __tracebackhide__ = True
         with self._checking:
@@ -231,7 +231,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
             pytest.skip(f"inconclusive: {why}")
 
     def _judged(self, output: Any) -> CheckResult:
-        """Judge the value that a test passed to `check`; other values than outputs are errors."""
+        """Judge the value that a test passed to `check`; values that are not outputs are errors."""
         __tracebackhide__ = True
         from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
         from gpuemu_flow.runners.api import OpError  # noqa: PLC0415

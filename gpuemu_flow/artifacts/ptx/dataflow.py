@@ -32,8 +32,8 @@ class Dataflow:
     names : list of str
         Register name by number (names repeat when scopes shadow them).
     types : list of str
-        Declared type by number, ``f32``. Newer compilers declare floats as ``b32``: do not infer
-        a meaning from the type.
+        Declared type by number, such as ``f32``. Newer compilers declare floats as ``b32``: do not
+        infer a meaning from the type.
     widths : list of int
         Number of 32-bit registers that each register takes, by register number.
     """
@@ -50,7 +50,11 @@ class Dataflow:
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:
-        """Return the symbols that any instruction names, in time linear in the smaller set."""
+        """Return those of `symbols` that any instruction names.
+
+        For each scope, the time is linear in the number of `symbols` or of the names used there,
+        whichever is smaller.
+        """
         return set().union(*(symbols.keys() & table.keys() for table in self._tables))
 
 

@@ -278,7 +278,7 @@ def _is_at(path: str, places: Iterable[str]) -> bool:
 
 @cache
 def _highest_capability() -> int:
-    """Return the highest number of a capability; if the system does not tell, an upper bound."""
+    """Return the highest capability number, or an upper bound if the system does not report it."""
     try:
         with open(_LAST_CAPABILITY, "rb") as file:  # noqa: PTH123
             return int(file.read())
