@@ -102,7 +102,7 @@ class KernelFinding:
         return f"{TITLES.get(self.check, self.check)}: {where} {self.message} · {times}"
 
     def moved(self, now: Callable[[CodePlace], CodePlace]) -> KernelFinding:
-        """Return the finding with `now` applied to each of its places."""
+        """Return a copy of the finding in which ``now(place)`` replaces each place."""
         there = None if self.there is None else now(self.there)
         return replace(self, place=now(self.place), there=there)
 

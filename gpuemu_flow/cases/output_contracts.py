@@ -139,7 +139,7 @@ def _shown(value: object) -> str:
 
 @dataclass
 class _Contract:
-    """Parser of one output; each method reports the errors of its part and returns valid values."""
+    """Parser of one output's contract, which reports faulty parts and leaves them out."""
 
     path: KeyPath
     name: str

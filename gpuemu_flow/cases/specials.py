@@ -1,7 +1,7 @@
-"""Make the first case of `special` for each input hold NaN, +Inf and -Inf for certain.
+"""Ensure that each input contains NaN, +Inf and -Inf in its first case of strategy `special`.
 
-A tensor of few rows has only few of the kinds of special numbers that `special` draws: a vector has
-a single kind.
+By itself, `special` draws only a few kinds of special numbers for a tensor with few rows, and a
+single kind for a vector. Special numbers outside of an input's range are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from gpuemu_flow.types import DTYPES, InputSpec
 
 FEW_ROWS = 8
-"""Number of rows from which on `special` has NaN and both infinities by itself."""
+"""Smallest number of rows for which `special` by itself draws NaN and both infinities."""
 NEEDED = 3
 """Number of elements that NaN and both infinities need."""
 
@@ -28,7 +28,9 @@ def holds_specials(spec: InputSpec) -> bool:
 
 
 def with_specials(spec: InputSpec, shown: set[str]) -> InputSpec:
-    """Return the input's spec; in the first case of `special`, it demands NaN and infinities.
+    """Return an input's spec; in the input's first `special` case, it demands NaN and infinities.
+
+    Inputs with at least `FEW_ROWS` rows contain them anyway, so that their specs are unchanged.
 
     Parameters
     ----------

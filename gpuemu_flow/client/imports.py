@@ -25,7 +25,7 @@ class Import(NamedTuple):
 
 @functools.lru_cache(maxsize=_MOST_TEXTS)
 def imports_of(source: bytes | str) -> tuple[Import, ...]:
-    """List the imports of a source text, also those inside functions; empty if it is no Python."""
+    """List a source text's imports, including those inside functions; empty if it is invalid."""
     try:
         tree = parse_python(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -95,7 +95,10 @@ class TargetParser:
             self.out_of(where).add("config-target-unknown", where, text, hint)
 
     def task_fault(self, stage: str, subject: str, last: str, out: Reporter) -> tuple[str, str]:
-        """Return the reason why there is no such task, and a hint; both empty if there is one."""
+        """Return the reason why a task does not exist, and a hint; both are empty if it exists.
+
+        They are also empty if the subject has errors of its own, which are reported anyway.
+        """
         op, kernel = self.op_of.get(subject), self.kernel_of.get(subject)
         fault, hint = "", ""
         if stage == BUILD and subject in self.rules and not last:

@@ -87,7 +87,7 @@ class ExpectedFiles:
     def check_apart(
         self, pattern: str, where: KeyPath, out: Reporter, *, mild: bool = False
     ) -> None:
-        """Report a glob of ``apart`` that matches nothing, which is hardly intended.
+        """Report a glob of ``apart`` that matches nothing, which is probably a mistake.
 
         A glob is not reported if its folder is empty, or if it matches files that will be made or
         that a template looks for.

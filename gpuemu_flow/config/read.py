@@ -94,7 +94,7 @@ def read_source(
 
 
 def _read_bytes(source: ConfigSource) -> bytes | None:
-    """Read a file; return None if it is missing, no regular file, unreadable or too large."""
+    """Read a file; return None if it is missing, not a regular file, unreadable or too large."""
     try:
         # Opening a named pipe would wait for a writer for ever.
         descriptor = os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

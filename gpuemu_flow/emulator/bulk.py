@@ -73,7 +73,7 @@ class BulkCopy:
 
     @property
     def size(self) -> int:
-        """Return the number of bytes in shared memory."""
+        """Return the number of bytes that the copy occupies in shared memory."""
         return len(self.near)
 
     @property

@@ -2,7 +2,7 @@
 
 Each warp of each block of a cluster has a vector clock. A block's barrier joins the clocks of its
 own warps, and the cluster's barrier joins the clocks of all warps. The memory of a block is gone
-when its last thread has ended, so accesses of other blocks must be ordered before that.
+when its last thread has ended, so accesses by other blocks must be ordered before that.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ class ClusterRaces(LoggedRaces):
         self._clock = np.where(warps, known, self._clock)
 
     def block_ended(self, row: int) -> None:
-        """Report accesses of other blocks that nothing orders before the end of a block."""
+        """Report accesses by other blocks to the memory of a block that has ended.
+
+        Accesses that are ordered before the block's end are not reported.
+        """
         cluster, place = divmod(row, self._members)
         own = slice(place * self._own_warps, (place + 1) * self._own_warps)
         known = self._clock[cluster, own].max(axis=0)

@@ -343,7 +343,10 @@ class Executor:
         return execution
 
     def store_again(self, names: Iterable[str]) -> None:
-        """Restore the results of current tasks, in order to store them in the shared cache."""
+        """Store the results of finished tasks in the shared cache.
+
+        Each task is run again, and normally finds its results in the local cache.
+        """
         with on_signals(self.interrupt):
             for spec in map(self._graph.tasks.__getitem__, names):
                 if self._context.cancel.is_set():

@@ -175,9 +175,10 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """Copy an array to a tensor on the device and of the dtype of `like`.
+        """Copy an array to a tensor, with the dtype of `like` if this is given.
 
-        `like` may be a tensor, or the name of a dtype.
+        `like` is a tensor or the name of a dtype. In PyTorch, the new tensor is also on the device
+        of the tensor `like`.
         """
 
     @abstractmethod

@@ -183,7 +183,7 @@ def tolerance_of(
 def _placed(
     stats: ErrorStats, compared: Sequence[CheckedOutput], contracts: CaseContracts
 ) -> ErrorStats:
-    """Return the statistics with the worst element's index converted to the whole output."""
+    """Return the statistics with the worst element's index as an index of the whole output."""
     if stats.worst_index is None:
         return stats
     worst = max(compared, key=lambda output: output.outcome.totals.worst.share)
@@ -191,7 +191,10 @@ def _placed(
 
 
 def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
-    """Measure how much of an output was compared; inputs matter only where NaN is expected."""
+    """Measure how much of an output was compared.
+
+    The inputs are searched for NaN and Inf (see `SpecialInputs`) only if NaN is expected.
+    """
     totals = output.outcome.totals
     return Compared(
         output.name,

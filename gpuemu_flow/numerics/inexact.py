@@ -38,7 +38,7 @@ def without_lost(
     options: Mapping[str, Any],
     result: Any,
 ) -> Any:
-    """Return a float64 result with NaN in place of elements that are rounded for certain.
+    """Return a float64 result with NaN in place of elements that are certainly rounded.
 
     Where a function that is never 0 (such as ``exp``) underflows in float32, the returned result is
     the smallest float64 number above 0.

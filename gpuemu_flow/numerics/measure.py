@@ -277,8 +277,8 @@ class _Session:
     def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
         """Evaluate the shadow with rounded operands or steps: to nearest, then at random.
 
-        If every step may be rounded, the reference is also evaluated in its own dtype, since
-        functions of frameworks round each step of narrow inputs by themselves.
+        If every step may be rounded, the reference is also evaluated in the case's own dtype:
+        functions of frameworks, given narrow inputs, round each of their steps themselves.
         """
         if rounding.steps:
             self._add_rounded(self._checked(self._evaluations.own_outputs(self._inputs64)))
@@ -459,7 +459,7 @@ class _Session:
     def _evaluate(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> dict[str, NDArray[Any]] | None:
-        """Return flattened outputs; None if the evaluation failed or returned other outputs."""
+        """Return flat outputs; None if evaluation fails or outputs are missing or misshapen."""
         return self._checked(self._evaluations.outputs(inputs, shadow=shadow, rounding=rounding))
 
     def _checked(self, outputs: Arrays | None) -> dict[str, NDArray[Any]] | None:

@@ -103,7 +103,7 @@ class Spread:
         self._fold(self._changed(values), self._error)
 
     def add_cancelled(self, values: NDArray[Any]) -> None:
-        """Add an evaluation whose terms cancel differently than in the reference's own order.
+        """Add an evaluation with perturbed operands of sums, which therefore cancel differently.
 
         Where NaN or an infinity is expected and the evaluation gives another value, there is no
         verdict, since rounding decides between the two.
@@ -199,8 +199,8 @@ class Spread:
         The first of `at_magnitudes` is the reference at |x|; for the others, each |x| was
         multiplied by a factor of its own, which is at least 1. A sum of magnitudes never shrinks as
         the magnitudes grow, so that the value at |x| should be the smallest. Where another value is
-        smaller, |x| lies near a pole, and S proves nothing. An exponential at |x| is no sum of
-        magnitudes at all.
+        smaller, |x| lies near a pole, and S proves nothing. An exponential at |x| is not a sum
+        of magnitudes at all.
         """
         if self.fmt is None:
             return
@@ -422,7 +422,8 @@ def _spread_over_binades(
 ) -> Float64Array:
     """Raise each element's error to the largest among results of the same power of two.
 
-    A handful of draws misses the worst case of a single element, but hardly that of its peers.
+    A handful of draws may miss the worst case of one element, but rarely the worst case of all
+    these results.
     """
     groups = _binades(reference, judged)
     largest = np.zeros(int(groups.max(initial=0)) + 1)

@@ -151,7 +151,7 @@ def import_each(
 
 
 def _originals(taken: Iterable[ImportedProblem], into: Path) -> list[str]:
-    """Return the files of problems and candidates as the workspace's configuration names them."""
+    """Return the paths of the problems' and candidates' files, relative to the workspace."""
     found = {path for one in taken for path in (one.source.path, *_paths(one.source.candidates))}
     return sorted(
         Path(os.path.relpath(path.resolve(), into.resolve())).as_posix()

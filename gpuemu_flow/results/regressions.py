@@ -55,7 +55,7 @@ class Regression:
         return f"{self.subject}: {change} {since}"
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, including the sentence."""
+        """Return plain JSON, including `sentence`."""
         return {**vars(self), "sentence": self.sentence}
 
 

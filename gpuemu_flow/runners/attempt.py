@@ -104,7 +104,7 @@ class WorkerClient:
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        The caller's record of the cases for which a service in the worker was last prepared.
+        Set by the caller, to record which cases the worker's service is prepared for.
     """
 
     def __init__(

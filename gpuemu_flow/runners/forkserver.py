@@ -320,7 +320,7 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
 
 
 def _preload(package: str, control: socket.socket) -> None:
-    """Import a package; if that fails, restart the server, whose workers then import it."""
+    """Import a package; if that fails, restart the server, and leave the import to each worker."""
     try:
         preload.preload(package)
     except preload.PreloadError as refused:

@@ -28,7 +28,7 @@ _ORIGINAL_ENCODE = base64.b64encode
 
 
 def loads(s: Any, **options: Any) -> Json:
-    """Parse like ``json.loads``; the text of the current request need not be parsed again."""
+    """Parse like ``json.loads``, but return the current request's content without parsing it."""
     exchange = lending.current
     if exchange is not None and all(value is None for value in options.values()):
         request = exchange.request

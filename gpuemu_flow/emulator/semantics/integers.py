@@ -166,7 +166,7 @@ def negate(a: Array) -> Array:
 
 
 def shift_left(a: Array, n: Array) -> Array:
-    """Compute ``shl`` (PTX ISA, "shl"): counts of the width or more give 0."""
+    """Compute ``shl`` (PTX ISA, "shl"): shift counts of at least the width give 0."""
     bits = 8 * a.dtype.itemsize
     small = np.minimum(n, np.uint32(bits - 1)).astype(a.dtype)
     shifted = a << small
@@ -176,7 +176,10 @@ def shift_left(a: Array, n: Array) -> Array:
 
 
 def shift_right(a: Array, n: Array) -> Array:
-    """Compute ``shr`` (PTX ISA, "shr"): counts of the width or more give 0 or the sign."""
+    """Compute ``shr`` (PTX ISA, "shr").
+
+    Shift counts of at least the width give 0; for signed integers, copies of the sign bit.
+    """
     bits = 8 * a.dtype.itemsize
     shifted = a >> np.minimum(n, np.uint32(bits - 1)).astype(a.dtype)
     if a.dtype.kind == "u" and (n >= bits).any():
