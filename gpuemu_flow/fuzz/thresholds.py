@@ -159,9 +159,8 @@ def _threshold(
 def _rounded(size: int) -> int:
     """Round a size down to a multiple of `TILE`, unless it is at most two tiles.
 
-    Thresholds of kernels are multiples of tiles. Moreover, a bug may affect only some cases, and
-    the fewest just above its threshold. If a case passes there, the threshold that was found is too
-    high, and rounding down corrects it.
+    Thresholds of kernels are multiples of tiles. The threshold that was found may be too high: just
+    above its true threshold, a bug affects the fewest cases, so that a case may pass there.
     """
     return size // TILE * TILE if size > 2 * TILE else size
 

@@ -18,8 +18,8 @@ _MAX_SHUFFLED = 1 << 22
 class Language:
     """Patches Triton's language modules for the interpreter, once per launch, and restores them.
 
-    Triton's interpreter patches them anew for each call of a function inside a kernel, which takes
-    most of its time, and restores them only once.
+    Triton's interpreter patches them again for each call of a function inside a kernel, which takes
+    most of its time, but restores them once, at the end of the launch.
     """
 
     def __init__(self, original: Callable[[Any], Any]) -> None:
