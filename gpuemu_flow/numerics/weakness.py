@@ -104,5 +104,6 @@ class _Looked:
         self.constant = self.constant and bool((values == self.value).all())
         if self.zeros and self._tolerance is not None:
             sizes = np.abs(values)
-            allowed = self._tolerance.atol + self._tolerance.rtol * sizes
+            with np.errstate(over="ignore"):
+                allowed = self._tolerance.atol + self._tolerance.rtol * sizes
             self.zeros = bool((sizes <= allowed).all())
