@@ -9,7 +9,8 @@ So the first cases in which an input has a strategy show its varieties in turn. 
 - `offset`, fewer than 4 rows: the spreads, 0.01 first.
 - `extremes`: a number that overflows when it is squared, for certain.
 - `wide`: one sign in the first row of an input, and the other one in that of its neighbour, so that
-  a product of the two is far below 0. Then magnitudes of all orders from 1 to 1000.
+  a product of the two is far below 0. A vector lies on halves. Then magnitudes of all orders from 1
+  to 1000.
 - `ties`: a few values, then only zeros.
 - `special`: NaN and both infinities, then a single +Inf, a single NaN, and only -Inf.
 """

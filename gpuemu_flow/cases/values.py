@@ -201,6 +201,8 @@ def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
     chosen = rows.every(2)
     step = 2.0 ** math.floor(math.log2(bound / QUANTA))
     first = rows.rngs.derive("steps").gen_range(0, STEP_SIZES)
+    if rows.turn and rows.number == 1:  # halves of whole numbers, for ops without a scale
+        first = np.full(len(first), round(math.log2(step)))
     turns = (np.cumsum(chosen, axis=1) - 1 + first[:, None])[chosen]
     steps = np.ldexp(step, -(turns % STEP_SIZES).astype(np.intc))
     halves = np.floor(values[chosen] * (QUANTA / bound))

@@ -137,6 +137,14 @@ def test_the_second_wide_case_has_magnitudes_of_all_orders():
             assert (second > 0).any() and (second < 0).any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_the_first_wide_vector_lies_on_halves_of_whole_numbers(dtype: str):
+    for seed in SEEDS:
+        first = shown(schema("x"), "wide", seed, dtype)[1]
+        halves = np.abs(first) % 1 == 0.5
+        assert halves.sum() == first.size - 1 and np.abs(first).max() == 127
+
+
 @pytest.mark.parametrize("axes", [(), ("N",), ("M", "N")])
 def test_an_input_is_only_zeros_in_one_case(axes: tuple[str, ...]):
     assert not any(value.any() for value in [shown(schema("x", axes=axes), "ties", 5)[2]])
