@@ -214,14 +214,14 @@ class Case:
 
         In ``float32/a=3x5:normal,b=5x7:large:strided``, the case's dtype is followed by the shape,
         strategy, layout and dtype of each input. A contiguous layout and the case's dtype are left
-        out. ``ends1`` at the end of an input means that its values contain the ends of their range.
+        out. At the end of an input, ``ends1`` means that its values contain the ends of their
+        range, ``turn2`` that they are the second variety of its strategy's values.
         """
         parts = []
         for spec in self.inputs:
             own = "" if spec.dtype == self.dtype else spec.dtype
             layout = "" if spec.layout == "contiguous" else spec.layout
-            ends = f"ends{spec.ends}" if spec.ends else ""
-            words = ["x".join(map(str, spec.shape)), spec.strategy, layout, own, ends]
+            words = ["x".join(map(str, spec.shape)), spec.strategy, layout, own, spec.demands]
             parts.append(f"{spec.name}={':'.join(words).rstrip(':')}")
         return f"{self.dtype}/{','.join(parts)}"
 

@@ -229,6 +229,9 @@ class InputSpec:
     ends : int
         If not 0, the ends of the range are inserted among the values. The number counts the cases
         in which this is done, beginning with 1.
+    turn : int
+        If not 0, this is the input's n-th case of its strategy, whose values show the strategy's
+        n-th variety; see `cases.turns`.
     rule : ValueRule or None
         Further rules of the schema for the values.
     given : GeneratedValues or None
@@ -244,6 +247,7 @@ class InputSpec:
     low: float | None = None
     high: float | None = None
     ends: int = 0
+    turn: int = 0
     rule: ValueRule | None = None
     given: GeneratedValues | None = None
 
@@ -257,14 +261,22 @@ class InputSpec:
         """Tell whether the values can be made now, without a function that is pending or failed."""
         return not self.is_generated or (self.given is not None and not self.given.slug)
 
+    @property
+    def demands(self) -> str:
+        """Return `ends` and `turn` as a word, such as ``ends1turn2``; empty if both are 0."""
+        counted = {"ends": self.ends, "turn": self.turn}
+        return "".join(f"{name}{count}" for name, count in counted.items() if count)
+
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, without `ends`, `rule` and `given` where there are none."""
+        """Return plain JSON, without `ends`, `turn`, `rule` and `given` where there are none."""
         out: dict[str, Any] = {**vars(self), "shape": list(self.shape)}
-        del out["ends"], out["rule"], out["given"]
+        del out["ends"], out["turn"], out["rule"], out["given"]
         if self.given is not None:
             out["given"] = self.given.to_json()
         if self.ends:
             out["ends"] = self.ends
+        if self.turn:
+            out["turn"] = self.turn
         if self.rule is not None:
             out["rule"] = self.rule.to_json()
         return out

@@ -42,7 +42,7 @@ AGENDA = (
     ("prime", "ties", "contiguous"),
     ("pow2_plus_1", "wide", "contiguous"),
     ("tail", "normal", "transposed"),
-    ("equal", "small", "offset"),
+    ("equal", "special", "offset"),  # one kind of NaN or infinity alone
 )
 
 

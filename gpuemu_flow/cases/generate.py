@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generated_values import decode_values
 from gpuemu_flow.cases.rule_values import draw_by_rule, setting_of
-from gpuemu_flow.cases.specials import holds_specials
-from gpuemu_flow.cases.values import draw, draw_alike, put_ends, put_specials
+from gpuemu_flow.cases.special_values import put_specials
+from gpuemu_flow.cases.turns import holds_specials
+from gpuemu_flow.cases.values import draw, draw_alike, put_ends
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 from gpuemu_flow.types import Case, InputSpec, Shape
@@ -42,11 +43,12 @@ def input_values(case: Case, spec: InputSpec) -> Array:
         return decode_values(spec)
     seed = _seed_of(case, spec)
     if spec.rule is None:
-        values = draw(spec.strategy, SeededRng(seed), _drawn_shape(spec), spec.dtype, *_range(spec))
+        where = SeededRng(seed), _drawn_shape(spec), spec.dtype
+        values = draw(spec.strategy, *where, *_range(spec), turn=spec.turn)
         return _finished(values, spec, seed, *_range(spec))
     sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
     setting = setting_of(replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes)
-    values = draw_by_rule(setting, spec.strategy, _compared(case, spec.rule))
+    values = draw_by_rule(setting, spec.strategy, _compared(case, spec.rule), turn=spec.turn)
     return _finished(values, spec, seed, setting.low, setting.high)
 
 
@@ -72,10 +74,25 @@ def _finished(
     """
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)
-    if spec.ends and holds_specials(spec):
+    if (spec.ends or spec.turn == 1) and holds_specials(spec):
         nonfinite = spec.rule.nonfinite if spec.rule else None
         put_specials(values, SeededRng(seed), low, high, nonfinite=nonfinite)
+    if spec.strategy == "wide" and spec.turn == 1 and low is None and high is None:
+        _sign_first_row(values, negative=bool(spec.position % 2))
     return np.broadcast_to(values, spec.shape) if spec.layout == "expanded" else values
+
+
+def _sign_first_row(values: Array, *, negative: bool) -> None:
+    """Give the first of several rows one sign, in place.
+
+    A product of the first rows of two inputs is then far below 0. That is the only score which a
+    causal attention leaves its first query: a mask of -10,000 in place of -Inf outweighs it.
+    """
+    if values.ndim > 1 and values.size > values.shape[-1]:
+        first = values.reshape(-1, values.shape[-1])[0]
+        np.abs(first, out=first)
+        if negative:
+            np.negative(first, out=first)
 
 
 def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
@@ -127,12 +144,12 @@ def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
             if spec.rule is None and not spec.is_generated:
                 shape = _drawn_shape(spec)
                 if 0 < math.prod(shape) <= MOST_ALIKE:
-                    key = (spec.strategy, shape, spec.dtype, *_range(spec))
+                    key = (spec.strategy, spec.turn, shape, spec.dtype, *_range(spec))
                     alike.setdefault(key, []).append((number, spec))
     drawn: dict[tuple[int, int], Array] = {}
-    for (strategy, shape, dtype, low, high), members in alike.items():
+    for (strategy, turn, shape, dtype, low, high), members in alike.items():
         seeds = [_seed_of(cases[number], spec) for number, spec in members]
-        together = draw_alike(strategy, seeds, shape, dtype, low, high)
+        together = draw_alike(strategy, seeds, shape, dtype, low, high, turn=turn)
         for place, (number, spec) in enumerate(members):
             # A copy, so that each input has its own contiguous memory, as if it were drawn alone.
             values = together[place, ...].copy()

@@ -23,7 +23,7 @@ from gpuemu_flow.cases.design import Combination, Designer
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.row_layouts import with_row_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
-from gpuemu_flow.cases.specials import with_specials
+from gpuemu_flow.cases.turns import Turns
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.expressions import ExpressionError, compute
 from gpuemu_flow.numerics.effective_layouts import LEAST_RANKS
@@ -132,7 +132,7 @@ def _cases(
     companion = companion_strategy(strategies)
     absences = Absences()
     ended: Counter[tuple[Bound | None, ...]] = Counter()
-    shown: set[str] = set()
+    turns = Turns()
     for index, (combination, sizes) in enumerate(_shaped(schema, seed, strategies, layouts)):
         made, target = inputs_of(
             schema,
@@ -144,7 +144,7 @@ def _cases(
             absences=absences,
         )
         inputs = tuple(
-            with_specials(_with_ends(tensor, spec, _range_of(spec, sizes, made), ended), shown)
+            _with_ends(tensor, spec, _range_of(spec, sizes, made), ended)
             for tensor, spec in zip(schema.inputs, made, strict=True)
         )
         yield Case(
@@ -153,7 +153,7 @@ def _cases(
             dtype=dtype,
             layout=combination.layout,
             strategy=combination.strategy,
-            inputs=inputs,
+            inputs=turns.of(inputs),
             target=target,
             shape_class=ShapePlanner.label(combination.shape_class),
             dims=sizes.dims,

@@ -29,11 +29,15 @@ class ManyRows:
         Number of rows of one tensor, at least 1.
     count : int
         Number of elements of one tensor, at least 1.
+    turn : int
+        If n > 0, tensors with fewer rows than there are kinds of rows begin with the n-th kind,
+        and not with a random one.
     """
 
     rngs: SeededStreams
     number: int
     count: int
+    turn: int = 0
 
     @property
     def width(self) -> int:
@@ -45,13 +49,18 @@ class ManyRows:
         """Return the numbers of tensors, of rows, and of elements in a row."""
         return len(self.rngs), self.number, self.width
 
-    def _turns_from(self, kinds: int) -> NDArray[np.int64]:
-        """Return, for each tensor, the random kind (0 to `kinds` - 1) of its first row."""
+    def _turns_from(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
+        """Return, for each tensor, the kind (0 to `kinds` - 1) of its first row."""
+        if self.turn and self.number < kinds:
+            return np.full(len(self.rngs), (self.turn - 1 + first) % kinds)
         return self.rngs.derive("turns").gen_range(0, kinds)
 
-    def turns(self, kinds: int) -> NDArray[np.int64]:
-        """Return a kind for each row: 0 to `kinds` - 1 in rotation, from a random kind on."""
-        start = self._turns_from(kinds)
+    def turns(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
+        """Return a kind for each row: 0 to `kinds` - 1 in rotation.
+
+        The first row's is random; in turn 1 of a tensor of few rows it is `first`.
+        """
+        start = self._turns_from(kinds, first)
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
@@ -99,7 +108,7 @@ class ManyRows:
         rngs = self.rngs.derive("palette")
         few = palette[rngs.shuffled(palette.size)[:, :4]]
         values = np.empty(self.shape, palette.dtype)
-        starts = self._turns_from(3)
+        starts = self._turns_from(3, 1)
         for start in sorted(set(starts.tolist())):
             turns = (np.arange(self.number) + start) % 3
             if self.number > 1 and not (turns == 0).any():

@@ -86,7 +86,9 @@ def _unsatisfiable(message: str) -> UsageError:
     return UsageError(Problem("case-unsatisfiable", message, hint))
 
 
-def draw_by_rule(setting: Setting, strategy: str, others: Mapping[str, Array]) -> Array:
+def draw_by_rule(
+    setting: Setting, strategy: str, others: Mapping[str, Array], *, turn: int = 0
+) -> Array:
     """Draw values that follow the rule, in the setting's shape and dtype.
 
     Parameters
@@ -95,6 +97,8 @@ def draw_by_rule(setting: Setting, strategy: str, others: Mapping[str, Array]) -
     strategy : str
     others : mapping of str to ndarray
         Values of the input that the rule compares with, if there is one.
+    turn : int
+        The variety of the strategy's values; see `values.draw`.
     """
     rule, shape, dtype = setting.rule, setting.shape, numpy_dtype(setting.dtype)
     if math.prod(shape) == 0:
@@ -107,7 +111,8 @@ def draw_by_rule(setting: Setting, strategy: str, others: Mapping[str, Array]) -
     else:
         low, high = setting.low, setting.high
         known = strategy if strategy in STRATEGIES else STRATEGIES[0]
-        values = draw(known, setting.rng, shape, setting.dtype, low, high, nonfinite=rule.nonfinite)
+        where, kept = (setting.rng, shape, setting.dtype, low, high), rule.nonfinite
+        values = draw(known, *where, nonfinite=kept, turn=turn)
     if rule.values and rule.kind != SCALAR:
         _mix_in(values, setting, strategy)
     if rule.relation and rule.other in others:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
 from gpuemu_flow.cases.rows import ManyRows
+from gpuemu_flow.cases.special_values import SPECIAL_KINDS, put_one_kind, put_special_rows
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_many import SeededStreams
@@ -27,11 +28,13 @@ from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
 Array = NDArray[Any]
 
 SPECIAL_ROWS = 16  # about so many rows hold special values: more would poison every result
-SPECIAL_KINDS = 6
 TIES = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 MEANS = (30.0, 30.0, -30.0, 100.0, 7.0)
 SPREADS = (1.0, 0.1, 0.01, 0.0)
+FIRST_SPREAD = 2  # in turn
 OVERFLOWS_SQUARED = 2.0**64  # in float32, which all but float64 ops compute in
+NEGATIVE_KINDS = 3  # of rows
+FAR_BELOW = 1e5  # below -10,000 and -65,504, which half kernels take for -Inf
 QUANTA = 127  # steps of a symmetric int8 quantiser on either side
 STEP_SIZES = 6  # from 4 down to 1/8
 WIDEST_FOLD = 1e150  # into a wider range values are clipped, not reflected: no sum can overflow
@@ -46,6 +49,7 @@ def draw(
     high: float | None = None,
     *,
     nonfinite: bool | None = None,
+    turn: int = 0,
 ) -> Array:
     """Draw the values of a tensor.
 
@@ -64,6 +68,8 @@ def draw(
     nonfinite : bool or None
         For floats: True keeps NaN and Inf whatever the range, False removes them, and None lets the
         range decide.
+    turn : int
+        For floats: if n > 0, the variety of the strategy's values that its n-th case shows.
 
     Returns
     -------
@@ -75,7 +81,9 @@ def draw(
     ValueError
         When there is no such strategy or dtype.
     """
-    drawn = draw_alike(strategy, [rng.seed], shape, dtype, low, high, nonfinite=nonfinite)
+    drawn = draw_alike(
+        strategy, [rng.seed], shape, dtype, low, high, nonfinite=nonfinite, turn=turn
+    )
     return drawn.reshape(shape)
 
 
@@ -88,6 +96,7 @@ def draw_alike(
     high: float | None = None,
     *,
     nonfinite: bool | None = None,
+    turn: int = 0,
 ) -> Array:
     """Return the values, as `draw` makes them, of several tensors that differ only in their seeds.
 
@@ -106,7 +115,7 @@ def draw_alike(
     if strategy == "uniform" and not ranged:
         return fill_uniform(SeededStreams(seeds), count, dtype).reshape(whole)
     number = count // max(shape[-1], 1) if shape else 1
-    rows = ManyRows(SeededStreams(seeds).derive(strategy), number, count)
+    rows = ManyRows(SeededStreams(seeds).derive(strategy), number, count, turn)
     if kind == "bool":
         return draw_bools(strategy, rows).reshape(whole)
     if kind != "float":
@@ -174,7 +183,10 @@ def _small(rows: ManyRows, form: _Format) -> Array:
 
 def _wide(rows: ManyRows, form: _Format) -> Array:
     bound = min(1e3, form.limits.max)
-    values = _uniform(rows, form, -bound, bound)
+    if rows.turn > 1:
+        values = _magnitudes(rows, form, 0, math.floor(math.log2(bound)))
+    else:
+        values = _uniform(rows, form, -bound, bound)
     _onto_halves(values, rows, bound)
     return values
 
@@ -189,6 +201,8 @@ def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
     chosen = rows.every(2)
     step = 2.0 ** math.floor(math.log2(bound / QUANTA))
     first = rows.rngs.derive("steps").gen_range(0, STEP_SIZES)
+    if rows.turn and rows.number == 1:  # halves of whole numbers, for ops without a scale
+        first = np.full(len(first), round(math.log2(step)))
     turns = (np.cumsum(chosen, axis=1) - 1 + first[:, None])[chosen]
     steps = np.ldexp(step, -(turns % STEP_SIZES).astype(np.intc))
     halves = np.floor(values[chosen] * (QUANTA / bound))
@@ -200,8 +214,11 @@ def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
 
 def _negative(rows: ManyRows, form: _Format) -> Array:
     values = _uniform(rows, form, -10.0, -0.01)
-    values[rows.every(3)] *= 0.2
-    values[rows.every(3)] -= 100.0
+    near = rows.every(NEGATIVE_KINDS)
+    values[near] *= 0.2
+    values[near] -= 100.0
+    if rows.turn == (1 if rows.number >= NEGATIVE_KINDS else NEGATIVE_KINDS):
+        values[np.arange(len(values)), near.argmin(axis=1)] -= min(FAR_BELOW, form.limits.max / 2)
     return values
 
 
@@ -214,6 +231,8 @@ def _sparse(rows: ManyRows, form: _Format) -> Array:
 
 
 def _ties(rows: ManyRows, form: _Format) -> Array:
+    if rows.turn > 1:
+        return np.zeros(rows.shape, form.work)
     return rows.few_values(np.array(TIES, form.work))
 
 
@@ -223,10 +242,14 @@ def _integers(rows: ManyRows, form: _Format) -> Array:
 
 def _offset(rows: ManyRows, form: _Format) -> Array:
     means = rows.rngs.derive("mean").choice(MEANS)
+    if rows.turn and rows.number < len(SPREADS):  # above 0 first, then below
+        means = [MEANS[rows.turn - 1]] * len(means)
     ulps = [form.limits.eps * 2.0 ** math.floor(math.log2(abs(mean))) for mean in means]
     spreads = np.array([[max(spread, 4 * ulp) for spread in SPREADS] for ulp in ulps], form.work)
     values = _normal(rows, form)
-    values *= spreads[np.arange(len(means))[:, None], rows.turns(len(SPREADS))][..., None]
+    values *= spreads[np.arange(len(means))[:, None], rows.turns(len(SPREADS), FIRST_SPREAD)][
+        ..., None
+    ]
     values += np.array(means, form.work)[:, None, None]
     return values
 
@@ -241,34 +264,47 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
-    exponents = rows.rngs.ranges(rows.count, -exponent, exponent)
-    bits = rows.rngs.u64(rows.count)
-    mantissas = (1 + (bits >> np.uint64(40)).astype(form.work) * 2.0**-24).astype(form.work)
-    _bits(mantissas)[...] ^= (bits << np.uint64(8 * mantissas.itemsize - 1)).astype(
-        _bits(mantissas).dtype
-    )
-    values: Array = np.ldexp(mantissas, exponents.astype(np.intc)).reshape(rows.shape)
+    values = _magnitudes(rows, form, -exponent, exponent)
     half = limits.smallest_normal / 2
     positive = (limits.max, limits.smallest_normal, limits.smallest_subnormal, half, 1.0)
     palette = np.array([*positive, *(-x for x in positive), 0.0, -0.0], form.work)
     raw = rows.every(2)
+    # A single row is both: every second element is a limit.
+    spots = raw[..., None] & (
+        np.arange(rows.width) % 2 < (1 if rows.turn and rows.number == 1 else 2)
+    )
     taken = np.zeros(rows.shape, form.work)
     taken[raw] = rows.of_palette(palette, raw)
     largest = np.abs(taken) == form.work(limits.max)
     if limits.max > OVERFLOWS_SQUARED:
         _unmark_one(largest.reshape(len(largest), -1), rows.rngs.derive("largest"))
         # The unmarked elements keep the magnitudes that were drawn for the other rows.
-        np.copyto(values, taken, where=raw[..., None] & ~largest)
+        np.copyto(values, taken, where=spots & ~largest)
     else:
-        values[raw] = taken[raw]
+        np.copyto(values, taken, where=spots)
     _put_beyond_root(values, rows, exponent + 2, math.frexp(limits.max)[1] * 3 // 4)
     return values
 
 
+def _magnitudes(rows: ManyRows, form: _Format, low: int, end: int) -> Array:
+    """Draw numbers of either sign whose magnitudes have exponents from [low, end)."""
+    exponents = rows.rngs.ranges(rows.count, low, end)
+    bits = rows.rngs.u64(rows.count)
+    mantissas = (1 + (bits >> np.uint64(40)).astype(form.work) * 2.0**-24).astype(form.work)
+    _bits(mantissas)[...] ^= (bits << np.uint64(8 * mantissas.itemsize - 1)).astype(
+        _bits(mantissas).dtype
+    )
+    values: Array = np.ldexp(mantissas, exponents.astype(np.intc)).reshape(rows.shape)
+    return values
+
+
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
-    """In about every second tensor, set one random element to 2**k, with k from [low, end)."""
+    """In about every second tensor, set one random element to 2**k, with k from [low, end).
+
+    In a case that shows a variety in turn, do so in each tensor.
+    """
     rngs = rows.rngs.derive("beyond root")
-    coins, places = rngs.gen_range(0, 2), rngs.gen_range(0, rows.count)
+    coins, places = rngs.gen_range(0, 2) | (rows.turn > 0), rngs.gen_range(0, rows.count)
     powers = rngs.gen_range(low, end)
     flat = values.reshape(len(values), -1)
     for one in np.flatnonzero(coins):
@@ -293,53 +329,24 @@ def _special(rows: ManyRows, form: _Format) -> Array:
     values = form.rounded(_normal(rows, form))
     columns = rows.random_columns()
     flips = rows.coin_flips()
+    if rows.turn > 1:
+        some = rows.some_row().tolist()
+        for tensor, one in enumerate(values):
+            alone = some[tensor], columns[tensor], flips[tensor]
+            put_one_kind(one, rows.turn, *alone, form.limits)
+        return values
     first = rows.rngs.derive("first").gen_range(0, min(_special_step(rows), rows.number)).tolist()
     start = rows.rngs.derive("kind").gen_range(0, SPECIAL_KINDS).tolist()
     tall = rows.rngs.derive("tall").gen_range(0, 2).tolist()
     for tensor, one in enumerate(values):
         begin = range(first[tensor], rows.number, _special_step(rows))
-        _put_special(one, begin, start[tensor], tall[tensor], columns[tensor], flips[tensor], form)
+        random = start[tensor], tall[tensor], columns[tensor], flips[tensor]
+        put_special_rows(one, begin, *random, form.limits)
     return values
 
 
 def _special_step(rows: ManyRows) -> int:
     return max(1, rows.number // SPECIAL_ROWS)
-
-
-def _put_special(
-    values: Array,
-    chosen: range,
-    start: int,
-    tall: int,
-    columns: NDArray[np.int64],
-    flips: NDArray[np.bool_],
-    form: _Format,
-) -> None:
-    """Write special numbers into the chosen rows of one tensor, an array of two axes, in place."""
-    limits = form.limits
-    infinity = math.inf if limits.has_inf else limits.max
-    covered = -1
-    for turn, row in enumerate(chosen):
-        if row <= covered:
-            continue
-        kind = (start + turn) % (SPECIAL_KINDS + 1) if turn else start  # the last stays as it is
-        column = columns[row]
-        if kind == 0:
-            values[row, column] = math.nan if limits.has_nan else infinity
-        elif kind == 1:
-            values[row, column] = infinity
-        elif kind == 2:
-            values[row, column] = -infinity
-        elif kind == 3:
-            values[row, flips[row]] = -0.0
-            values[row, column] = -0.0
-        elif kind == 4:
-            covered = row + 2 * ((tall + turn) % 2)
-            values[row : covered + 1, :] = -infinity
-        elif kind == 5:
-            mixed = (-infinity, infinity, math.nan if limits.has_nan else infinity)
-            for step, value in enumerate(mixed):
-                values[row, (column * (step + 1) + step) % values.shape[1]] = value
 
 
 _FLOATS: dict[str, Callable[[ManyRows, _Format], Array]] = {
@@ -447,42 +454,3 @@ def _representable(bound: float, dtype: str, *, up: bool) -> Any:
         end = float_limits(dtype).max  # not infinity, which is NaN in a dtype without it
         return np.nextafter(nearest, np.array(end if up else -end).astype(target))
     return nearest
-
-
-def put_specials(
-    values: Array,
-    rng: SeededRng,
-    low: float | None,
-    high: float | None,
-    *,
-    nonfinite: bool | None = None,
-) -> None:
-    """Write NaN, +Inf and -Inf into values of `special` that do not hold them yet, in place.
-
-    `special` by itself draws only some of the three if there are few rows. All that are missing are
-    written into one row, so that the other rows stay unchanged. Values outside of the range are
-    left out. The parameters are those of `draw`.
-    """
-    limits = float_limits(dtype_name(values.dtype) or "")
-    bounded = low is not None and high is not None
-    wanted = []
-    if limits.has_nan and (nonfinite or not bounded):
-        wanted.append(math.nan)
-    if limits.has_inf:
-        wanted += [math.inf] if nonfinite or high is None else []
-        wanted += [-math.inf] if nonfinite or low is None else []
-    known = values.astype(np.float64)
-    found = (np.isnan(known).any(), (known == math.inf).any(), (known == -math.inf).any())
-    present = dict(zip(("nan", "inf", "-inf"), found, strict=True))
-    missing = [value for value in wanted if not present[str(value)]]
-    if not missing:
-        return
-    places = rng.derive("specials")
-    rows = values.reshape(-1, values.shape[-1] if values.ndim else 1)
-    row = rows[places.gen_range(0, len(rows))]
-    free = np.flatnonzero(np.isfinite(row.astype(np.float64)))
-    if free.size < len(missing):
-        free = np.arange(row.size)
-    start, step = places.gen_range(0, free.size), max(1, free.size // 3)
-    for turn, value in enumerate(missing):
-        row[free[(start + turn * step) % free.size]] = value

@@ -32,7 +32,7 @@ LOOKED_AT = 2000
 MAX_ELEMENTS = 1 << 31
 TRIED = 100_000
 """Maximum number of sizes that are tried for dims that no shape contains."""
-_ENDS = re.compile(r"(ends[1-9])?")
+_DEMANDS = re.compile(r"(?:ends([1-9]))?(?:turn([1-9]))?")
 _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
@@ -53,8 +53,9 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
     inputs = []
     for position, tensor in enumerate(schema.inputs):
         words = (*given[tensor.name].split(":"), *[""] * 5)[:6]
-        dims, strategy, layout, own, ends, more = words
-        if not _DIMS.fullmatch(dims) or not _ENDS.fullmatch(ends) or more:
+        dims, strategy, layout, own, asked, more = words
+        demands = _DEMANDS.fullmatch(asked)
+        if not _DIMS.fullmatch(dims) or not demands or more:
             raise _bad(f"{given[tensor.name][:60]!r} is no shape such as 3x5:normal:strided")
         shape = tuple(int(size) for size in dims.split("x")) if dims else ()
         inputs.append(
@@ -67,8 +68,9 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
                 position,
                 tensor.low,
                 tensor.high,
-                int(ends[4:] or 0),
-                tensor.rule,
+                ends=int(demands[1] or 0),
+                turn=int(demands[2] or 0),
+                rule=tensor.rule,
             )
         )
     _demand_shapes(schema, inputs)

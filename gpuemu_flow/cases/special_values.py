@@ -1,0 +1,130 @@
+"""NaN, infinities and negative zeros among the values of a tensor."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits
+from gpuemu_flow.numerics.rng import SeededRng
+
+Array = NDArray[Any]
+
+SPECIAL_KINDS = 6
+
+
+def put_special_rows(
+    values: Array,
+    chosen: range,
+    start: int,
+    tall: int,
+    columns: NDArray[np.int64],
+    flips: NDArray[np.bool_],
+    limits: FloatLimits,
+) -> None:
+    """Write special numbers into the chosen rows of one tensor, an array of two axes, in place."""
+    infinity = math.inf if limits.has_inf else limits.max
+    covered = -1
+    for turn, row in enumerate(chosen):
+        if row <= covered:
+            continue
+        kind = (start + turn) % (SPECIAL_KINDS + 1) if turn else start  # the last stays as it is
+        column = columns[row]
+        if kind == 0:
+            values[row, column] = math.nan if limits.has_nan else infinity
+        elif kind == 1:
+            values[row, column] = infinity
+        elif kind == 2:
+            values[row, column] = -infinity
+        elif kind == 3:
+            values[row, flips[row]] = -0.0
+            values[row, column] = -0.0
+        elif kind == 4:
+            covered = row + 2 * ((tall + turn) % 2)
+            values[row : covered + 1, :] = -infinity
+        elif kind == 5:
+            mixed = (-infinity, infinity, math.nan if limits.has_nan else infinity)
+            for step, value in enumerate(mixed):
+                values[row, (column * (step + 1) + step) % values.shape[1]] = value
+
+
+def put_one_kind(
+    values: Array,
+    turn: int,
+    row: int,
+    columns: NDArray[np.int64],
+    flips: NDArray[np.bool_],
+    limits: FloatLimits,
+) -> None:
+    """Write one kind of special number into one tensor, an array of two axes, in place.
+
+    A result that depends on the whole tensor, as its sum does, shows this kind alone: what is
+    written into other rows does not change it.
+
+    Parameters
+    ----------
+    values : ndarray
+    turn : int
+        2 for a +Inf, and a row of +Inf. 3 for a NaN, a row of zeros of both signs and up to three
+        rows of -Inf: without the NaN, the sum would be -Inf. 4 for -Inf everywhere.
+    row : int
+        The first row that is written to.
+    columns, flips : ndarray
+        A random position in each row, and a random half of all elements.
+    limits : FloatLimits
+    """
+    infinity = math.inf if limits.has_inf else limits.max
+    others = [(row + step) % len(values) for step in range(1, min(len(values), 5))]
+    if turn == 2:
+        values[others[:1]] = infinity
+        values[row, columns[row]] = infinity
+    elif turn == 3:
+        for zeros in others[:1]:
+            values[zeros] = np.where(flips[zeros], -0.0, 0.0)
+            values[zeros, 0], values[zeros, -1] = -0.0, 0.0
+        values[others[1:]] = -infinity
+        values[row, columns[row]] = math.nan if limits.has_nan else infinity
+    else:
+        values[...] = -infinity
+
+
+def put_specials(
+    values: Array,
+    rng: SeededRng,
+    low: float | None,
+    high: float | None,
+    *,
+    nonfinite: bool | None = None,
+) -> None:
+    """Write NaN, +Inf and -Inf into values of `special` that do not hold them yet, in place.
+
+    `special` by itself draws only some of the three if there are few rows. All that are missing are
+    written into one row, so that the other rows stay unchanged. Values outside of the range are
+    left out. The parameters are those of `draw`.
+    """
+    limits = float_limits(dtype_name(values.dtype) or "")
+    bounded = low is not None and high is not None
+    wanted = []
+    if limits.has_nan and (nonfinite or not bounded):
+        wanted.append(math.nan)
+    if limits.has_inf:
+        wanted += [math.inf] if nonfinite or high is None else []
+        wanted += [-math.inf] if nonfinite or low is None else []
+    known = values.astype(np.float64)
+    found = (np.isnan(known).any(), (known == math.inf).any(), (known == -math.inf).any())
+    present = dict(zip(("nan", "inf", "-inf"), found, strict=True))
+    missing = [value for value in wanted if not present[str(value)]]
+    if not missing:
+        return
+    places = rng.derive("specials")
+    rows = values.reshape(-1, values.shape[-1] if values.ndim else 1)
+    row = rows[places.gen_range(0, len(rows))]
+    free = np.flatnonzero(np.isfinite(row.astype(np.float64)))
+    if free.size < len(missing):
+        free = np.arange(row.size)
+    start, step = places.gen_range(0, free.size), max(1, free.size // 3)
+    for turn, value in enumerate(missing):
+        row[free[(start + turn * step) % free.size]] = value
