@@ -77,15 +77,15 @@ def _answer() -> int:
         if root is not None:
             path = f"{root}/{plan.CACHE_NAME}/{plan.PLAN_NAME}"
             seen: dict[str, Seen] = {}
-            summary, works = plan.look(path, os.environ, seen)
+            summary, works, holds = plan.look(path, os.environ, seen)
             if summary is not None:
                 print(summary, flush=True)
                 os._exit(0)
-            return _run_plainly(seen, works=works)
+            return _run_plainly(seen, works=works, holds=holds)
     return _run_cli()
 
 
-def _run_plainly(seen: "dict[str, Seen]", *, works: bool) -> int:
+def _run_plainly(seen: "dict[str, Seen]", *, works: bool, holds: bool) -> int:
     """Run the command ``run``, given without arguments, and return the exit code.
 
     Parameters
@@ -94,6 +94,8 @@ def _run_plainly(seen: "dict[str, Seen]", *, works: bool) -> int:
         Stamps of files that were just read and need not be read again.
     works : bool
         True to start the fork server first.
+    holds : bool
+        True if no manifest was replaced since the last clean run.
     """
     from gpuemu_flow.runners import early  # noqa: PLC0415 - seldom needed
 
@@ -108,7 +110,7 @@ def _run_plainly(seen: "dict[str, Seen]", *, works: bool) -> int:
             from gpuemu_flow.cli.validate import run_plainly  # noqa: PLC0415 - loads no click
         except KeyboardInterrupt:
             return 130
-        return run_plainly(seen)
+        return run_plainly(seen, holds=holds)
     finally:
         early.drop()
 

@@ -221,6 +221,8 @@ class Tally:
 
     def _add_weak(self, elements: Elements) -> None:
         """Record weaknesses that every case so far shares for an output with elements."""
+        if not (self.constant is None or self.constant or self.loose or self._unseen):
+            return  # which no further case can change
         values = {w.name: w.value for w in elements.weak if w.value is not None}
         # Where only zeros are expected, zeros are right under any tolerance.
         zeros = {w.name: w.value != 0.0 for w in elements.weak if w.zeros}

@@ -27,15 +27,17 @@ if TYPE_CHECKING:
     from gpuemu_flow.results.model import RunReport
 
 
-def run_plainly(seen: dict[str, Seen]) -> int:
+def run_plainly(seen: dict[str, Seen], *, holds: bool) -> int:
     """Do what the command line ``run`` without words and options does; return the exit code.
 
     Parameters
     ----------
     seen : dict of absolute path to Seen
         Stamps of the files of some folders, as this process has just read them.
+    holds : bool
+        True if no manifest was replaced since the last clean run.
     """
-    return exit_code_of(lambda: _run_plainly(Sights(seen)))
+    return exit_code_of(lambda: _run_plainly(Sights(seen, none_replaced=holds)))
 
 
 def _run_plainly(sights: Sights) -> int:

@@ -220,7 +220,8 @@ def run(
             prepare()
             todo = selected
             if not options.force:
-                todo = workspace.stale(selected, options.triggers) | forced
+                put_off = not (options.dry_run or options.fail_fast)
+                todo = workspace.stale(selected, options.triggers, put_off=put_off) | forced
             outcome.problems += _ignored_changes(workspace, options, selected - todo)
             outcome.status = dict.fromkeys(selected - todo, "current")
             if options.shard is not None and not options.dry_run:
@@ -232,6 +233,12 @@ def run(
             else:
                 if todo:
                     _execute(workspace, options, todo, outcome, shown, pool, forced)
+                damaged = workspace.damaged(selected - todo, options.triggers)
+                damaged = workspace.graph.downstream(damaged) & selected if damaged else set()
+                outcome.status.update(dict.fromkeys(damaged, "pending"))
+                if damaged and not (outcome.interrupted or outcome.timed_out):
+                    shown.on_plan(len(selected), len(todo | damaged))
+                    _execute(workspace, options, damaged, outcome, shown, pool, set())
                 outcome.problems += refuse_unordered(workspace, outcome.status)
                 _remember(workspace, outcome)
             outcome.problems += cache.problems

@@ -127,6 +127,11 @@ class TaskStates:
         """Return a target's path in the file table."""
         return self._manifests + target
 
+    def targets_in(self, paths: Iterable[str]) -> set[str]:
+        """Return the targets among paths of the file table."""
+        start = self._manifests
+        return {path[len(start) :] for path in paths if path.startswith(start)}
+
     def parts(self, spec: TaskSpec) -> KeyParts:
         """Collect the present values of everything that decides whether `spec` must run."""
         record = self.record(spec.name) if spec.stage in stages.RECORDING else None

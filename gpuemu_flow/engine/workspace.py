@@ -20,6 +20,7 @@ from gpuemu_flow.engine.compiled_from import (
     settings_of,
 )
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
+from gpuemu_flow.engine.staleness import StaleSearch
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, StoreError
 from gpuemu_flow.graph import snapshot, task_file
@@ -86,7 +87,7 @@ class Workspace:
     ) -> None:
         self._copied = copied
         self.sights = sights or Sights()
-        self._used_sights = False
+        self._used_sights = self._put_off = False
         self._environ = dict(environ)  # looked through often; ``os.environ`` decodes each time
         self._overrides = overrides or Overrides()
         self.target = TargetOptions()
@@ -288,47 +289,30 @@ class Workspace:
             states, observed = self.states(), self.snapshot.observed
             take_over(self._renamed, self.graph, self.cache, states, observed)
 
-    def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
+    def stale(
+        self, names: set[str], triggers: Iterable[str] = TRIGGERS, *, put_off: bool = False
+    ) -> set[str]:
         """Return the members of `names` that may have to run: changed, or downstream of a change.
 
-        Only tasks that read or write a changed file, or that were not current before, are checked.
+        Parameters
+        ----------
+        put_off : bool
+            True to leave out manifests that matter only after these tasks, if no manifest was
+            replaced since the last clean run. Call `damaged` then.
         """
         if self._used_sights:
             self.look_again()
         self._used_sights = True
-        states = self.states(triggers)
-        files, current = self.snapshot.files, self.snapshot.current
-        changed = files.refresh(self.sights)
-        with files.as_refreshed():
-            moved_sets = self.snapshot.observed.changed(self.inputs)
-        touched = {
-            name
-            for name, outline in self.graph.outlines.items()
-            if name not in current
-            or outline.wavers
-            or name in moved_sets
-            or states.manifest(outline.target) in changed
-            or not changed.isdisjoint(outline.sources)
-        }
-        suspects = {n for t in touched for n in (t, *self.graph.readers(t))}
-        self.snapshot.current -= suspects
-        tasks = self.graph.tasks
-        moved = {n for n in suspects & names if states.reasons(tasks[n], states.parts(tasks[n]))}
-        self._observe((suspects & names) - moved, states)
-        if set(triggers) == set(TRIGGERS):
-            self.snapshot.current |= (suspects & names) - self.graph.downstream(moved)
-        return self.graph.downstream(moved) & names
+        self._put_off = put_off and self.sights.none_replaced
+        search = StaleSearch(self.snapshot, self.states(triggers), names, set(triggers))
+        return search.stale(self.inputs, self.sights, put_off=self._put_off)
 
-    def _observe(self, names: Iterable[str], states: TaskStates) -> None:
-        """Copy the observed inputs of current tasks from their records.
-
-        A new snapshot lacks these inputs. In an old snapshot, they may be outdated, for example
-        after a killed run.
-        """
-        for name in names:
-            record = states.record(name)
-            if record is not None and record.inputs:
-                self.snapshot.observed.record(name, record.discovered, record.observed)
+    def damaged(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
+        """Return the members of `names` that have to run because of what `stale` left out."""
+        put_off, self._put_off = self._put_off, False
+        if not put_off:
+            return set()
+        return StaleSearch(self.snapshot, self.states(triggers), names, set(triggers)).damaged()
 
     def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
         """Watch files that a report used and no task reads; `stamps` are from before their use."""

@@ -69,6 +69,7 @@ class CaseQueue:
         self._waiting: list[QueuedCase] = []
         self._waiting_bytes = 0
         self._learnt: dict[str, Observation] = {}
+        self._learnt_rounds = -1
         self._stack = stack
         self._opening = open_evaluator(pool, subject.subject, cancel, expected_cache=expected_cache)
 
@@ -109,12 +110,14 @@ class CaseQueue:
 
     def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
         """Add to the verdicts' key the inputs that the programs used; return `evaluated`."""
-        observed = self.evaluator.observed()
-        for who, seen in observed.items():
-            if self._learnt.get(who) is not seen:  # which is rare
-                program = self.subject.subject.program(who)
-                self.inputs.learn(f"{who} {id(self)}", seen, program.given)
-        self._learnt = observed
+        if self._learnt_rounds != self.evaluator.rounds:
+            self._learnt_rounds = self.evaluator.rounds
+            observed = self.evaluator.observed()
+            for who, seen in observed.items():
+                if self._learnt.get(who) is not seen:  # which is rare
+                    program = self.subject.subject.program(who)
+                    self.inputs.learn(f"{who} {id(self)}", seen, program.given)
+            self._learnt = observed
         if self._expected_cache.inputs is not None:
             self.inputs.join(self._expected_cache.inputs.used)
         return evaluated

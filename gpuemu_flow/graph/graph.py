@@ -122,6 +122,11 @@ class Graph:
                     self._readers.setdefault(source, []).append(name)
         return self._readers.get(task, [])
 
+    def with_read(self, names: Iterable[str]) -> set[str]:
+        """Return `names` and every task whose manifest one of them reads."""
+        outlines = self.outlines
+        return {found for name in names for found in (name, *outlines[name].reads)}
+
     def downstream(self, names: Iterable[str]) -> set[str]:
         """Return `names` and every task that depends on one of them."""
         return _reached(names, self.readers)

@@ -251,7 +251,9 @@ def parse(descriptor: int, digest: str, mend: Mend) -> Graph:
     names, sizes, of_block = index["names"], index["sizes"], index["of_block"]
     index["reads"] = [[names[n] for n in numbers] for numbers in index["reads"]]
     columns = zip(*(index[f] for f in TaskOutline._fields), strict=True)
-    outlines = dict(zip(names, map(TaskOutline._make, columns), strict=True))
+    # `TaskOutline._make` is written in Python, and is called for each of ten thousand tasks.
+    made = map(tuple.__new__, itertools.repeat(TaskOutline), columns)
+    outlines = dict(zip(names, made, strict=True))
     of_blocks = [sum(part) for part in _parts_of(sizes, of_block)]
     fit = min(sizes, default=0) >= 0 and begin + sum(of_blocks) == size
     if not fit or len(of_blocks) != len(index["blocks"]):

@@ -178,22 +178,47 @@ class FileTable:
         finally:
             self._fresh = False
 
-    def refresh(self, sights: Sights | None = None) -> set[str]:
-        """Look at every path again, and return the paths whose content changed.
+    def targets(self) -> set[str]:
+        """Return the listed files that tasks wrote into the cache; see `expect_targets`."""
+        return {
+            folder + name
+            for folder, inside in self._folders.items()
+            if folder.startswith(self._targets)
+            for name in inside
+        }
+
+    def refresh(
+        self,
+        sights: Sights | None = None,
+        paths: Iterable[str] | None = None,
+        *,
+        targets: bool = True,
+    ) -> set[str]:
+        """Look at paths again, and return the paths whose content changed.
 
         Parameters
         ----------
         sights : Sights, optional
             Stamps to use; by default, all stamps are read now.
+        paths : iterable of str, optional
+            By default, all paths in the table.
+        targets : bool
+            False to leave out `targets` if no `paths` are given.
         """
         changed = set()
-        for path in self.moved(None, sights):
+        for path in self.moved(paths, sights, targets=targets):
             before = self.known_digest(path)
             if self.digest(path) != before:
                 changed.add(path)
         return changed
 
-    def moved(self, paths: Iterable[str] | None = None, sights: Sights | None = None) -> list[str]:
+    def moved(
+        self,
+        paths: Iterable[str] | None = None,
+        sights: Sights | None = None,
+        *,
+        targets: bool = True,
+    ) -> list[str]:
         """Return the paths that are missing, not in the table, or in it with another stamp.
 
         Parameters
@@ -202,11 +227,17 @@ class FileTable:
             Paths to look at; by default, all paths in the table.
         sights : Sights, optional
             Stamps to use; by default, all stamps are read now.
+        targets : bool
+            False to leave out `targets` if no `paths` are given.
         """
         sights = sights or Sights()
         by_folder: dict[str, list[str]] = {}
         if paths is None:
-            by_folder = {folder: list(inside) for folder, inside in self._folders.items()}
+            by_folder = {
+                folder: list(inside)
+                for folder, inside in self._folders.items()
+                if targets or not folder.startswith(self._targets)
+            }
         else:
             for path in paths:
                 end = path.rfind("/") + 1

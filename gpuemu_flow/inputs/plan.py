@@ -231,7 +231,7 @@ def render(
 
 def look(
     plan_path: str, environ: "Mapping[str, str]", seen: "dict[str, Seen] | None" = None
-) -> tuple[str | None, bool]:
+) -> tuple[str | None, bool, bool]:
     """Find out whether anything changed since the last clean run.
 
     Parameters
@@ -249,13 +249,17 @@ def look(
     works : bool
         True if something changed, and the workspace's programs will most likely run in workers that
         share a fork server.
+    holds : bool
+        True if nothing changed but files in listed folders: no manifest was replaced.
     """
     try:
         data = read(plan_path)
     except OSError:
-        return None, False
-    summary = _summary_if_up_to_date(plan_path, data, environ, {} if seen is None else seen)
-    return summary, summary is None and _expects_workers(plan_path, data, environ)
+        return None, False, False
+    seen = {} if seen is None else seen
+    summary = _summary_if_up_to_date(plan_path, data, environ, seen)
+    works = summary is None and _expects_workers(plan_path, data, environ)
+    return summary, works, bool(seen)
 
 
 def _expects_workers(plan_path: str, data: bytes, environ: "Mapping[str, str]") -> bool:
@@ -352,6 +356,7 @@ def look_into(folder: str, names: list[str]) -> Seen:
     # list the folder first would cost a quarter more.
     stamps: list[str] = []
     owners: set[int] = set()
+    owner = -1
     look, is_link = os.lstat, stat.S_ISLNK
     try:
         descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY)
@@ -361,7 +366,9 @@ def look_into(folder: str, names: list[str]) -> Seen:
         for name in names:
             try:
                 s = look(name, dir_fd=descriptor)
-                owners.add(s.st_uid)
+                if s.st_uid != owner:  # nearly all have one
+                    owner = s.st_uid
+                    owners.add(owner)
                 if is_link(s.st_mode):
                     s = os.stat(name, dir_fd=descriptor)
                     owners.add(s.st_uid)

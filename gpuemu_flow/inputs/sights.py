@@ -17,9 +17,14 @@ class Sights:
     ----------
     seen : mapping of absolute path to Seen
         Stamps and owners that this process has already read, by folder.
+    none_replaced : bool
+        True if the folders of the manifests are known to be as after the last clean run.
     """
 
-    def __init__(self, seen: Mapping[str, Seen] | None = None) -> None:
+    def __init__(
+        self, seen: Mapping[str, Seen] | None = None, *, none_replaced: bool = False
+    ) -> None:
+        self.none_replaced = none_replaced
         self._stamps: dict[str, dict[str, str]] = {}
         self._owners: dict[str, set[int]] = {}
         for folder, one in (seen or {}).items():

@@ -42,7 +42,15 @@ SESSIONS_PER_EVALUATOR = 3  # op and reference, and a function that returns inpu
 
 
 class CaseEvaluator(ReferenceEvaluator):
-    """Judges cases of one subject with warm programs. Not thread-safe; use `open_evaluator`."""
+    """Judges cases of one subject with warm programs. Not thread-safe; use `open_evaluator`.
+
+    Attributes
+    ----------
+    batch_size : BatchSize
+    rounds : int
+        Number of times that programs were called, for one case or for many; while it stays the
+        same, `observed` has nothing new about the cases judged so far.
+    """
 
     def __init__(
         self,
@@ -56,6 +64,7 @@ class CaseEvaluator(ReferenceEvaluator):
         super().__init__(pool, subject, stack, cancel, expected_cache=expected_cache)
         self._opened_op: ProgramSession | None = None
         self.batch_size = BatchSize()
+        self.rounds = 0
 
     @property
     def _op(self) -> ProgramSession:
@@ -75,6 +84,7 @@ class CaseEvaluator(ReferenceEvaluator):
 
     def judge(self, case: Case, checks: Checks = PLAIN) -> EvaluatedCase:
         """Make a case's inputs, run both programs on them, and judge."""
+        self.rounds += 1
         case = self.made(case)
         return _not_run(case) or self._try(case, None, checks)
 
@@ -94,6 +104,7 @@ class CaseEvaluator(ReferenceEvaluator):
         A case whose programs fail is judged again separately. `batch_size` tells how many cases to
         pass.
         """
+        self.rounds += 1
         begin = time.perf_counter()
         if self.subject.generators:
             cases = self._made(cases)
@@ -150,6 +161,7 @@ class CaseEvaluator(ReferenceEvaluator):
 
     def _try(self, case: Case, inputs: Arrays | None, checks: Checks) -> EvaluatedCase:
         """Run both programs in parallel, then judge in the reference's worker."""
+        self.rounds += 1
         arena = self._op.arena()
         files = self._files([case]) if inputs is None else {}
         # With more checks, this process makes the inputs, between guard zones.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.checked_output import QUICK_SHARE, Arrays, Policy
+from gpuemu_flow.numerics.checked_output import QUICK_SHARE, Arrays, Policy, SpecialInputs
 from gpuemu_flow.numerics.compare import notes_on
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
@@ -49,6 +49,8 @@ class Form:
         Name, shape and dtype of each input, on which the output's shape and dtype may depend.
     dims : tuple of (str, int)
         Sizes of the case's dims, on which the output's shape may depend.
+    policies : frozenset of str
+        The policies for NaN and for Inf.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Form:
     expected: np.dtype[Any]
     inputs: tuple[tuple[str, Shape, np.dtype[Any]], ...]
     dims: tuple[tuple[str, int], ...]
+    policies: frozenset[str]
 
 
 def form_of(
@@ -76,7 +79,10 @@ def form_of(
     if not (values.dtype.isnative and output.dtype.isnative):
         return None
     given = tuple((name, array.shape, array.dtype) for name, array in inputs.items())
-    return Form(name, case.dtype, values.shape, output.dtype, values.dtype, given, case.dims)
+    policies = frozenset((policy.nan_policy, policy.inf_policy))
+    return Form(
+        name, case.dtype, values.shape, output.dtype, values.dtype, given, case.dims, policies
+    )
 
 
 def check_batch(
@@ -104,8 +110,8 @@ def check_batch(
     Returns
     -------
     list of CheckResult or None
-        None for a case that needs `check_outputs`: an element fails, is not finite, or exceeds the
-        envelope's quick bound.
+        None for a case that needs `check_outputs`: an element fails, has a NaN or Inf that the
+        policies may exempt or forbid, or exceeds the envelope's quick bound.
     """
     results: list[CheckResult | None] = [None] * len(actual)
     if dtype_name(form.actual) != dtype:
@@ -113,9 +119,7 @@ def check_batch(
     side_a, side_e = np.stack(actual), np.stack(expected)
     side_a, side_e = side_a.reshape(len(actual), -1), side_e.reshape(len(actual), -1)
     with np.errstate(all="ignore"):
-        both = np.isfinite(to_float64(side_a)) & np.isfinite(to_float64(side_e))
-        finite = both.all(axis=1)
-        numbers = np.flatnonzero(finite)
+        numbers = _comparable(form, to_float64(side_a), to_float64(side_e), inputs)
         if not numbers.size:
             return results
         if numbers.size < len(actual):
@@ -135,8 +139,25 @@ def check_batch(
     return results
 
 
+def _comparable(
+    form: Form, actual: Float64Array, expected: Float64Array, inputs: Sequence[Arrays]
+) -> NDArray[np.intp]:
+    """Return the rows in which NaN and Inf only have to match, whatever is fed to the op.
+
+    A NaN that is expected on finite inputs is no evidence (see `verdicts.Compared`), so that such
+    a row is left out, too.
+    """
+    both = np.isfinite(actual) & np.isfinite(expected)
+    chosen: NDArray[np.bool_] = np.all(both, axis=1)
+    for row in np.flatnonzero(~chosen).tolist():
+        plain = form.policies == {"match"} and not np.isnan(expected[row]).any()
+        # On inputs with NaN or Inf, ``strict`` means ``match``.
+        chosen[row] = plain or ("ignore" not in form.policies and bool(SpecialInputs(inputs[row])))
+    return np.flatnonzero(chosen)
+
+
 class _Rows:
-    """The comparison of several outputs of finite values, one per row.
+    """The comparison of several outputs, one per row, in which NaN and Inf only have to match.
 
     Every sum runs over one row as `np.add.reduce` does over a single output, so that it rounds the
     same way.
@@ -163,6 +184,7 @@ class _Rows:
         rules = Rules(clip=fmt if form.actual != form.expected else None)
         flat_a, flat_e = self._actual.reshape(-1), self._expected.reshape(-1)
         judgement = judge(flat_a, flat_e, bound, slice(0, flat_a.size), rules)
+        self._special = judgement.finite is not None
         self._measure(judgement, _ulps(judgement, actual, expected, fmt))
         self.passes = ~judgement.failed.reshape(self._actual.shape).any(axis=1)
         if explicit is None:
@@ -173,6 +195,9 @@ class _Rows:
         """Compute the statistics of all rows."""
         shape = self._actual.shape
         count = shape[1]
+        self._finite = [count] * shape[0]
+        if self._special:
+            self._finite = np.isfinite(self._expected).sum(axis=1).tolist()
         error, share = judgement.error.reshape(shape), judgement.share.reshape(shape)
         ordered = np.sort(error, axis=1)
         ranks = [ordered[:, rank(level, count)] for level in (0.50, 0.90, 0.99)]
@@ -191,7 +216,7 @@ class _Rows:
         relative = error / magnitude
         self._max_rel = relative.max(axis=1).tolist()
         self._mean_rel = (np.add.reduce(relative, axis=1) / count).tolist()
-        for row in np.flatnonzero((magnitude == 0.0).any(axis=1)).tolist():
+        for row in np.flatnonzero(~(magnitude > 0.0).all(axis=1)).tolist():  # zeros or NaN
             some = relative_errors(error[row], self._expected[row])
             self._max_rel[row] = float(some.max()) if some.size else 0.0
             self._mean_rel[row] = float(some.sum()) / some.size if some.size else 0.0
@@ -199,19 +224,27 @@ class _Rows:
     def _look_for_weakness(self, tolerance: Tolerance | None) -> None:
         """Find the rows whose comparison is weak; see `weakness.weakness`."""
         expected = self._expected
-        self._constant = np.all(expected == expected[:, :1], axis=1).tolist()
+        first = expected[:, :1]
+        other = np.zeros(expected.shape, bool)
+        if self._special:  # only finite values count
+            finite = np.isfinite(expected)
+            first = np.take_along_axis(expected, finite.argmax(axis=1)[:, np.newaxis], axis=1)
+            other = ~finite
+        any_value = ~other.all(axis=1)
+        self._first = first[:, 0]
+        self._constant = (np.all((expected == first) | other, axis=1) & any_value).tolist()
         self._zeros = [False] * len(expected)
         if tolerance is not None:
             sizes = np.abs(expected)
             allowed = tolerance.atol + tolerance.rtol * sizes
-            self._zeros = np.all(sizes <= allowed, axis=1).tolist()
+            self._zeros = (np.all((sizes <= allowed) | other, axis=1) & any_value).tolist()
 
     def weak(self, row: int) -> tuple[WeakOutput, ...]:
         """Return the weakness of a row's comparison, if there is one."""
         constant, zeros = self._constant[row], self._zeros[row]
         if not (constant or zeros):
             return ()
-        value = float(self._expected[row, 0]) if constant else None
+        value = float(self._first[row]) if constant else None
         return (WeakOutput(self._form.name, value, zeros),)
 
     def stats(self, row: int) -> ErrorStats:
@@ -222,7 +255,7 @@ class _Rows:
         count = self._actual.shape[1]
         return ErrorStats(
             count=count,
-            num_finite=count,
+            num_finite=self._finite[row],
             max_abs=self._max_abs[row],
             mean_abs=self._mean_abs[row],
             p50_abs=p50,
@@ -240,9 +273,13 @@ class _Rows:
 
 
 def _ulps(judgement: Judgement, actual: Array, expected: Array, fmt: FloatLimits) -> Float64Array:
-    """Return the error in ulp of finite elements; see `blocked.compare_floats`."""
-    if actual.dtype == expected.dtype:
-        return ulp_distance(actual, expected).astype(np.float64)
+    """Return the error in ulp of each element, 0 where NaN or Inf match; see `blocked`."""
     error = judgement.error.reshape(actual.shape)
-    ulps: Float64Array = error / spacing(to_float64(expected), fmt)
+    ulps: Float64Array
+    if actual.dtype == expected.dtype:
+        ulps = ulp_distance(actual, expected).astype(np.float64)
+    else:
+        ulps = error / spacing(to_float64(expected), fmt)
+    if judgement.finite is not None:
+        ulps = np.where(judgement.finite.reshape(actual.shape), ulps, 0.0)
     return ulps

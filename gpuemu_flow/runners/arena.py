@@ -146,6 +146,7 @@ class Arena:
         dict of str to Slot
         """
         slots: dict[str, Slot] = {}
+        with_gaps: dict[str, tuple[int, int]] = {}  # first byte here, and its address there
         position = start
         for name, array in arrays.items():
             dtype = element_type(array)
@@ -154,6 +155,7 @@ class Arena:
                 position = _aligned(position, low)
                 offset, strides = position + address(array) - low, array.strides
                 end = position + high - low
+                with_gaps[name] = position, low
             else:
                 # A tensor without gaps keeps only its alignment.
                 position = _aligned(position, address(array) if keep_layout else 0)
@@ -164,14 +166,13 @@ class Arena:
             position = end
         self._reach(max(position, 1), grow=True)
         for name, array in arrays.items():
-            slot = slots[name]
-            low, high = slot.span()
-            if keep_layout and high > low and not array.flags.c_contiguous:
+            if name in with_gaps:
+                to, low = with_gaps[name]
                 memory = whole_memory(array)
-                begin = byte_span(array)[0] - address(memory)
-                self._bytes[low:high] = memory[begin : begin + high - low]
-            elif high > low:
-                target = np.ndarray(array.shape, array.dtype, self._bytes, slot.offset)
+                begin, size = low - address(memory), slots[name].span()[1] - to
+                self._bytes[to : to + size] = memory[begin : begin + size]
+            elif array.size:
+                target = np.ndarray(array.shape, array.dtype, self._bytes, slots[name].offset)
                 np.copyto(target, array)
         return slots
 

@@ -44,6 +44,9 @@ def whole_memory(array: np.ndarray) -> np.ndarray:
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
+    if root.flags.c_contiguous:
+        whole: np.ndarray = root.reshape(-1).view(np.uint8)
+        return whole
     for candidate in (root, array):
         # With its axes sorted by stride, any permutation of a contiguous array is contiguous again.
         descending = sorted(range(candidate.ndim), key=[-s for s in candidate.strides].__getitem__)

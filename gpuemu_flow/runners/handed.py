@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,10 @@ from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.grouping import argument_names, changed_arguments
 from gpuemu_flow.types import Failure, FailureKind
 
-Form = dict[str, Any]
+Form = tuple[Any, ...]
+_PARTS = ("shape", "dtype", "strides", "memory")
+"""Names of the members of a `Form`."""
+_PARTS_GONE = (None,) * len(_PARTS)
 
 
 class Handed:
@@ -36,15 +39,20 @@ class Handed:
             given = dict(self._mapping)
         else:
             given = {**dict(zip(argument_names(program), args, strict=False)), **kwargs}
-        free = (*changed_arguments(program), *program.kwargs)
-        self._given = {name: value for name, value in given.items() if name not in free}
-        self._members = {n: list(v) for n, v in self._given.items() if isinstance(v, list)}
+        for name in (*changed_arguments(program), *program.kwargs):
+            given.pop(name, None)
+        self._given = given
+        self._members = {n: list(v) for n, v in given.items() if isinstance(v, list)}
         self._forms = [(name, tensor, _form(tensor)) for name, tensor in self._tensors()]
 
-    def _tensors(self) -> Iterator[tuple[str, Any]]:
-        for name, value in self._given.items():
-            for member in self._members.get(name, [value]):
-                yield name, member
+    def _tensors(self) -> Iterable[tuple[str, Any]]:
+        if not self._members:
+            return self._given.items()
+        return [
+            (name, member)
+            for name, value in self._given.items()
+            for member in self._members.get(name, [value])
+        ]
 
     def failures(self) -> list[Failure]:
         """Return the changes that the call made, one failure for each argument at most."""
@@ -79,36 +87,32 @@ class Handed:
             now = _form(tensor)
             if now == before:
                 continue
-            changed = [part for part, value in before.items() if now.get(part) != value]
-            if changed:
-                part = changed[0]
-                told[name] = f"changed the {part} of input {name!r}"
-                if part != "memory":
-                    told[name] += f" from {_shown(before[part])} to {_shown(now.get(part))}"
+            for part, old, new in zip(_PARTS, before, (*now, *_PARTS_GONE), strict=False):
+                if new != old:
+                    told[name] = f"changed the {part} of input {name!r}"
+                    if part != "memory":
+                        told[name] += f" from {_shown(old)} to {_shown(new)}"
+                    break
         return told
 
 
 def _form(tensor: Any) -> Form:
-    """Return the shape, strides, dtype and address of a tensor of numpy or torch.
+    """Return the shape, dtype, strides and address of a tensor of numpy or torch; see `_PARTS`.
 
     The result is empty for any other object, and holds only the shape of a torch tensor without
     strides or memory. The dtype is not converted to text, which would take long.
     """
     if isinstance(tensor, np.ndarray):
         address = tensor.__array_interface__["data"][0]
-        return _parts(tensor.shape, tensor.strides, tensor.dtype, address)
+        return tensor.shape, tensor.dtype, tensor.strides, address
     if not hasattr(tensor, "data_ptr"):
-        return {}
+        return ()
     # A mode that watches the program would take these calls for the program's.
     with sys.modules["torch"]._C.DisableTorchFunction():
         try:
-            return _parts(tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr())
+            return tensor.shape, tensor.dtype, tensor.stride(), tensor.data_ptr()
         except RuntimeError:  # it has no strides, or no memory, any more
-            return {"shape": tensor.shape}
-
-
-def _parts(shape: Sequence[int], strides: Sequence[int], dtype: Any, address: int) -> Form:
-    return {"shape": shape, "dtype": dtype, "strides": strides, "memory": address}
+            return (tensor.shape,)
 
 
 def _shown(part: Any) -> str:

@@ -58,6 +58,55 @@ def test_changed_manifests_are_set_aside_and_made_again(mini: Mini) -> None:
     assert (again["problems"], again["executed"]) == ([], [])
 
 
+@pytest.mark.parametrize("op", ["scale", "total"])
+@pytest.mark.parametrize("stage", ["generate", "op", "reference", "compare"])
+def test_a_manifest_damaged_in_place_is_made_again_after_an_edit(
+    mini: Mini, op: str, stage: str
+) -> None:
+    """Without options, ``run`` looks at most manifests only after the edited op has run."""
+    mini.command("run")
+    assert mini.command("run").stdout.startswith("up to date")
+    path = cache_of(mini) / "tasks" / stage / f"{op}@float32.json"
+    sound, damaged = path.read_bytes(), path.read_bytes().replace(b"1", b"2", 1)
+    assert sound != damaged
+    path.write_bytes(damaged)  # its folder does not show that
+    mini.edit("scripts/scale.py", "* 3)", "* 3 + 0)")
+    done = mini.command("run")
+    assert "cache-damaged" in done.stdout + done.stderr
+    assert [p.read_bytes() for p in (cache_of(mini) / "quarantine").iterdir()] == [damaged]
+    assert path.read_bytes() == sound
+    mini.command("run")
+    assert mini.command("run").stdout.startswith("up to date")
+    assert mini.run()["problems"] == []
+
+
+def test_a_failed_task_is_not_run_twice_for_a_damaged_manifest(mini: Mini) -> None:
+    mini.root.joinpath("notes").mkdir()
+    config = mini.root / "gpuemu.toml"
+    config.write_text(config.read_text() + '\n[sandbox]\nwritable = ["notes"]\n')
+    begin = "def scale(x):\n"
+    mini.edit("scripts/scale.py", begin, f"open('notes/calls', 'a').write('.')\n\n\n{begin}")
+    mini.command("run")
+    assert mini.command("run").stdout.startswith("up to date")
+    calls, path = mini.root / "notes/calls", cache_of(mini) / "tasks/generate/total@float32.json"
+    sound = path.read_bytes()
+
+    def broken_by(line: str, damaged: bytes) -> str:
+        calls.unlink()
+        path.write_bytes(damaged)
+        text = (mini.root / "scripts/scale.py").read_text()
+        mini.write("scripts/scale.py", text.replace("\n\n\n", f"\n{line}\n\n\n"))
+        assert "up to date" not in mini.command("run", code=3).stdout
+        assert path.read_bytes() == sound
+        return calls.read_text()
+
+    once = broken_by("raise ValueError", sound.replace(b"1", b"2", 1))
+    mini.edit("scripts/scale.py", "\nraise ValueError", "")
+    mini.command("run")
+    assert mini.command("run").stdout.startswith("up to date")
+    assert broken_by("raise TypeError", sound) == once
+
+
 def test_a_damaged_history_makes_no_regression(mini: Mini) -> None:
     """``diff`` compares with its own last manifest, where one digit may be damaged."""
     mini.run("total")

@@ -16,6 +16,8 @@ from gpuemu_flow.types import Case, CheckResult, Tolerance, Verdict
 
 Tensors = list[np.ndarray]
 INPUTS = {"x": np.ones((3, 7), np.float32)}
+MATCH = Policy()
+SPECIAL = {"x": np.array([1.0, np.nan], np.float32)}
 
 
 def outputs(
@@ -56,12 +58,13 @@ def one_by_one(
     dtype: str,
     tolerance: Mapping[str, Tolerance] | Envelope,
     inputs: Mapping[str, np.ndarray] = INPUTS,
+    policy: Policy = MATCH,
 ) -> CheckResult:
     return check_outputs(
         {"y": actual},
         {"y": expected},
         tolerance=tolerance,
-        policy=Policy(),
+        policy=policy,
         expected_dtypes={"y": dtype},
         inputs=inputs,
     )
@@ -99,6 +102,48 @@ def test_results_are_equal_to_the_last_bit(dtype: str, shape: tuple[int, ...], w
             assert repr(together) == repr(alone)
             assert json.dumps(together.to_json()) == json.dumps(alone.to_json())
     assert passed >= len(actual) // 3
+
+
+@pytest.mark.parametrize("inputs", [INPUTS, SPECIAL], ids=["finite inputs", "special inputs"])
+@pytest.mark.parametrize("nan", ["match", "strict", "ignore"])
+@pytest.mark.parametrize("inf", ["match", "strict", "ignore"])
+@pytest.mark.parametrize("wide", [True, False])
+def test_nan_and_inf_give_what_they_give_alone(
+    nan: str, inf: str, inputs: dict[str, np.ndarray], wide: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    policy = Policy(nan_policy=nan, inf_policy=inf)
+    actual, expected = [], []
+    for number in range(48):
+        values = rng.standard_normal((4, 4))
+        if number % 6 == 4:
+            values[:] = 2.0  # the only finite value
+        if number % 6 == 5:
+            values *= 1e-12  # zeros would pass, too
+        for kind in (np.nan, np.inf, -np.inf):
+            share = rng.choice([0.0, 0.2, 1.0], p=[0.6, 0.35, 0.05])
+            values[rng.random((4, 4)) < share] = kind
+        given = values.astype(np.float32)
+        if number % 8 == 7:
+            given[0, 0] = rng.choice([np.nan, np.inf, 1.0])  # mostly wrong
+        actual.append(given)
+        expected.append(values if wide else values.astype(np.float32))
+    form = form_of(a_case("float32"), {"y": actual[0]}, {"y": expected[0]}, inputs, policy)
+    assert form is not None
+    explicit = {"float32": Tolerance(1e-6, 1e-3)}
+    several = [inputs] * len(actual)
+    found = check_batch(form, actual, expected, several, dtype="float32", tolerance=explicit)
+    special = 0
+    for number, together in enumerate(found):
+        if together is None:
+            continue
+        special += not np.isfinite(expected[number]).all()
+        alone = one_by_one(actual[number], expected[number], "float32", explicit, inputs, policy)
+        assert repr(together) == repr(alone)
+        assert json.dumps(together.to_json()) == json.dumps(alone.to_json())
+    fed = inputs is SPECIAL and "ignore" not in (nan, inf)
+    assert (special > 10) == (fed or (nan, inf) == ("match", "match"))
+    assert (special > 0) == (special > 10)
 
 
 def test_what_does_not_pass_is_left_to_the_exact_comparison() -> None:

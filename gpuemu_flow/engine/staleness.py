@@ -1,0 +1,109 @@
+"""Find the tasks that may have to run; most manifests can be looked at after they have run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.graph.snapshot import Snapshot
+from gpuemu_flow.inputs.discovery import Discovery
+from gpuemu_flow.inputs.sights import Sights
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.keys import TRIGGERS
+
+
+@dataclass(frozen=True)
+class StaleSearch:
+    """A search for the tasks that may have to run: changed, or downstream of a change.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        Its `current` and `files` are updated.
+    states : TaskStates
+    names : set of str
+        The tasks that may be found.
+    triggers : set of str
+        Kinds of changes that count; see `keys.TRIGGERS`.
+    """
+
+    snapshot: Snapshot
+    states: TaskStates
+    names: Set[str]
+    triggers: Set[str]
+
+    def stale(self, lookup: Discovery, sights: Sights, *, put_off: bool) -> set[str]:
+        """Return the tasks that may have to run.
+
+        Only tasks that read or write a changed file, or that were not current before, are checked.
+
+        Parameters
+        ----------
+        lookup : Discovery
+        sights : Sights
+        put_off : bool
+            True to look only at manifests that the tasks to run write or read. `damaged` then has
+            to look at all others.
+        """
+        files, graph = self.snapshot.files, self.snapshot.graph
+        changed = files.refresh(sights, targets=not put_off)
+        with files.as_refreshed():
+            moved_sets = self.snapshot.observed.changed(lookup)
+        looked: set[str] = set()
+        while True:
+            touched = self._touched(changed, moved_sets)
+            if not put_off:
+                break
+            concerned = graph.with_read(graph.downstream(touched))
+            near = {self.states.manifest(graph.outlines[n].target) for n in concerned} - looked
+            looked |= near
+            damaged = files.refresh(sights, near)
+            if not damaged:
+                break
+            changed |= damaged  # whose tasks read further manifests
+        return self._have_to_run(touched)
+
+    def damaged(self) -> set[str]:
+        """Return the tasks that have to run because a manifest is not what its task wrote."""
+        files = self.snapshot.files
+        targets = self.states.targets_in(files.refresh(Sights(), files.targets()))
+        if not targets:
+            return set()
+        outlines = self.snapshot.graph.outlines
+        return self._have_to_run({n for n, o in outlines.items() if o.target in targets})
+
+    def _touched(self, changed: set[str], moved_sets: set[str]) -> set[str]:
+        """Return the tasks that a change concerns itself, and those that were not current."""
+        targets, current = self.states.targets_in(changed), self.snapshot.current
+        return {
+            name
+            for name, outline in self.snapshot.graph.outlines.items()
+            if name not in current
+            or outline.wavers
+            or name in moved_sets
+            or outline.target in targets
+            or not changed.isdisjoint(outline.sources)
+        }
+
+    def _have_to_run(self, touched: set[str]) -> set[str]:
+        """Return the touched tasks that are not current, and all tasks downstream of them."""
+        snapshot, graph, states = self.snapshot, self.snapshot.graph, self.states
+        suspects = {n for t in touched for n in (t, *graph.readers(t))}
+        snapshot.current -= suspects
+        specs = map(graph.tasks.__getitem__, suspects & self.names)
+        moved = {spec.name for spec in specs if states.reasons(spec, states.parts(spec))}
+        self._observe((suspects & self.names) - moved)
+        if self.triggers == set(TRIGGERS):
+            snapshot.current |= (suspects & self.names) - graph.downstream(moved)
+        return graph.downstream(moved) & self.names
+
+    def _observe(self, names: Iterable[str]) -> None:
+        """Copy the observed inputs of current tasks from their records.
+
+        A new snapshot lacks these inputs. In an old snapshot, they may be outdated, for example
+        after a killed run.
+        """
+        for name in names:
+            record = self.states.record(name)
+            if record is not None and record.inputs:
+                self.snapshot.observed.record(name, record.discovered, record.observed)
