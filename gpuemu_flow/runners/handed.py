@@ -12,7 +12,8 @@ from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.grouping import argument_names, changed_arguments
 from gpuemu_flow.types import Failure, FailureKind
 
-Form = dict[str, Any]
+Form = tuple[Any, ...]
+_PARTS = ("shape", "dtype", "strides", "memory")
 
 
 class Handed:
@@ -75,10 +76,11 @@ class Handed:
 
     def _other_forms(self) -> dict[str, str]:
         told = {}
-        for name, tensor, before in self._forms:
-            now = _form(tensor)
-            if now == before:
+        for name, tensor, form in self._forms:
+            form_now = _form(tensor)
+            if form_now == form:
                 continue
+            before, now = (dict(zip(_PARTS, each, strict=False)) for each in (form, form_now))
             changed = [part for part, value in before.items() if now.get(part) != value]
             if changed:
                 part = changed[0]
@@ -89,7 +91,7 @@ class Handed:
 
 
 def _form(tensor: Any) -> Form:
-    """Return the shape, strides, dtype and address of a tensor of numpy or torch.
+    """Return the `_PARTS` of a tensor of numpy or torch.
 
     The result is empty for any other object, and holds only the shape of a torch tensor without
     strides or memory.
@@ -98,19 +100,15 @@ def _form(tensor: Any) -> Form:
     """
     if isinstance(tensor, np.ndarray):
         address = tensor.__array_interface__["data"][0]
-        return _parts(tensor.shape, tensor.strides, tensor.dtype, address)
+        return tensor.shape, tensor.dtype, tensor.strides, address
     if not hasattr(tensor, "data_ptr"):
-        return {}
+        return ()
     # A mode that watches the program would take these calls for the program's.
     with sys.modules["torch"]._C.DisableTorchFunction():
         try:
-            return _parts(tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr())
+            return tensor.shape, tensor.dtype, tensor.stride(), tensor.data_ptr()
         except RuntimeError:  # it has no strides, or no memory, any more
-            return {"shape": tensor.shape}
-
-
-def _parts(shape: Sequence[int], strides: Sequence[int], dtype: Any, address: int) -> Form:
-    return {"shape": shape, "dtype": dtype, "strides": strides, "memory": address}
+            return (tensor.shape,)
 
 
 def _shown(part: Any) -> str:
