@@ -134,8 +134,9 @@ class _Form:
         Dtype of the cases.
     specs : tuple of InputSpec
     subjects : dict of tuple to WireSubject
-        Subjects of such cases by `CommonFields.asked`. Cases with the same subject object are
-        judged together, and its files are checked for changes only once.
+        Subjects of such cases by `CommonFields.asked`, and by whether their files are checked for
+        changes after judging. Cases with the same subject object are judged together, and its files
+        are checked only once.
     """
 
     dtype: str
@@ -152,10 +153,13 @@ class Reader:
     service : Service
     handed_out : collection of int
         The submitted seeds whose cases the daemon handed out.
+    checked_later : bool
+        See `Subjects.make`.
     """
 
     service: Service
     handed_out: Collection[int] = ()
+    checked_later: bool = False
     _forms: dict[tuple[object, ...], _Form] = field(default_factory=dict)
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
@@ -207,9 +211,13 @@ class Reader:
             dtype = _leading_dtype(outputs.values())
             form = self._form(op, inputs, is_issued=issued is not None, dtype=dtype)
         case = _case(issued, form.specs, form.dtype, seed)
-        subject = form.subjects.get(common.asked)
+        later = self.checked_later and raised is None  # no reference runs for an exception
+        key = later, common.asked
+        subject = form.subjects.get(key)
         if subject is None:
-            subject = form.subjects[common.asked] = _subject(common, case, form.dtype, inputs)
+            query = _query(common, form.dtype, inputs)
+            subject = common.configured.subjects.make(query, case, checked_later=later)
+            form.subjects[key] = subject
         outputs = {key or subject.output_name: array for key, array in outputs.items()}
         given = GivenCase(case, inputs, outputs)
         modified = fields.counts("modified", inputs)
@@ -251,11 +259,10 @@ def _specs(inputs: Arrays, dtype: str) -> tuple[InputSpec, ...]:
     )
 
 
-def _subject(common: CommonFields, case: Case, dtype: str, inputs: Iterable[str]) -> WireSubject:
+def _query(common: CommonFields, dtype: str, inputs: Iterable[str]) -> Query:
     own = tuple(inputs)
     names = own if set(own) != set(common.op.input_names) else ()
-    query = Query(common.name, dtype, common.kwargs, common.tolerance, names, common.precision)
-    return common.configured.subjects.make(query, case)
+    return Query(common.name, dtype, common.kwargs, common.tolerance, names, common.precision)
 
 
 def seeds_of(submitted: Iterable[Fields]) -> set[int]:

@@ -131,6 +131,8 @@ def judge_group(
     except (RequestError, FlowError):
         return answers
     reader = _reader(service, name, [fields for fields, _ in requests])
+    # If an input has changed, all requests of the group are judged again, each alone.
+    reader.checked_later = True
     for number, (fields, job) in enumerate(requests):
         try:
             job.check()
@@ -153,7 +155,8 @@ def judge_group(
             if answers[number] is None:
                 replies.put(number, one, result)
     except (CancelledJobError, CancelledRunError):
-        return answers
+        # Also those that a reference refused, which may have changed since it was loaded.
+        return [None if number in numbers else answers[number] for number in range(len(answers))]
     try:
         for number, text in replies.store().items():
             answers[number] = _reply(requests[number][0], text)
