@@ -26,6 +26,7 @@ from gpuemu_flow.types import Json
 from gpuemu_flow.wire.code_files import MAX_FILES, is_plain
 
 MAX_TEXT = 200
+_MOST_OTHERS = 16 * MAX_FILES
 _process: dict[int, str] = {}
 
 _users: dict[int, str] = {}
@@ -179,18 +180,34 @@ def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
 
     The statements alone name the module of a constant that was imported by its name.
     """
-    for bound in _modules_in(place.names):
-        if is_own(getattr(bound, "__file__", None)):
-            yield _loaded(bound)
-    for name in modules_of(place.imports, place.package):
-        module = sys.modules.get(name)
-        if module is not None:
-            if is_own(getattr(module, "__file__", None)):
-                yield _loaded(module)
-        elif _may_be_own(name):  # it may be loaded by the time that the function runs
+    named = modules_of(place.imports, place.package)
+    loaded = list(map(sys.modules.get, named))
+    modules = [*_modules_in(place.names), *(one for one in loaded if one is not None)]
+    # Of two modules with the same file, the first counts.
+    by_file = {_file_in(module): module for module in reversed(modules)}
+    for file in by_file.keys() - _others:  # at nearly every call, no other file is left
+        if is_own(file):
+            yield _loaded(by_file[file])
+        elif len(_others) < _MOST_OTHERS:
+            _others.add(file)
+    for name, module in zip(named, loaded, strict=True):
+        if module is None and _may_be_own(name):  # it may be loaded by the time of the call
             file = file_of(name)
             inside = name if (file or "").endswith("__init__.py") else name.rpartition(".")[0]
             yield file, _Place({}, package=inside)
+
+
+def _file_in(module: Any) -> str | None:
+    """Return the file of a module, or of another object in its place; None if it has none."""
+    if type(module) is ModuleType:  # asked for what it lacks, it writes a message about it
+        file = module.__dict__.get("__file__")
+    else:
+        file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) else None
+
+
+_others: set[str | None] = set()
+"""Files for which `is_own` gave False, which never changes."""
 
 
 def _loaded(module: ModuleType) -> tuple[str | None, _Place]:
@@ -204,9 +221,10 @@ def _may_be_own(name: str) -> bool:
     package = sys.modules.get(parent)
     if package is None:
         return True
+    if last in getattr(package, "__dict__", {}):
+        return False
     file = getattr(package, "__file__", None)
-    known = getattr(package, "__dict__", {})
-    return hasattr(package, "__path__") and (not file or is_own(file)) and last not in known
+    return hasattr(package, "__path__") and (not file or is_own(file))
 
 
 def _package_of(names: Mapping[str, Any]) -> str:
@@ -229,11 +247,17 @@ def _imports_in_memory(source: str) -> tuple[Import, ...]:
 _READ_TEXT = 4  # items of an entry of `linecache`; one that is still to be read has fewer
 
 
+_WITHOUT_HOME = {bool, bytes, dict, float, frozenset, int, list, set, str, tuple, type(None)}
+"""Types of which no value has a `__module__`, so that the search for it would be in vain."""
+
+
 def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
     """List the modules in a namespace, and the modules in which its other values are defined."""
     modules: dict[int, ModuleType] = {}
     homes = dict[str, None]()
     for value in list(names.values()):
+        if type(value) in _WITHOUT_HOME:
+            continue
         if isinstance(value, ModuleType):
             modules[id(value)] = value
         else:
