@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
@@ -74,7 +74,12 @@ class CommonFields:
 
     @classmethod
     def of(
-        cls, service: Service, fields: Fields, name: str, found: tuple[Configured, OpConfig]
+        cls,
+        service: Service,
+        fields: Fields,
+        name: str,
+        found: tuple[Configured, OpConfig],
+        is_file: Callable[[str], bool] = os.path.isfile,
     ) -> CommonFields:
         """Read the fields of a request that apply to all of its cases.
 
@@ -86,6 +91,8 @@ class CommonFields:
             The op's name.
         found : Configured and OpConfig
             Result of `Service.op` for that name, obtained after the request arrived.
+        is_file : callable
+            Tells whether there was a file at a path after the request arrived.
         """
         configured, op = found
         client, text, files = service.clients.read(fields)
@@ -94,7 +101,7 @@ class CommonFields:
         except ValueError as error:
             raise invalid(str(error)) from None
         precision, kwargs = precision_of(kwargs, op)
-        known = _known_files(files, f"{configured.workspace.root}{os.sep}")
+        known = _known_files(files, f"{configured.workspace.root}{os.sep}", is_file)
         asked = (tuple((key, repr(kwargs[key])) for key in sorted(kwargs)), tolerance, precision)
         return cls(name, op, configured, kwargs, tolerance, precision, client, known, asked, text)
 
@@ -274,7 +281,9 @@ def seeds_of(submitted: Iterable[Fields]) -> set[int]:
     return seeds
 
 
-def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
+def _known_files(
+    files: Mapping[str, str], root: str, is_file: Callable[[str], bool]
+) -> dict[str, str]:
     """Return the client's source files that exist on this machine, and their digests.
 
     Paths inside the workspace are relative to it. Missing files, such as files of a client in a
@@ -282,7 +291,7 @@ def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
     """
     found = {}
     for path, digest in files.items():
-        if os.path.isfile(path):  # noqa: PTH113 - hot
+        if is_file(path):
             plain = path if "//" not in path and "/." not in path else str(Path(path))
             found[plain.removeprefix(root)] = digest
     return found

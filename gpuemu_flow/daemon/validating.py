@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job, JobGroup
@@ -133,12 +135,12 @@ def judge_group(
     reader = _reader(service, name, [fields for fields, _ in requests])
     # If an input has changed, all requests of the group are judged again, each alone.
     reader.checked_later = True
+    is_file = cache(os.path.isfile)  # clients that run the same program name the same files
     for number, (fields, job) in enumerate(requests):
         try:
             job.check()
-            read.append(
-                (number, _read(reader, CommonFields.of(service, fields, name, found), fields, job))
-            )
+            common = CommonFields.of(service, fields, name, found, is_file)
+            read.append((number, _read(reader, common, fields, job)))
         except (CancelledJobError, RequestError, FlowError) as error:
             answers[number] = error
     numbers = [number for number, _ in read]
