@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from gpuemu_flow.client.imports import Import, file_of, imports_of, modules_of
@@ -107,7 +107,7 @@ def code_of_caller() -> dict[str, Json]:
     known = CALLER.get()
     if known is not None:
         return known
-    frame = inspect.currentframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if is_own(frame.f_code.co_filename):
             return _of_namespace(frame.f_code.co_filename, frame.f_globals, "")
@@ -182,9 +182,14 @@ def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
     """
     named = modules_of(place.imports, place.package)
     loaded = list(map(sys.modules.get, named))
-    modules = [*_modules_in(place.names), *(one for one in loaded if one is not None)]
-    # Of two modules with the same file, the first counts.
-    by_file = {_file_in(module): module for module in reversed(modules)}
+    by_file: dict[str, ModuleType] = {}
+    module: Any
+    for module in (*_modules_in(place.names), *loaded):
+        # A plain module that is asked for what it lacks writes a message about it.
+        plain = type(module) is ModuleType
+        file = module.__dict__.get("__file__") if plain else getattr(module, "__file__", None)
+        if isinstance(file, str):
+            by_file.setdefault(file, module)
     for file in by_file.keys() - _others:  # at nearly every call, no other file is left
         if is_own(file):
             yield _loaded(by_file[file])
@@ -192,21 +197,12 @@ def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
             _others.add(file)
     for name, module in zip(named, loaded, strict=True):
         if module is None and _may_be_own(name):  # it may be loaded by the time of the call
-            file = file_of(name)
-            inside = name if (file or "").endswith("__init__.py") else name.rpartition(".")[0]
-            yield file, _Place({}, package=inside)
+            found = file_of(name)
+            inside = name if (found or "").endswith("__init__.py") else name.rpartition(".")[0]
+            yield found, _Place({}, package=inside)
 
 
-def _file_in(module: Any) -> str | None:
-    """Return the file of a module, or of another object in its place; None if it has none."""
-    if type(module) is ModuleType:  # asked for what it lacks, it writes a message about it
-        file = module.__dict__.get("__file__")
-    else:
-        file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) else None
-
-
-_others: set[str | None] = set()
+_others: set[str] = set()
 """Files for which `is_own` gave False, which never changes."""
 
 
@@ -264,8 +260,8 @@ def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
             home = getattr(value, "__module__", None)
             if isinstance(home, str):
                 homes[home] = None
-    found = map(sys.modules.get, homes)
-    return [*modules.values(), *(module for module in found if module is not None)]
+    found = [sys.modules.get(home) for home in homes]
+    return [*modules.values(), *[module for module in found if module is not None]]
 
 
 @functools.lru_cache(maxsize=16)

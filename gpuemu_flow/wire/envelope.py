@@ -107,6 +107,8 @@ def _has_long_text(data: bytes | bytearray) -> bool:
     Such a text contains one of these pieces, which then has no quote. A request of thousands of
     small tensors need not be searched for each of them.
     """
+    if len(data) < CUT_FROM:
+        return False
     pieces = range(0, len(data) - _PIECE + 1, _PIECE)
     return any(data.find(_QUOTE, start, start + _PIECE) < 0 for start in pieces)
 
