@@ -157,7 +157,8 @@ class JudgedReplies:
             "repro_info": _repro_info(one.issued),
         }
         reply: dict[str, Json] = {}
-        text = passed_text(name, seed, told, judged.elements.to_text(), **about)
+        elements = judged.elements.to_text()
+        text = passed_text(name, seed, told, elements, **about)
         if not text:
             shapes = _shapes(one) if result.failures else None
             reply = validation_result(name, seed, told, output_shapes=shapes, **about)
@@ -172,6 +173,7 @@ class JudgedReplies:
             files=one.common.files,
             text=text,
             client_text=one.common.client_text,
+            elements_text=elements,
         )
         if result.verdict in BAD:
             self._bad.append((one, result, new))

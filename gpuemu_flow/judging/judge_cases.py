@@ -149,7 +149,10 @@ class Verdicts:
 
 def _is_small(ran: Ran) -> bool:
     """Tell whether a case's tensors are small enough to stay in the processor's cache."""
-    size = sum(array.size for arrays in (ran.expected, ran.inputs) for array in arrays.values())
+    size = 0
+    for arrays in (ran.expected, ran.inputs):
+        for array in arrays.values():
+            size += array.size
     return size <= 2 * MOST_ELEMENTS
 
 

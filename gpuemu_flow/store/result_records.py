@@ -67,15 +67,21 @@ class CountedResult:
             "failure_id": self.failure_id,
         }
 
-    def to_text(self) -> str:
-        """Return `to_json` as JSON text."""
+    def to_text(self, elements: str = "") -> str:
+        """Return `to_json` as JSON text.
+
+        Parameters
+        ----------
+        elements : str
+            The text of `elements`, if it is known already.
+        """
         figures = _read_figures(self)
         total = sum(figures)
         if tuple(map(type, figures)) != _FLOATS or total - total != 0.0:
             return to_text(self.to_json())
         max_abs, max_rel, max_ulp, used = figures
         return (
-            f'{{"verdict":"{self.verdict.value}","elements":{self.elements.to_text()},'
+            f'{{"verdict":"{self.verdict.value}","elements":{elements or self.elements.to_text()},'
             f'"max_abs":{max_abs!r},"max_rel":{max_rel!r},"max_ulp":{max_ulp!r},'
             f'"tolerance_used":{used!r},"failure_id":{_name_as_text(self.failure_id)}}}'
         )
@@ -166,8 +172,8 @@ class NewResult:
     result : mapping
         The daemon's reply. `encode` leaves only its text, since garbage collections visit the
         objects of a mapping.
-    text, client_text : str
-        `result` and `client` as JSON text. `encode` fills in an empty text.
+    text, client_text, elements_text : str
+        `result`, `client` and `judged.elements` as JSON text. `encode` fills in an empty text.
     """
 
     op: str
@@ -181,6 +187,7 @@ class NewResult:
     files: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
     client_text: str = ""
+    elements_text: str = ""
     _encoded: str = field(default="", init=False)
 
     def encode(self) -> str:
@@ -197,6 +204,6 @@ class NewResult:
             self.text = text = self.text or as_text(self.result)
             self.result = {}
             client = self.client_text or to_text(dict(self.client))
-            judged = self.judged.to_text()
+            judged = self.judged.to_text(self.elements_text)
             self._encoded = f'{begin},"judged":{judged},"client":{client},"result":{text}'
         return self._encoded

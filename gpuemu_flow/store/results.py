@@ -152,9 +152,12 @@ class ResultStore:
     def _index(self, stored: StoredResult) -> None:
         if stored.key in self._by_key:
             return
-        insort(self._keys, stored.key)
         self._by_key[stored.key] = stored
-        insort(self._by_seed.setdefault(stored.seed, []), stored.key)
+        for keys in (self._keys, self._by_seed.setdefault(stored.seed, [])):
+            if not keys or keys[-1] < stored.key:  # nearly always the newest
+                keys.append(stored.key)
+            else:
+                insort(keys, stored.key)
 
     def time_ns(self) -> int:
         """Return a unique time in ns."""
