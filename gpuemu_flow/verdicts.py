@@ -7,6 +7,7 @@ explains these rules to users.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
@@ -140,6 +141,17 @@ class Elements:
         if self.size_only:
             out["size_only"] = True
         return out
+
+    def to_text(self) -> str:
+        """Return `to_json` as JSON text."""
+        counts = self.count, self.no_verdict, self.finite
+        rare = self.empty or self.weak or self.blank or self.size_only
+        if rare or tuple(map(type, counts)) != (int, int, int):
+            return json.dumps(self.to_json(), separators=(",", ":"))
+        count, no_verdict, finite = counts
+        return (
+            f'{{"count":{count},"no_verdict":{no_verdict},"finite":{finite},"empty":[],"weak":[]}}'
+        )
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:

@@ -23,6 +23,8 @@ BYTES_PER_MS = 1000
 LONG_TIMEOUT_MS = 3_600_000
 """Default time limit in ms of calls that run programs many times."""
 PROGRESS_SECONDS = 0.5
+_WITH_TENSORS = ("inputs", "output", "outputs", "cases")
+"""Fields of requests that may hold tensors."""
 
 
 class Calling:
@@ -38,7 +40,8 @@ class Calling:
     timeout_ms: int | None
 
     def _do(self, call: Call[T]) -> T:
-        patience = TIMEOUT_MS + nbytes(call.request) // BYTES_PER_MS
+        tensors = [call.request[name] for name in _WITH_TENSORS if name in call.request]
+        patience = TIMEOUT_MS + nbytes(tensors) // BYTES_PER_MS
         return self._connection.exchange_messages(call, self.timeout_ms or patience)
 
     def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:

@@ -222,7 +222,7 @@ def nbytes(value: Any) -> int:
     """Return the total size in bytes of the tensors in a request."""
     if isinstance(value, np.ndarray):
         return int(value.nbytes)
-    if isinstance(value, (str, int)):
+    if value is None or isinstance(value, (str, int)):
         return 0
     if isinstance(value, (dict, Mapping)):  # a dict is found out much faster
         return sum(map(nbytes, value.values()))

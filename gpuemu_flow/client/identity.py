@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from gpuemu_flow.client.imports import Import, file_of, imports_of, modules_of
@@ -26,6 +26,7 @@ from gpuemu_flow.types import Json
 from gpuemu_flow.wire.code_files import MAX_FILES, is_plain
 
 MAX_TEXT = 200
+_MOST_OTHERS = 16 * MAX_FILES
 _process: dict[int, str] = {}
 
 _users: dict[int, str] = {}
@@ -106,7 +107,7 @@ def code_of_caller() -> dict[str, Json]:
     known = CALLER.get()
     if known is not None:
         return known
-    frame = inspect.currentframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if is_own(frame.f_code.co_filename):
             return _of_namespace(frame.f_code.co_filename, frame.f_globals, "")
@@ -180,18 +181,30 @@ def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
     Only an import statement leads to the module of a constant that was imported by its name: the
     value does not show where it was defined.
     """
-    for bound in _modules_in(place.names):
-        if is_own(getattr(bound, "__file__", None)):
-            yield _loaded(bound)
-    for name in modules_of(place.imports, place.package):
-        module = sys.modules.get(name)
-        if module is not None:
-            if is_own(getattr(module, "__file__", None)):
-                yield _loaded(module)
-        elif _may_be_own(name):  # it may be loaded by the time that the function runs
-            file = file_of(name)
-            inside = name if (file or "").endswith("__init__.py") else name.rpartition(".")[0]
-            yield file, _Place({}, package=inside)
+    named = modules_of(place.imports, place.package)
+    loaded = list(map(sys.modules.get, named))
+    by_file: dict[str, ModuleType] = {}
+    module: Any
+    for module in (*_modules_in(place.names), *loaded):
+        # A plain module that is asked for what it lacks writes a message about it.
+        plain = type(module) is ModuleType
+        file = module.__dict__.get("__file__") if plain else getattr(module, "__file__", None)
+        if isinstance(file, str):
+            by_file.setdefault(file, module)
+    for file in by_file.keys() - _others:  # at nearly every call, no other file is left
+        if is_own(file):
+            yield _loaded(by_file[file])
+        elif len(_others) < _MOST_OTHERS:
+            _others.add(file)
+    for name, module in zip(named, loaded, strict=True):
+        if module is None and _may_be_own(name):  # it may be loaded by the time of the call
+            found = file_of(name)
+            inside = name if (found or "").endswith("__init__.py") else name.rpartition(".")[0]
+            yield found, _Place({}, package=inside)
+
+
+_others: set[str] = set()
+"""Files for which `is_own` gave False, which never changes."""
 
 
 def _loaded(module: ModuleType) -> tuple[str | None, _Place]:
@@ -205,9 +218,10 @@ def _may_be_own(name: str) -> bool:
     package = sys.modules.get(parent)
     if package is None:
         return True
+    if last in getattr(package, "__dict__", {}):
+        return False
     file = getattr(package, "__file__", None)
-    known = getattr(package, "__dict__", {})
-    return hasattr(package, "__path__") and (not file or is_own(file)) and last not in known
+    return hasattr(package, "__path__") and (not file or is_own(file))
 
 
 def _package_of(names: Mapping[str, Any]) -> str:
@@ -230,19 +244,25 @@ def _imports_in_memory(source: str) -> tuple[Import, ...]:
 _READ_TEXT = 4  # items of an entry of `linecache`; one that is still to be read has fewer
 
 
+_WITHOUT_HOME = {bool, bytes, dict, float, frozenset, int, list, set, str, tuple, type(None)}
+"""Types of which no value has a `__module__`, so that the search for it would be in vain."""
+
+
 def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
     """List the modules in a namespace, and the modules in which its other values are defined."""
     modules: dict[int, ModuleType] = {}
     homes = dict[str, None]()
     for value in list(names.values()):
+        if type(value) in _WITHOUT_HOME:
+            continue
         if isinstance(value, ModuleType):
             modules[id(value)] = value
         else:
             home = getattr(value, "__module__", None)
             if isinstance(home, str):
                 homes[home] = None
-    found = map(sys.modules.get, homes)
-    return [*modules.values(), *(module for module in found if module is not None)]
+    found = [sys.modules.get(home) for home in homes]
+    return [*modules.values(), *[module for module in found if module is not None]]
 
 
 @functools.lru_cache(maxsize=16)

@@ -50,18 +50,23 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
             waiting.extend(getattr(node, name, ()))
 
 
-def modules_of(imports: Iterable[Import], package: str) -> Iterator[str]:
-    """Yield the full names of modules that imports may load, parents first.
+@functools.lru_cache(maxsize=_MOST_TEXTS)
+def modules_of(imports: tuple[Import, ...], package: str) -> tuple[str, ...]:
+    """List the full names of modules that imports may load, each once, parents first.
 
     In ``from base import name``, the name may belong to a value. Therefore, a yielded module need
     not exist.
 
     Parameters
     ----------
-    imports : iterable of Import
+    imports : tuple of Import
     package : str
         Package of the importing module, for relative imports.
     """
+    return tuple(dict.fromkeys(_names_of(imports, package)))
+
+
+def _names_of(imports: Iterable[Import], package: str) -> Iterator[str]:
     for one in imports:
         base = _absolute(one, package)
         if base is None:

@@ -72,7 +72,9 @@ class PlainSocket:
     def __init__(self, path: Path, opening: Opening | None = None) -> None:
         self.path = path
         self._opening = opening
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0  # threads that wait for an idle connection
         self._closed = False
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
@@ -96,7 +98,7 @@ class PlainSocket:
     def _take(self, timeout_ms: int) -> _Connection:
         begun = time.monotonic()
         while True:
-            with self._changed:
+            with self._lock:
                 if self._closed:
                     raise TransportClosed("the connection was closed")
                 connection = self._idle.pop() if self._idle else None
@@ -121,7 +123,11 @@ class PlainSocket:
                 raise TransportFull
             with self._changed:
                 if not self._idle and not self._closed:
-                    self._changed.wait(REFUSED_SECONDS)
+                    self._waiting += 1
+                    try:
+                        self._changed.wait(REFUSED_SECONDS)
+                    finally:
+                        self._waiting -= 1
 
     def _open(self) -> _Connection | None:
         """Return a new connection on which the daemon has answered; None if the daemon is full.
@@ -141,7 +147,7 @@ class PlainSocket:
             connection.say_hello()
             if self._opening is not None:
                 deadline = time.monotonic() + CONNECT_MILLISECONDS / 1000
-                number = _new_number()
+                number = connection.new_number()
                 connection.send_request(number, self._opening.data, deadline)
                 connection.met = self._opening.read(connection.read_answer(number, deadline))
             kept = True
@@ -154,11 +160,12 @@ class PlainSocket:
 
     def give_back(self, connection: _Connection) -> None:
         """Return a connection to the pool after its exchange succeeded or was not begun."""
-        with self._changed:
+        with self._lock:
             self._busy.discard(connection)
             if not self._closed and len(self._idle) < MOST_IDLE:
                 self._idle.append(connection)
-                self._changed.notify()
+                if self._waiting:
+                    self._changed.notify()
                 return
         connection.close()
 
@@ -170,7 +177,9 @@ class PlainSocket:
 
     def abandon(self) -> None:
         """Close this process's copies of a parent's connections, without taking the lock."""
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._closed = True
         for connection in (*self._idle, *self._busy):
             connection.close()
@@ -211,7 +220,7 @@ class PlainContext:
         """Send the request, or raise TransportTimeout or TransportLost."""
         if self._connection is None:
             raise TransportLost("the exchange has ended")
-        self._number = _new_number()
+        self._number = self._connection.new_number()
         self._connection.send_request(self._number, data, self._deadline)
 
     def recv(self) -> bytes | bytearray:
@@ -246,6 +255,7 @@ class _Connection(socket.socket):
         super().__init__(socket.AF_UNIX)
         self._process = os.getpid()
         self._greeted = False
+        self._number = secrets.randbits(31)
 
     def lives(self) -> bool:
         """Tell whether the other side of an idle connection is still open."""
@@ -256,6 +266,11 @@ class _Connection(socket.socket):
             return True
         except OSError:
             return False
+
+    def new_number(self) -> int:
+        """Return a number for a request, which no other request on this connection has had."""
+        self._number = (self._number + 1) % _LAST
+        return self._number | _LAST
 
     def say_hello(self) -> None:
         """Send this side's greeting."""
@@ -346,7 +361,3 @@ class _Connection(socket.socket):
         if left <= 0:
             raise TransportTimeout
         self.settimeout(left)
-
-
-def _new_number() -> int:
-    return secrets.randbits(31) | _LAST

@@ -38,11 +38,16 @@ class Record(Mapping[str, Any]):
         return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]  # all are dataclasses
 
     @classmethod
+    @cache
+    def _known(cls) -> frozenset[str]:
+        return frozenset(cls._names())
+
+    @classmethod
     def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
         """Rebuild from a reply, without keys that this class does not have."""
-        unknown = data.keys() - cls._names()
-        if unknown:
-            data = {name: value for name, value in data.items() if name not in unknown}
+        known = cls._known()
+        if not known.issuperset(data):
+            data = {name: value for name, value in data.items() if name in known}
         return cls(**data)
 
 

@@ -6,8 +6,10 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.tensor_bytes import bytes_of
@@ -40,11 +42,17 @@ class Issued:
     digest: str
 
 
+@lru_cache(maxsize=64)
+def _numpy_name(dtype: np.dtype[Any]) -> str:
+    """Return numpy's own name of a dtype, which numpy puts together anew each time."""
+    return str(dtype.name)
+
+
 def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
     """Return the sha256 of tensors: their names, dtypes, shapes, and elements in C order."""
     found = hashlib.sha256()
     for name, array in sorted(inputs.items()):
-        found.update(repr((name, array.dtype.name, array.shape)).encode())
+        found.update(repr((name, _numpy_name(array.dtype), array.shape)).encode())
         found.update(bytes_of(array).data)
     return found.hexdigest()
 

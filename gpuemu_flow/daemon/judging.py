@@ -6,10 +6,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from gpuemu_flow.daemon.cases import Issued
 from gpuemu_flow.daemon.jobs import Job, JobGroup
 from gpuemu_flow.daemon.making import wire_strides
+from gpuemu_flow.daemon.quick_replies import passed_text
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
@@ -148,24 +150,30 @@ class JudgedReplies:
         told = replace(result, verdict=Verdict.INCONCLUSIVE) if alone else result
         seconds = time.perf_counter() - self._begin
         seed = one.given.case.seed
-        reply = validation_result(
-            one.common.name,
-            seed,
-            told,
-            output_shapes=_shapes(one) if result.failures else None,
-            duration_s=seconds / (len(self._judged) + 1),
-            repro_info=_repro_info(one.issued),
-        )
+        judged = CountedResult.of(result)
+        name = one.common.name
+        about: dict[str, Any] = {
+            "duration_s": seconds / (len(self._judged) + 1),
+            "repro_info": _repro_info(one.issued),
+        }
+        reply: dict[str, Json] = {}
+        elements = judged.elements.to_text()
+        text = passed_text(name, seed, told, elements, **about)
+        if not text:
+            shapes = _shapes(one) if result.failures else None
+            reply = validation_result(name, seed, told, output_shapes=shapes, **about)
         new = NewResult(
-            one.common.name,
+            name,
             seed,
             one.dtype,
-            CountedResult.of(result),
+            judged,
             reply,
             one.source,
             client=one.common.client,
             files=one.common.files,
+            text=text,
             client_text=one.common.client_text,
+            elements_text=elements,
         )
         if result.verdict in BAD:
             self._bad.append((one, result, new))

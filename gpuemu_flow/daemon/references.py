@@ -13,6 +13,7 @@ from dataclasses import field
 from itertools import count
 
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job, JobGroup
+from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.fuzz.wire_ops import WireSubject
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.quick_dataclass import dataclass
@@ -87,7 +88,7 @@ class References:
         CancelledJobError
             The job was cancelled while it waited for a session.
         CancelledRunError
-            A group of jobs took too long.
+            A group of jobs took too long, or an input of the programs has changed meanwhile.
         """
         warm = self._take(subject, job)
         healthy = False
@@ -98,7 +99,9 @@ class References:
             with job.linked(warm.cancel):
                 yield warm.evaluator
             warm.cancel.until = math.inf
-            subject.learn(warm.evaluator.observed())
+            unchanged = subject.learn(warm.evaluator.observed())
+            if isinstance(job, JobGroup) and not unchanged:
+                raise CancelledRunError
             healthy = warm.is_loaded = not warm.cancel.is_set()
         finally:
             self._give_back(warm, healthy)

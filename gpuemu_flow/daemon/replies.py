@@ -26,7 +26,7 @@ from gpuemu_flow.verdicts import Elements
 
 LARGEST = 1.7976931348623157e308
 """Sent in place of infinity: all JSON parsers read it, and users' format strings accept it."""
-_MAX_U64 = (1 << 64) - 1
+MAX_U64 = (1 << 64) - 1
 
 _CODES = {
     "unknown-op": "OpNotFound",
@@ -119,24 +119,24 @@ def validation_result(
     return out
 
 
-_STATISTICS = (
+STATISTICS = (
     "count", "num_exceeding", "max_abs", "mean_abs", "p50_abs", "p90_abs", "p99_abs", "max_rel",
     "mean_rel", "max_ulp", "mean_ulp",
 )  # fmt: skip
 
 
-_read_statistics = attrgetter(*_STATISTICS)
+_read_statistics = attrgetter(*STATISTICS)
 
 
 def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json]:
     count, exceeding, *errors = _read_statistics(stats)
     if math.isfinite(sum(errors)):  # the usual case
         found = dict(
-            zip(_STATISTICS, (int(count), int(exceeding), *map(float, errors)), strict=True)
+            zip(STATISTICS, (int(count), int(exceeding), *map(float, errors)), strict=True)
         )
-        found["max_ulp"] = min(round(stats.max_ulp), _MAX_U64)
+        found["max_ulp"] = min(round(stats.max_ulp), MAX_U64)
         return found
-    return {name: _statistic(name, getattr(stats, name), nonfinite) for name in _STATISTICS}
+    return {name: _statistic(name, getattr(stats, name), nonfinite) for name in STATISTICS}
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
@@ -165,7 +165,7 @@ def _statistic(name: str, value: Any, nonfinite: dict[str, str]) -> Json:
     if name in ("count", "num_exceeding"):
         return int(value)
     if name == "max_ulp":
-        return min(round(value), _MAX_U64) if math.isfinite(value) else _MAX_U64
+        return min(round(value), MAX_U64) if math.isfinite(value) else MAX_U64
     return _finite(name, value, nonfinite)
 
 

@@ -114,7 +114,8 @@ class Server:
         self._lock = threading.Lock()
         self._closing = False
         self._sends = 0
-        self._sends_change = threading.Condition()
+        self._sends_lock = threading.Lock()
+        self._sends_change = threading.Condition(self._sends_lock)
         self._no_more_sends = False
         self.last_request = time.monotonic()
         self.requests = 0
@@ -408,16 +409,17 @@ class Server:
             self._free_up(context)
 
     def _deliver(self, context: Context, data: bytes, pipe: int) -> None:
-        with self._sends_change:
+        with self._sends_lock:
             if self._no_more_sends:
                 return
             self._sends += 1
         try:
             self._send_to(context, data, pipe)
         finally:
-            with self._sends_change:
+            with self._sends_lock:
                 self._sends -= 1
-                self._sends_change.notify_all()
+                if self._closing:  # only then does anything wait for it
+                    self._sends_change.notify_all()
 
     def _send_to(self, context: Context, data: bytes, pipe: int) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
@@ -74,7 +74,12 @@ class CommonFields:
 
     @classmethod
     def of(
-        cls, service: Service, fields: Fields, name: str, found: tuple[Configured, OpConfig]
+        cls,
+        service: Service,
+        fields: Fields,
+        name: str,
+        found: tuple[Configured, OpConfig],
+        is_file: Callable[[str], bool] = os.path.isfile,
     ) -> CommonFields:
         """Read the fields of a request that apply to all of its cases.
 
@@ -86,6 +91,8 @@ class CommonFields:
             The op's name.
         found : Configured and OpConfig
             Result of `Service.op` for that name, obtained after the request arrived.
+        is_file : callable
+            Tells whether there was a file at a path after the request arrived.
         """
         configured, op = found
         client, text, files = service.clients.read(fields)
@@ -94,7 +101,7 @@ class CommonFields:
         except ValueError as error:
             raise invalid(str(error)) from None
         precision, kwargs = precision_of(kwargs, op)
-        known = _known_files(files, f"{configured.workspace.root}{os.sep}")
+        known = _known_files(files, f"{configured.workspace.root}{os.sep}", is_file)
         asked = (tuple((key, repr(kwargs[key])) for key in sorted(kwargs)), tolerance, precision)
         return cls(name, op, configured, kwargs, tolerance, precision, client, known, asked, text)
 
@@ -134,8 +141,9 @@ class _Form:
         Dtype of the cases.
     specs : tuple of InputSpec
     subjects : dict of tuple to WireSubject
-        Subjects of these cases by `CommonFields.asked`. Cases with the same subject object are
-        judged together, and its files are checked for changes only once.
+        Subjects of these cases by `CommonFields.asked`, and by whether their files are checked for
+        changes after judging. Cases with the same subject object are judged together, and its files
+        are checked only once.
     """
 
     dtype: str
@@ -152,10 +160,13 @@ class Reader:
     service : Service
     handed_out : collection of int
         The submitted seeds whose cases the daemon handed out.
+    checked_later : bool
+        See `Subjects.make`.
     """
 
     service: Service
     handed_out: Collection[int] = ()
+    checked_later: bool = False
     _forms: dict[tuple[object, ...], _Form] = field(default_factory=dict)
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
@@ -207,9 +218,13 @@ class Reader:
             dtype = _leading_dtype(outputs.values())
             form = self._form(op, inputs, is_issued=issued is not None, dtype=dtype)
         case = _case(issued, form.specs, form.dtype, seed)
-        subject = form.subjects.get(common.asked)
+        later = self.checked_later and raised is None  # no reference runs for an exception
+        key = later, common.asked
+        subject = form.subjects.get(key)
         if subject is None:
-            subject = form.subjects[common.asked] = _subject(common, case, form.dtype, inputs)
+            query = _query(common, form.dtype, inputs)
+            subject = common.configured.subjects.make(query, case, checked_later=later)
+            form.subjects[key] = subject
         outputs = {key or subject.output_name: array for key, array in outputs.items()}
         given = GivenCase(case, inputs, outputs)
         modified = fields.counts("modified", inputs)
@@ -251,11 +266,10 @@ def _specs(inputs: Arrays, dtype: str) -> tuple[InputSpec, ...]:
     )
 
 
-def _subject(common: CommonFields, case: Case, dtype: str, inputs: Iterable[str]) -> WireSubject:
+def _query(common: CommonFields, dtype: str, inputs: Iterable[str]) -> Query:
     own = tuple(inputs)
     names = own if set(own) != set(common.op.input_names) else ()
-    query = Query(common.name, dtype, common.kwargs, common.tolerance, names, common.precision)
-    return common.configured.subjects.make(query, case)
+    return Query(common.name, dtype, common.kwargs, common.tolerance, names, common.precision)
 
 
 def seeds_of(submitted: Iterable[Fields]) -> set[int]:
@@ -267,7 +281,9 @@ def seeds_of(submitted: Iterable[Fields]) -> set[int]:
     return seeds
 
 
-def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
+def _known_files(
+    files: Mapping[str, str], root: str, is_file: Callable[[str], bool]
+) -> dict[str, str]:
     """Return the client's source files that exist on this machine, and their digests.
 
     Paths inside the workspace are relative to it. Missing files, such as files of a client in a
@@ -275,7 +291,7 @@ def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
     """
     found = {}
     for path, digest in files.items():
-        if os.path.isfile(path):  # noqa: PTH113 - hot
+        if is_file(path):
             plain = path if "//" not in path and "/." not in path else str(Path(path))
             found[plain.removeprefix(root)] = digest
     return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job, JobGroup
@@ -131,12 +133,14 @@ def judge_group(
     except (RequestError, FlowError):
         return answers
     reader = _reader(service, name, [fields for fields, _ in requests])
+    # If an input has changed, all requests of the group are judged again, each alone.
+    reader.checked_later = True
+    is_file = cache(os.path.isfile)  # clients that run the same program name the same files
     for number, (fields, job) in enumerate(requests):
         try:
             job.check()
-            read.append(
-                (number, _read(reader, CommonFields.of(service, fields, name, found), fields, job))
-            )
+            common = CommonFields.of(service, fields, name, found, is_file)
+            read.append((number, _read(reader, common, fields, job)))
         except (CancelledJobError, RequestError, FlowError) as error:
             answers[number] = error
     numbers = [number for number, _ in read]
@@ -153,7 +157,8 @@ def judge_group(
             if answers[number] is None:
                 replies.put(number, one, result)
     except (CancelledJobError, CancelledRunError):
-        return answers
+        # Also those that a reference refused, which may have changed since it was loaded.
+        return [None if number in numbers else answers[number] for number in range(len(answers))]
     try:
         for number, text in replies.store().items():
             answers[number] = _reply(requests[number][0], text)

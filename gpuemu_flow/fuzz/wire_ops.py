@@ -106,8 +106,13 @@ class WireInputs:
         self.names = names
         self.parts = lookup.parts(names)
 
-    def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
+    def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> bool:
         """Add the inputs that one program was seen to use so far.
+
+        Returns
+        -------
+        bool
+            True if all inputs are unchanged since the programs were loaded, as `hold` tells.
 
         Raises
         ------
@@ -122,14 +127,20 @@ class WireInputs:
                 self._others.refuse(used)
                 last.append(seen)
                 names |= used
-            self._moved = self._moved or bool(self._lookup.moved(names, self.begun))
+            parts, moved = self._lookup.parts_and_moved(names, self.begun)
+            self._moved = self._moved or bool(moved)
             if self._moved:
-                return
-            if names != self.names:
-                self.names, self.parts = names, self._lookup.parts(names)
+                return False
+            if names == self.names:
+                unchanged = parts == self.parts
+            else:
+                unchanged = self._lookup.parts(self.names) == self.parts
+                self._moved = not unchanged  # the new parts do not match the loaded programs
+                self.names, self.parts = names, parts
             if names != self._kept:  # also after an edit, which changes the key
                 self._known.add(names)
                 self._kept = names
+            return unchanged
 
     def refuse(self, observed: Mapping[str, Observation]) -> None:
         """Raise an error if a program used the output of a rule that it does not wait for.
@@ -191,10 +202,19 @@ class WireSubject:
             return digest_json([self.base, "moved", self.seen.begun])
         return self.seen.digest_with(self.base)
 
-    def learn(self, observed: Mapping[str, Observation]) -> None:
-        """Add the inputs that the programs ``op`` and ``reference`` were seen to use."""
-        for who, seen in observed.items():
+    def learn(self, observed: Mapping[str, Observation]) -> bool:
+        """Add the inputs that the programs ``op`` and ``reference`` were seen to use.
+
+        Returns
+        -------
+        bool
+            True if programs were observed and all inputs are unchanged since they were loaded.
+        """
+        unchanged = [
             self.seen.learn(who, seen, self.subject.program(who).given)
+            for who, seen in observed.items()
+        ]
+        return bool(unchanged) and all(unchanged)
 
     @property
     def output_name(self) -> str:
@@ -241,7 +261,7 @@ class Subjects:
         """Tell whether an op is judged by the documented table instead of a measured tolerance."""
         return self._config.op(name).tolerance != "auto"
 
-    def make(self, query: Query, case: Case) -> WireSubject:
+    def make(self, query: Query, case: Case, *, checked_later: bool = False) -> WireSubject:
         """Return the subject of a request.
 
         Parameters
@@ -249,8 +269,11 @@ class Subjects:
         case : Case
             The requested case. If the op's own cases do not represent it, the op's traits and the
             dtypes of its outputs are found on this case's shapes.
+        checked_later : bool
+            True if the caller discards all verdicts unless `WireSubject.learn` returns True after
+            judging. The inputs that programs were seen to use are then not looked at now.
         """
-        compiled = self._current(query.op, query.dtype)
+        compiled = self._current(query.op, query.dtype, checked_later=checked_later)
         key = query.key()
         samples = compiled.subject.samples
         plain = not query.kwargs and not query.input_names
@@ -329,13 +352,14 @@ class Subjects:
         loaded = digest_json([repr(key), base, compiled.seen.begun])
         return WireSubject(replace(subject, samples=samples), loaded, base, compiled.seen)
 
-    def _current(self, name: str, dtype: str) -> _Compiled:
+    def _current(self, name: str, dtype: str, *, checked_later: bool = False) -> _Compiled:
         with self._lock:
             known = self._compiled.get((name, dtype))
             if (
                 known is None
                 or any(stamp_of(path) != stamp for path, stamp in known.stamps)
-                or not known.seen.hold()
+                or known.seen.moved
+                or not (checked_later or known.seen.hold())
             ):
                 known = self._compiled[name, dtype] = self._compile(self._config.op(name), dtype)
             return known

@@ -67,7 +67,10 @@ class Discovery(InputNames):
         halves = halves_of(names)
         if self._memo is not None:
             return _joined(map(self._at_once, halves))
-        looks = [self._look_at(half) for half in halves]
+        return self._parts_of(names, [self._look_at(half) for half in halves])
+
+    def _parts_of(self, names: Discovered, looks: list[Look]) -> dict[str, str]:
+        """Return the parts of a set, given the latest looks at its halves."""
         known = self._joined.get(names)
         if known is None or known[0] != looks:
             if len(self._joined) >= MOST_LOOKS:
@@ -214,9 +217,19 @@ class Discovery(InputNames):
         """
         if _is_listing(names):
             return self._moved(names, since)
+        return self._moved_of(names, since, [self._look_at(half) for half in halves_of(names)])
+
+    def parts_and_moved(self, names: Discovered, since: int) -> tuple[dict[str, str], list[str]]:
+        """Return `parts` and `moved`, found by a single look at the inputs."""
+        if _is_listing(names) or self._memo is not None:
+            return self.parts(names), self.moved(names, since)
+        looks = [self._look_at(half) for half in halves_of(names)]
+        return self._parts_of(names, looks), self._moved_of(names, since, looks)
+
+    def _moved_of(self, names: Discovered, since: int, looks: Iterable[Look]) -> list[str]:
+        """Return the result of `moved`, given the latest looks at the halves of the set."""
         found: list[str] = []
-        for half in halves_of(names):
-            look = self._look_at(half)
+        for half, look in zip(halves_of(names), looks, strict=True):
             known = look.moved
             if since not in known:
                 if len(known) >= MOST_LOOKS:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.judging.compare_functions import CompareError
 from gpuemu_flow.judging.judge import Judge, refused
+from gpuemu_flow.judging.result_json import result_to_json
 from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.compare_batch import (
     MOST_CASES,
@@ -134,7 +135,7 @@ class Verdicts:
     def finish(self) -> list[Json]:
         """Judge the waiting cases, and return the verdict on each case; None for skipped cases."""
         self._judge()
-        return [None if result is None else result.to_json() for result in self._results]
+        return [None if result is None else result_to_json(result) for result in self._results]
 
     def _judge(self) -> None:
         if not self._waiting:
@@ -148,7 +149,10 @@ class Verdicts:
 
 def _is_small(ran: Ran) -> bool:
     """Tell whether a case's tensors are small enough to stay in the processor's cache."""
-    size = sum(array.size for arrays in (ran.expected, ran.inputs) for array in arrays.values())
+    size = 0
+    for arrays in (ran.expected, ran.inputs):
+        for array in arrays.values():
+            size += array.size
     return size <= 2 * MOST_ELEMENTS
 
 

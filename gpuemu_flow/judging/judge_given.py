@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.judging.given_cases import cases_to_json
 from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.judging.judge_requests import Setup, forget_prepared, post
+from gpuemu_flow.judging.result_json import result_from_json
 from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.answers import MALFORMED
@@ -222,5 +223,5 @@ class GivenRequest:
         results: list[CheckResult | None] = [None] * len(self._given)
         for numbers, found in self._found:
             for number, result in zip(numbers, found, strict=True):
-                results[number] = None if result is None else CheckResult.from_json(result)
+                results[number] = None if result is None else result_from_json(result)
         return results

@@ -18,7 +18,7 @@ from gpuemu_flow.numerics.compare import notes_on
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.judge import AffineBound, Bound, Judgement, Rules, judge
-from gpuemu_flow.numerics.statistics import rank, relative_errors
+from gpuemu_flow.numerics.statistics import rank
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.ulp import Float64Array, spacing, ulp_distance
 from gpuemu_flow.numerics.weakness import only_zeros_or_nan
@@ -216,10 +216,19 @@ class _Rows:
         relative = error / magnitude
         self._max_rel = relative.max(axis=1).tolist()
         self._mean_rel = (np.add.reduce(relative, axis=1) / count).tolist()
-        for row in np.flatnonzero(~(magnitude > 0.0).all(axis=1)).tolist():  # zeros or NaN
-            some = relative_errors(error[row], self._expected[row])
-            self._max_rel[row] = float(some.max()) if some.size else 0.0
-            self._mean_rel[row] = float(some.sum()) / some.size if some.size else 0.0
+        self._correct_relative(relative, magnitude > 0.0)
+
+    def _correct_relative(self, relative: Float64Array, counted: NDArray[np.bool_]) -> None:
+        """Measure the rows with elements that are not counted; see `statistics.relative_errors`."""
+        numbers = counted.sum(axis=1)
+        rows = np.flatnonzero(numbers < counted.shape[1])
+        for number in np.unique(numbers[rows]).tolist():
+            of_number = rows[numbers[rows] == number]
+            kept = relative[of_number][counted[of_number]].reshape(-1, number or 1)
+            largest = kept.max(axis=1).tolist() if number else [0.0] * len(of_number)
+            total = np.add.reduce(kept, axis=1).tolist() if number else largest
+            for row, top, summed in zip(of_number.tolist(), largest, total, strict=True):
+                self._max_rel[row], self._mean_rel[row] = top, summed / (number or 1)
 
     def _look_for_weakness(self, tolerance: Tolerance | None) -> None:
         """Find the rows whose comparison is weak; see `weakness.weakness`."""

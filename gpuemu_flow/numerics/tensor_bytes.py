@@ -34,12 +34,12 @@ def is_size(value: Json) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def tensor_of(raw: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Array:
+def tensor_of(raw: bytes | NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Array:
     """Return bytes in C order, without a copy, as a tensor.
 
     Parameters
     ----------
-    raw : ndarray of uint8
+    raw : bytes or ndarray of uint8
         As many bytes as the shape and dtype take.
     shape : tuple of int
     dtype : str
@@ -51,9 +51,12 @@ def tensor_of(raw: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Arr
     TensorBytesError
         If a byte of a bool is neither 0 nor 1.
     """
-    if dtype == "bool" and raw.size and int(raw.max()) > 1:
+    if dtype == "bool" and len(raw) and int(np.max(np.frombuffer(raw, np.uint8))) > 1:
         raise TensorBytesError("holds bytes that are no bool")
     try:
+        if isinstance(raw, bytes):
+            array: Array = np.ndarray(shape, element_dtype(dtype), raw)
+            return array
         return raw.view(element_dtype(dtype)).reshape(shape)
     except (ValueError, OverflowError):
         raise ImpossibleShapeError(f"has the impossible shape {list(shape)!r:.80}") from None

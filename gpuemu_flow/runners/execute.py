@@ -122,7 +122,8 @@ class _Surroundings:
         if _folder_now() != self._cwd:  # this costs a tenth of `chdir`
             os.chdir(self._cwd)
         sys.path[:] = self._path
-        np.seterr(**self._errors)
+        if np.geterr() != self._errors:
+            np.seterr(**self._errors)
         sys.setrecursionlimit(self._recursion)
 
 

@@ -25,7 +25,7 @@ def changed_arguments(program: Program) -> tuple[str, ...]:
 
 def _of_members(program: Program, names: Sequence[str]) -> tuple[str, ...]:
     if not program.groups:
-        return tuple(names)
+        return tuple(dict.fromkeys(names))
     group_of = {m: name for name, group in program.groups.items() for m in group["members"]}
     return tuple(dict.fromkeys(group_of.get(name, name) for name in names))
 

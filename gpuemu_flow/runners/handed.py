@@ -83,11 +83,11 @@ class Handed:
 
     def _other_forms(self) -> dict[str, str]:
         told = {}
-        for name, tensor, before in self._forms:
-            now = _form(tensor)
-            if now == before:
+        for name, tensor, form in self._forms:
+            form_now = _form(tensor)
+            if form_now == form:
                 continue
-            for part, old, new in zip(_PARTS, before, (*now, *_PARTS_GONE), strict=False):
+            for part, old, new in zip(_PARTS, form, (*form_now, *_PARTS_GONE), strict=False):
                 if new != old:
                     told[name] = f"changed the {part} of input {name!r}"
                     if part != "memory":

@@ -123,6 +123,9 @@ class Lookup(Protocol):
     def moved(self, names: Discovered, since: int) -> list[str]:
         """Return the inputs that were written to since `since`, an earlier result of `now`."""
 
+    def parts_and_moved(self, names: Discovered, since: int) -> tuple[dict[str, str], list[str]]:
+        """Return `parts` and `moved`, found by a single look at the inputs."""
+
     def now(self) -> int:
         """Return the time of the file system's clock in ns."""
 

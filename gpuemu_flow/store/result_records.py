@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import field
+from functools import lru_cache
 from operator import attrgetter
 
 from gpuemu_flow.quick_dataclass import dataclass
@@ -14,7 +15,8 @@ from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json, numb
 from gpuemu_flow.verdicts import Elements
 
 TIME_DIGITS = 20  # keys sort as the times do
-_AS_TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+as_text = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_name_as_text = lru_cache(maxsize=256)(to_text)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,25 @@ class CountedResult:
             "failure_id": self.failure_id,
         }
 
+    def to_text(self, elements: str = "") -> str:
+        """Return `to_json` as JSON text.
+
+        Parameters
+        ----------
+        elements : str
+            The text of `elements`, if it is known already.
+        """
+        figures = _read_figures(self)
+        total = sum(figures)
+        if tuple(map(type, figures)) != _FLOATS or total - total != 0.0:
+            return to_text(self.to_json())
+        max_abs, max_rel, max_ulp, used = figures
+        return (
+            f'{{"verdict":"{self.verdict.value}","elements":{elements or self.elements.to_text()},'
+            f'"max_abs":{max_abs!r},"max_rel":{max_rel!r},"max_ulp":{max_ulp!r},'
+            f'"tolerance_used":{used!r},"failure_id":{_name_as_text(self.failure_id)}}}'
+        )
+
     @classmethod
     def from_json(cls, data: Json) -> CountedResult:
         """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
@@ -77,6 +98,7 @@ class CountedResult:
 
 
 _FIGURES = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
+_FLOATS = (float,) * len(_FIGURES)
 _read_figures = attrgetter(*_FIGURES)
 
 
@@ -150,8 +172,8 @@ class NewResult:
     result : mapping
         The daemon's reply. `encode` leaves only its text, since garbage collections visit the
         objects of a mapping.
-    text, client_text : str
-        `result` and `client` as JSON text. `encode` fills in an empty text.
+    text, client_text, elements_text : str
+        `result`, `client` and `judged.elements` as JSON text. `encode` fills in an empty text.
     """
 
     op: str
@@ -165,6 +187,7 @@ class NewResult:
     files: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
     client_text: str = ""
+    elements_text: str = ""
     _encoded: str = field(default="", init=False)
 
     def encode(self) -> str:
@@ -176,12 +199,11 @@ class NewResult:
             A number of `result` is NaN or infinite.
         """
         if not self._encoded:
-            fields = {
-                "op": self.op, "seed": self.seed, "dtype": self.dtype, "source": self.source,
-                "judged": self.judged.to_json(),
-            }  # fmt: skip
-            self.text = text = self.text or _AS_TEXT(self.result)
+            op, dtype, source = map(_name_as_text, (self.op, self.dtype, self.source))
+            begin = f'{{"op":{op},"seed":{int(self.seed)},"dtype":{dtype},"source":{source}'
+            self.text = text = self.text or as_text(self.result)
             self.result = {}
             client = self.client_text or to_text(dict(self.client))
-            self._encoded = f'{to_text(fields)[:-1]},"client":{client},"result":{text}'
+            judged = self.judged.to_text(self.elements_text)
+            self._encoded = f'{begin},"judged":{judged},"client":{client},"result":{text}'
         return self._encoded

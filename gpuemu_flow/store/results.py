@@ -17,6 +17,7 @@ from gpuemu_flow.store.cache import JsonStore, seal, seal_text, to_text
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.result_records import TIME_DIGITS, CountedResult, NewResult, StoredResult
+from gpuemu_flow.store.stamp_file import StampFile
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 FOLDER = "results"
@@ -94,6 +95,7 @@ class ResultStore:
         self._records = JsonStore(folder / FOLDER, cache.set_aside)
         self._files = PrivateFolder(folder)
         self._stamp = folder / STAMP
+        self._stamp_file = StampFile(self._files, self._stamp)  # used while writing only
         self._forgotten = folder / FORGOTTEN
         self._forgotten_ns = self._last_forgotten()
         self._max_results = max_results
@@ -150,9 +152,12 @@ class ResultStore:
     def _index(self, stored: StoredResult) -> None:
         if stored.key in self._by_key:
             return
-        insort(self._keys, stored.key)
         self._by_key[stored.key] = stored
-        insort(self._by_seed.setdefault(stored.seed, []), stored.key)
+        for keys in (self._keys, self._by_seed.setdefault(stored.seed, [])):
+            if not keys or keys[-1] < stored.key:  # nearly always the newest
+                keys.append(stored.key)
+            else:
+                insort(keys, stored.key)
 
     def time_ns(self) -> int:
         """Return a unique time in ns."""
@@ -221,7 +226,8 @@ class ResultStore:
         for write in batch:
             write.done, write.error = True, error
         if error is None:
-            self._touch(max(int(write.records[0][0]) for write in batch))
+            with contextlib.suppress(OSError):
+                self._stamp_file.touch(max(int(write.records[0][0]) for write in batch))
 
     def _touch(self, time_ns: int, path: Path | None = None) -> None:
         """Set the time of a stamp file, by which other processes notice changes of the store."""
@@ -355,3 +361,5 @@ class ResultStore:
     def close(self) -> None:
         """Close this thread's connections."""
         self._records.close()
+        with self._writing:
+            self._stamp_file.close()

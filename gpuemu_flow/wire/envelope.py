@@ -107,6 +107,8 @@ def _has_long_text(data: bytes | bytearray) -> bool:
     The message is divided into pieces so small that such a text contains a whole piece, which then
     has no quote. This is a quick test, also for a message of thousands of small tensors.
     """
+    if len(data) < CUT_FROM:
+        return False
     pieces = range(0, len(data) - _PIECE + 1, _PIECE)
     return any(data.find(_QUOTE, start, start + _PIECE) < 0 for start in pieces)
 

@@ -105,8 +105,9 @@ def decode_tensor(
     shape = _shape(value["shape"], where)
     dtype = _dtype(value["dtype"], where)
     wanted = math.prod(shape) * DTYPES[dtype].itemsize
+    raw: bytes | NDArray[np.uint8]
     if source == "file" and exchange is not None:
-        flat = exchange.take(value["file"], wanted, where)
+        raw = exchange.take(value["file"], wanted, where)
     else:
         raw = _bytes(value["data"], where, envelope)
         if len(raw) != wanted:
@@ -114,9 +115,8 @@ def decode_tensor(
                 f"{where} of shape {list(shape)} and dtype {dtype} takes {wanted} bytes; "
                 f"its data holds {len(raw)}"
             )
-        flat = np.frombuffer(raw, dtype=np.uint8)
     try:
-        return tensor_of(flat, shape, dtype)
+        return tensor_of(raw, shape, dtype)
     except TensorBytesError as error:
         raise WireError(f"{where} {error}") from None
 
