@@ -25,9 +25,9 @@ from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects, WireSubject
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.judging.generated import with_generated
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.judging.verdicts import run_error_result, with_violations
+from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, RunError
-from gpuemu_flow.runners.buffers import changed_input
+from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Json
@@ -116,18 +116,12 @@ class OwnOutputs:
             name = output_names(made.subject)[0]
             named = {key or name: array for key, array in outputs.items()}
             evaluator = self._evaluator(made.subject, tolerance)
-            result = evaluator.judge_outputs(case, pristine, named)
+            found = changed_inputs(pristine, inputs or {})
+            allowed = self.op(op).mutates
+            changed = [failure for failure in found if failure.output not in allowed]
+            result = evaluator.judge_outputs(case, pristine, named, changed)
             made.seen.refuse(evaluator.observed())
-        allowed = self.op(op).mutates
-        return with_violations(
-            result,
-            [
-                failure
-                for key, array in (inputs or {}).items()
-                if key not in allowed
-                for failure in changed_input(key, pristine[key], array)
-            ],
-        )
+        return result
 
     def judge_error(self, op: str, case: Case, error: RunError) -> CheckResult:
         """Judge a case for which the op gave no outputs, or none that can be judged."""

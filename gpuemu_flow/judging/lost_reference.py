@@ -7,12 +7,14 @@ for the comparison. The verdict depends on this step.
 
 from __future__ import annotations
 
+from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.judge_requests import JudgeRequest, PreparedBatch, Setup
 from gpuemu_flow.judging.verdicts import comparison_failed, without_outputs
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.runners.attempt import Attempt
+from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.session import ProgramSession
-from gpuemu_flow.types import CheckResult
+from gpuemu_flow.types import CheckResult, Failure
 
 
 def ask_expected(
@@ -80,7 +82,7 @@ def judge_in_steps(
     Returns
     -------
     CheckResult or None
-        The verdict if nothing could be compared; None if `request` has its results now.
+        The verdict if a program has no outputs; None if `request` has its results now.
     """
     attempt, _ = ask_expected(reference, setup, request.about, bring=False)
     early = without_outputs(attempt.outcome.error, op)
@@ -88,4 +90,17 @@ def judge_in_steps(
         return early
     attempt = _with_probe_or_without(reference, setup, request)
     error = attempt.outcome.error
-    return None if error is None else comparison_failed(error)
+    if error is not None:
+        request.results, request.facts = [comparison_failed(error)], setup.facts
+    # The first process knew where it had written the op's inputs; later ones do not.
+    request.changed = [_changed(request)]
+    return None
+
+
+def _changed(request: JudgeRequest) -> tuple[Failure, ...]:
+    """Report changes to the only case's inputs, if they are still in the op's memory."""
+    about = request.about
+    if not request.watch or request.places is None or about.peer is None or not about.slots:
+        return ()
+    (case,), (slots,) = about.cases, about.slots
+    return tuple(changed_inputs(materialise(case), about.peer.views(slots)))
