@@ -22,6 +22,7 @@ from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects, WireSubject
+from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.judging.generated import with_generated
 from gpuemu_flow.judging.subject import Subject
@@ -147,6 +148,19 @@ class OwnOutputs:
         """Return the names of an op's outputs, in order."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
+
+    def with_changed_inputs(self, op: str, dtype: str, returned: Any, inputs: Arrays | None) -> Any:
+        """Add outputs that an op left in its inputs to the value that it returned.
+
+        Parameters
+        ----------
+        returned
+            The value that the op returned.
+        inputs : mapping of str to ndarray or None
+            The arrays that the op got; None if it got none.
+        """
+        names, changed = self.output_names(op, dtype), self.op(op).in_place
+        return with_changed_inputs(returned, inputs or {}, names, changed)
 
     def record(
         self,

@@ -156,7 +156,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         Parameters
         ----------
         output : tensor, mapping of name to tensor, or a tuple of them in the order of the outputs
-            Arrays of numpy, PyTorch, JAX or TensorFlow.
+            Arrays of numpy, PyTorch, JAX or TensorFlow. An output that the op left in an input that
+            its `mutates` names is taken from `inputs`: None if the op returns nothing.
         atol, rtol : float, optional
             Tolerance of this case instead of the configured one; if only one is given, the other is
             0.
@@ -239,6 +240,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
         outputs = self._session.outputs
         names = outputs.output_names(self.op, self.dtype)
+        output = outputs.with_changed_inputs(self.op, self.dtype, output, self._inputs)
         try:
             arrays = _arrays(output, names)
         except ClientError:
