@@ -149,6 +149,11 @@ class OwnOutputs:
         with self._lock:
             return output_names(self._subject(op, dtype, None))
 
+    def declared_outputs(self, op: str, dtype: str) -> tuple[str, ...]:
+        """Return the names of an op's outputs that its schema declares."""
+        with self._lock:
+            return self._subject(op, dtype, None).reference.output_names
+
     def with_changed_inputs(self, op: str, dtype: str, returned: Any, inputs: Arrays | None) -> Any:
         """Add outputs that an op left in its inputs to the value that it returned.
 
