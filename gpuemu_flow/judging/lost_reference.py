@@ -7,14 +7,12 @@ for the comparison. The verdict depends on this step.
 
 from __future__ import annotations
 
-from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.judge_requests import JudgeRequest, PreparedBatch, Setup
 from gpuemu_flow.judging.verdicts import comparison_failed, without_outputs
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.runners.attempt import Attempt
-from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.session import ProgramSession
-from gpuemu_flow.types import CheckResult, Failure
+from gpuemu_flow.types import CheckResult
 
 
 def ask_expected(
@@ -92,15 +90,5 @@ def judge_in_steps(
     error = attempt.outcome.error
     if error is not None:
         request.results, request.facts = [comparison_failed(error)], setup.facts
-    # The first process knew where it had written the op's inputs; later ones do not.
-    request.changed = [_changed(request)]
+        request.changed = request.find_changes()
     return None
-
-
-def _changed(request: JudgeRequest) -> tuple[Failure, ...]:
-    """Report changes to the only case's inputs, if they are still in the op's memory."""
-    about = request.about
-    if not request.watch or request.places is None or about.peer is None or not about.slots:
-        return ()
-    (case,), (slots,) = about.cases, about.slots
-    return tuple(changed_inputs(materialise(case), about.peer.views(slots)))
