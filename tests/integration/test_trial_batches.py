@@ -256,6 +256,7 @@ FINDINGS = [
     ("right", REFERENCE, "x * 2", [MODIFIED]),
     ("refuses", "def reference(x): raise ValueError", "x * 2", [REFERENCE_FAILED]),
     ("ends", "import os\ndef reference(x): os._exit(7)", "x * 2", [REFERENCE_FAILED]),
+    ("ends in the probe", DIES.replace("/ 3", "* 2"), "x * 2", [MODIFIED]),
     ("raises in the comparison", RAISES, "x / 2", [MODIFIED, FailureKind.TOLERANCE]),
     ("ends in the comparison", DIES, "x / 2", [MODIFIED, REFERENCE_FAILED]),
     ("op without output", REFERENCE, "'text'", [FailureKind.EXECUTION]),
