@@ -261,7 +261,7 @@ FINDINGS = [
     ("ends in the comparison", DIES, "x / 2", [MODIFIED, REFERENCE_FAILED]),
     ("op without output", REFERENCE, "'text'", [FailureKind.EXECUTION]),
 ]
-"""What was found while the op ran is told if both programs gave outputs."""
+"""Findings about the op's run are told if both programs gave outputs."""
 
 
 @pytest.mark.parametrize("checks", [PLAIN, FULL_CHECKS], ids=["plain", "full"])
