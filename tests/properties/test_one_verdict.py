@@ -280,10 +280,14 @@ def test_reproduce_agrees_with_run(planted: Planted, of_run: Results) -> None:
 
 
 def test_the_daemon_agrees_with_run(planted: Planted, of_run: Results) -> None:
+    """Of several dtypes it has fewer cases, so that notes on earlier cases differ."""
     found = planted.daemon()
     expected = {key for key in failing(of_run) if planted.ops[key[0]].in_turn(*key[1:])}
     said = [f"{planted.ops[key[0]]} case {key[1:]}" for key in expected ^ set(found)]
-    demand_none([*said, *differences(planted, of_run, found)])
+    for key, result in found.items():
+        but = ("notes",) if len(planted.ops[key[0]].dtypes) > 1 else ()
+        said += differences(planted, of_run, {key: result}, but=but)
+    demand_none(said)
 
 
 @pytest.mark.long
