@@ -295,7 +295,7 @@ class Client(Calling):
             See `get_test_batch`.
         run_op, op_fn : callable
             The op, under one of these two names: it gets a dict of inputs by name and returns the
-            output, or a dict of outputs by name.
+            output, a dict of outputs by name, or nothing if inputs of its `mutates` hold them.
         iterations : int
             Number of cases. They are fetched in small batches.
         fail_fast : bool

@@ -256,6 +256,8 @@ class TestCase(Record):
     layouts : dict of str to str
         The memory layout of each input, if the arrays really lie in memory like that. Cases of
         protocol v1 have only a label for all inputs, `layout`, and contiguous arrays.
+    mutates, outputs : list of str
+        Names of the inputs that the op may change, and of its outputs; empty if it changes none.
     """
 
     __test__ = False  # pytest takes classes of this name for its own
@@ -266,6 +268,8 @@ class TestCase(Record):
     dtype: str = "float32"
     layout: str = "contiguous"
     layouts: dict[str, str] = field(default_factory=dict)
+    mutates: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
 
     def fresh_inputs(self) -> dict[str, NDArray[Any]]:
         """Copy the inputs, with their memory layouts, for an op that may change them."""

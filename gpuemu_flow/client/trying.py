@@ -9,6 +9,7 @@ from gpuemu_flow.client import calls
 from gpuemu_flow.client.arrays import elements_changed
 from gpuemu_flow.client.calls import Call
 from gpuemu_flow.client.results import TestCase, ValidationResult, raised_result
+from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.types import Json
 
 RunOp = Callable[[dict[str, Any]], Any]
@@ -41,5 +42,6 @@ def try_op(
         text = f"{type(error).__name__}: {error}"
         call = calls.raised(op_name, case.inputs, text, kwargs, **about)
         return call, raised_result(op_name, case.seed, text)
+    output = with_changed_inputs(output, arrays, case.outputs, case.mutates)
     about["modified"] = elements_changed(case.inputs, arrays)
     return calls.validate(op_name, case.inputs, output, kwargs, dtype=None, **about), None

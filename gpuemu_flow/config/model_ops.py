@@ -215,3 +215,13 @@ class OpConfig:
     groups: Mapping[str, ArgumentGroup] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     skip_reason: str = ""
+
+    @property
+    def in_place(self) -> tuple[str, ...]:
+        """Return the inputs that can hold outputs after a call in a client's or a test's process.
+
+        There, members of a group are tensors of their own, and the op may get copies of them. So
+        no input is returned if the op changes a group.
+        """
+        members = {member for group in self.groups.values() for member in group.members}
+        return () if members.intersection(self.mutates) else self.mutates

@@ -14,6 +14,7 @@ from gpuemu_flow.daemon.making import CaseMaker, wire_strides
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.wire_ops import Query
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT
 from gpuemu_flow.types import Case, Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
 from gpuemu_flow.wire.tensors import encode_tensor
@@ -66,6 +67,9 @@ def _cases(
         }
         if maker.own_cases:
             reply["layouts"] = {spec.name: spec.layout for spec in case.inputs}
+            if op.in_place:
+                reply["mutates"] = list(op.in_place)
+                reply["outputs"] = [each.name for each in op.schema.outputs] or [DEFAULT_OUTPUT]
         found.append(reply)
     service.issued.add(name, maker.to_json(), issued)
     return found

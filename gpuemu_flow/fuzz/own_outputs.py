@@ -22,12 +22,13 @@ from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects, WireSubject
+from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.judging.generated import with_generated
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.judging.verdicts import run_error_result, with_violations
+from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, RunError
-from gpuemu_flow.runners.buffers import changed_input
+from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Json
@@ -116,18 +117,12 @@ class OwnOutputs:
             name = output_names(made.subject)[0]
             named = {key or name: array for key, array in outputs.items()}
             evaluator = self._evaluator(made.subject, tolerance)
-            result = evaluator.judge_outputs(case, pristine, named)
+            found = changed_inputs(pristine, inputs or {})
+            allowed = self.op(op).mutates
+            changed = [failure for failure in found if failure.output not in allowed]
+            result = evaluator.judge_outputs(case, pristine, named, changed)
             made.seen.refuse(evaluator.observed())
-        allowed = self.op(op).mutates
-        return with_violations(
-            result,
-            [
-                failure
-                for key, array in (inputs or {}).items()
-                if key not in allowed
-                for failure in changed_input(key, pristine[key], array)
-            ],
-        )
+        return result
 
     def judge_error(self, op: str, case: Case, error: RunError) -> CheckResult:
         """Judge a case for which the op gave no outputs, or none that can be judged."""
@@ -153,6 +148,24 @@ class OwnOutputs:
         """Return the names of an op's outputs, in order."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
+
+    def declared_outputs(self, op: str, dtype: str) -> tuple[str, ...]:
+        """Return the names of an op's outputs that its schema declares."""
+        with self._lock:
+            return self._subject(op, dtype, None).reference.output_names
+
+    def with_changed_inputs(self, op: str, dtype: str, returned: Any, inputs: Arrays | None) -> Any:
+        """Add outputs that an op left in its inputs to the value that it returned.
+
+        Parameters
+        ----------
+        returned
+            The value that the op returned.
+        inputs : mapping of str to ndarray or None
+            The arrays that the op got; None if it got none.
+        """
+        names, changed = self.output_names(op, dtype), self.op(op).in_place
+        return with_changed_inputs(returned, inputs or {}, names, changed)
 
     def record(
         self,

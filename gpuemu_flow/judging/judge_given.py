@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,13 @@ from gpuemu_flow.judging.given_cases import cases_to_json
 from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.judging.judge_requests import Setup, forget_prepared, post
 from gpuemu_flow.judging.result_json import result_from_json
-from gpuemu_flow.judging.verdicts import run_error_result
+from gpuemu_flow.judging.verdicts import run_error_result, with_violations
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import OpError, RunError
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
-from gpuemu_flow.types import Case, CheckResult, FailureKind, Json
+from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, Json
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -31,11 +32,14 @@ class GivenCase:
     ----------
     case : Case
     inputs, outputs : mapping of str to ndarray
+    violations : sequence of Failure
+        Findings about the op's run, which are added to the verdict if the outputs are compared.
     """
 
     case: Case
     inputs: Arrays
     outputs: Arrays
+    violations: Sequence[Failure] = ()
 
     def form(self) -> tuple[object, ...]:
         """Return a key that is equal for cases whose tensors can be stacked."""
@@ -118,7 +122,8 @@ class GivenBatch:
         assert self.request is not None  # noqa: S101 - it was answered
         found = self.request.results()
         for number, result in zip(self.together, found, strict=True):
-            self.results[number] = result
+            if result is not None:
+                self.results[number] = with_violations(result, self.given[number].violations)
         return self.request.facts
 
 
@@ -128,7 +133,7 @@ def _as_plain(one: GivenCase) -> GivenCase:
         name: np.asarray(as_plain_array(array, name), order="C")
         for name, array in one.outputs.items()
     }
-    return GivenCase(one.case, one.inputs, outputs)
+    return replace(one, outputs=outputs)
 
 
 class GivenRequest:

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.result_json import result_from_json
@@ -18,6 +19,7 @@ from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import Outcome
 from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
+from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.slots import Slot
 from gpuemu_flow.types import Case, CheckResult, Failure, Json, failure_from_json
 
@@ -59,10 +61,17 @@ class Setup:
 
 @dataclass
 class _Current:
-    """The cases last prepared in the judge's service, and the memory that it shares with the op."""
+    """The cases last prepared in the judge's service, and the memory that it shares with the op.
+
+    Attributes
+    ----------
+    gave : bool
+        True if this service wrote the inputs of these cases into the op's memory.
+    """
 
     peer: Arena | None = None
     about: PreparedBatch | None = None
+    gave: bool = False
 
 
 @dataclass(eq=False)
@@ -269,7 +278,7 @@ class JudgeRequest:
         made = max(case.nbytes for case in about.cases)
         failed = post(worker_client, message, self._setup, about.arrays or {}, fds, made=made)
         if failed is None:
-            current.about = about
+            current.about, current.gave = about, about.give and has_peer
             self._waiting = True
         return failed
 
@@ -288,7 +297,7 @@ class JudgeRequest:
             slots = [_slots(slots) for slots in answer["result"] or ()]
             if self.about.bring:
                 self.about.brought = [worker_client.shared().read(some) for some in slots]
-            else:
+            elif _current(worker_client).gave:  # else an earlier process has written them
                 self.about.slots = slots
         except MALFORMED:
             self._failed = worker_client.broken(self.about.index)
@@ -298,7 +307,8 @@ class JudgeRequest:
         self.wait_prepared()
         if self._failed is not None:
             return self._failed
-        places = self.places if _current(worker_client).peer is self.about.peer else None
+        current = _current(worker_client)
+        places = self.places if current.peer is self.about.peer else None
         if places is None and len(self.about.cases) > 1:  # the outputs are not in shared memory
             return Attempt(Outcome(self.about.index, ok=True))
         message = {
@@ -306,7 +316,7 @@ class JudgeRequest:
             "index": self.about.index,
             "bring": self.bring,
             "explain": self.explain,
-            "watch": self.watch and places is not None,
+            "watch": self.watch and places is not None and current.gave,
             "places": None
             if places is None
             else [{n: slot.to_json() for n, slot in place.items()} for place in places],
@@ -319,9 +329,21 @@ class JudgeRequest:
         if attempt.outcome.ok:
             try:
                 self._take(answer["result"], worker_client)
+                if self.method == "judge" and not current.gave:
+                    self.changed = self.find_changes()
             except MALFORMED:
                 return worker_client.broken(self.about.index)
         return attempt
+
+    def find_changes(self) -> list[tuple[Failure, ...]]:
+        """Compare the op's inputs in its memory with new ones, if the request is to watch them."""
+        about = self.about
+        if not self.watch or self.places is None or about.peer is None:
+            return []
+        return [
+            tuple(changed_inputs(materialise(case), about.peer.views(slots)))
+            for case, slots in zip(about.cases, about.slots, strict=False)
+        ]
 
     def _take(self, answer: Mapping[str, Json], worker_client: WorkerClient) -> None:
         if self.method == "judge":

@@ -31,7 +31,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError
 from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.blobs import BlobError
-from gpuemu_flow.runners.buffers import changed_input
+from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.execute import converted
 from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.jobs import ServiceContext
@@ -321,12 +321,8 @@ def _changed(item: _Item, arena: Arena | None) -> list[Json]:
     """Compare the op's inputs with private copies; return a failure for each change."""
     if item.given is None or arena is None:
         return []
-    now = arena.views(item.given)
-    return [
-        failure_to_json(failure)
-        for name, array in now.items()
-        for failure in changed_input(name, item.inputs[name], array)
-    ]
+    found = changed_inputs(item.inputs, arena.views(item.given))
+    return [failure_to_json(failure) for failure in found]
 
 
 def _cached(item: _Item) -> Arrays:

@@ -80,7 +80,7 @@ def judge_in_steps(
     Returns
     -------
     CheckResult or None
-        The verdict if nothing could be compared; None if `request` has its results now.
+        The verdict if a program has no outputs; None if `request` has its results now.
     """
     attempt, _ = ask_expected(reference, setup, request.about, bring=False)
     early = without_outputs(attempt.outcome.error, op)
@@ -88,4 +88,7 @@ def judge_in_steps(
         return early
     attempt = _with_probe_or_without(reference, setup, request)
     error = attempt.outcome.error
-    return None if error is None else comparison_failed(error)
+    if error is not None:
+        request.results, request.facts = [comparison_failed(error)], setup.facts
+        request.changed = request.find_changes()
+    return None

@@ -22,7 +22,7 @@ from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, Prepare
 from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
 from gpuemu_flow.judging.reference_dtypes import widens
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.judging.verdicts import without_outputs
+from gpuemu_flow.judging.verdicts import with_violations, without_outputs
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.answers import MALFORMED
@@ -31,7 +31,7 @@ from gpuemu_flow.runners.attempt import Attempt
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
-from gpuemu_flow.types import Case, CheckResult
+from gpuemu_flow.types import Case, CheckResult, Failure
 
 if TYPE_CHECKING:
     from gpuemu_flow.judging.judge import Judge
@@ -139,12 +139,14 @@ class ReferenceEvaluator:
         traits = None if known is None else OpTraits(**known)
         return Judge(self.subject.compare, prepared.allowed, samples, self, traits=traits)
 
-    def judge_outputs(self, case: Case, inputs: Arrays, actual: Arrays) -> CheckResult:
-        """Judge outputs that were computed elsewhere.
+    def judge_outputs(
+        self, case: Case, inputs: Arrays, actual: Arrays, violations: Sequence[Failure] = ()
+    ) -> CheckResult:
+        """Judge outputs that were computed elsewhere; see `GivenCase`.
 
         If an output has a dtype that no op can have, the verdict is ``error``.
         """
-        (found,) = self.judge_groups([[GivenCase(case, inputs, actual)]])
+        (found,) = self.judge_groups([[GivenCase(case, inputs, actual, violations)]])
         return only_result(found)
 
     def judge_groups(
@@ -205,14 +207,16 @@ class ReferenceEvaluator:
         about = PreparedBatch([one.case], one.inputs)
         if number in sent.refused:
             return self._without_op(about, sent.refused[number])
-        return self._judged(about, sent.plain[number].outputs)
+        return self._judged(about, sent.plain[number].outputs, one.violations)
 
     def _after_trouble(self, attempt: Attempt, one: GivenCase) -> CheckResult | None:
         """Return the verdict on a case after the reference failed in its group."""
         again = JudgeRequest(self._setup, PreparedBatch([one.case], one.inputs))
         again.actual = one.outputs
         early = self._without_comparison(attempt, again, None)
-        return only_result(again.results) if early is None else early
+        if early is not None:
+            return early
+        return with_violations(only_result(again.results), one.violations)
 
     def judge_error(self, case: Case, error: RunError) -> CheckResult:
         """Judge a case for which the op, run elsewhere, gave no outputs."""
@@ -224,7 +228,14 @@ class ReferenceEvaluator:
         assert result is not None  # noqa: S101 - there is an error
         return result
 
-    def _judged(self, about: PreparedBatch, actual: Arrays, *, explain: bool = True) -> CheckResult:
+    def _judged(
+        self,
+        about: PreparedBatch,
+        actual: Arrays,
+        violations: Sequence[Failure] = (),
+        *,
+        explain: bool = True,
+    ) -> CheckResult:
         judge_request = JudgeRequest(self._setup, about)
         judge_request.explain = explain
         try:
@@ -237,7 +248,9 @@ class ReferenceEvaluator:
             return self._without_op(about, refused.error)
         attempt = self._reference.ask(judge_request)
         early = self._without_comparison(attempt, judge_request, None)
-        return only_result(judge_request.results) if early is None else early
+        if early is not None:
+            return early
+        return with_violations(only_result(judge_request.results), violations)
 
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
@@ -256,7 +269,7 @@ class ReferenceEvaluator:
     def _without_comparison(
         self, attempt: Attempt, judge_request: JudgeRequest, op: RunError | None
     ) -> CheckResult | None:
-        """Return the verdict if no outputs were compared; None if the request has results."""
+        """Return the verdict if a program has no outputs; None if the request has results."""
         if attempt.ended:
             judge_request.method = "judge"
             return judge_in_steps(self._reference, self._setup, judge_request, op)

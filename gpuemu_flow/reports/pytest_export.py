@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
 from gpuemu_flow.numerics.layouts import describe, place, sentinel
 from gpuemu_flow.quick_dataclass import dataclass
@@ -175,7 +176,7 @@ class _Test:
             "FAILURE": self._facts(),
             "ROOT": self._root(),
             **(self._callable_constants() if in_process else self._script_constants()),
-            "OUTPUTS": list(self._program.output_names) or [DEFAULT_OUTPUT],
+            "OUTPUTS": self._outputs(),
             "REPEATS": self._repeats(),
             "EXPECTED": self._expected.outputs,
             "PASSED": "the case passes",
@@ -271,8 +272,20 @@ class _Test:
             **self._process_constants(),
             "SEED": self._record.seed,
             "MUTATES": list(program.mutates),
+            **self._in_place(),
             "INPUTS": inputs,
         }
+
+    def _in_place(self) -> dict[str, Json]:
+        """Return the outputs that the op returns, and inputs that hold them if it returns none."""
+        names, mutates = self._outputs(), self._program.mutates
+        own = {name: name for name in self._inputs}
+        held = with_changed_inputs(None, own, names, mutates)
+        rest = [name for name in names if name not in mutates]
+        return {"IN_PLACE": held or {}, "RETURNED": rest or names}
+
+    def _outputs(self) -> list[str]:
+        return list(self._program.output_names) or [DEFAULT_OUTPUT]
 
     @property
     def _own_process(self) -> bool:

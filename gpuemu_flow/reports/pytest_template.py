@@ -113,14 +113,18 @@ def run(op, inputs, seed):
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     returned = call(op, inputs)
+    if returned is None and IN_PLACE:
+        returned = {name: inputs[source] for name, source in IN_PLACE.items()}
     if isinstance(returned, dict):
-        if len(returned) == 1 and len(OUTPUTS) == 1:
-            returned = dict(zip(OUTPUTS, returned.values()))
+        if len(returned) == 1 and len(RETURNED) == 1:
+            returned = dict(zip(RETURNED, returned.values()))
     elif isinstance(returned, (tuple, list)):
-        assert len(returned) == len(OUTPUTS), f"{len(returned)} outputs, not {OUTPUTS}"
-        returned = dict(zip(OUTPUTS, returned))
+        names = RETURNED if len(returned) == len(RETURNED) else OUTPUTS
+        assert len(returned) == len(names), f"{len(returned)} outputs, not {OUTPUTS}"
+        returned = dict(zip(names, returned))
     else:
-        returned = {OUTPUTS[0]: returned}
+        returned = {RETURNED[0]: returned}
+    returned = {**{n: inputs[n] for n in OUTPUTS if n not in RETURNED}, **returned}
     return {name: as_array(value) for name, value in returned.items()}
 '''
 

@@ -192,6 +192,17 @@ def _modified(name: str, buffer: _Buffer) -> list[Failure]:
     return changed_input(name, buffer.elements(buffer.before), buffer.array)
 
 
+def changed_inputs(
+    before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
+) -> list[Failure]:
+    """Report changes to inputs; see `changed_input`."""
+    return [
+        failure
+        for name, array in after.items()
+        for failure in changed_input(name, before[name], array)
+    ]
+
+
 def changed_input(name: str, before: np.ndarray, after: np.ndarray) -> list[Failure]:
     """Report a change to an input that the program must not modify; return [] if there is none."""
     if before.flags.c_contiguous and after.flags.c_contiguous and same_bytes(before, after):

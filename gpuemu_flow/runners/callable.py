@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, Program, RunError
+from gpuemu_flow.in_place import with_changed_inputs
+from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.arguments import arguments
 from gpuemu_flow.runners.grouping import argument_names, changed_arguments, take_apart
 from gpuemu_flow.runners.handed import Handed
@@ -89,11 +90,6 @@ def _first_line(function: Callable[..., Any]) -> int:
     return int(getattr(code, "co_firstlineno", 0))
 
 
-def _number(returned: Any) -> int:
-    """Count the arrays that a function returned."""
-    return len(returned) if isinstance(returned, (tuple, list, Mapping)) else 1
-
-
 class CallableRunner:
     """Calls one function in this process; arrays are passed without a copy, in any layout."""
 
@@ -143,25 +139,10 @@ class CallableRunner:
         return {name: as_plain_array(value, name) for name, value in values.items()}
 
     def _values(self, returned: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs by name, including the inputs that the program may change.
-
-        If a declared output has the name of such an input and is not returned, its value is the
-        input's content after the call. If the function returns nothing, its outputs are the inputs
-        that it changed in place.
-        """
-        names, mutates = self._program.output_names, changed_arguments(self._program)
-        changed = [name for name in names if name in mutates]
-        rest = [name for name in names if name not in mutates]
-        if returned is None and mutates:
-            if not rest and len(changed) == len(names) > 0:
-                return {name: given[name] for name in changed}
-            if len(names or (DEFAULT_OUTPUT,)) == len(mutates):
-                pairs = zip(names or (DEFAULT_OUTPUT,), mutates, strict=True)
-                return {name: given[source] for name, source in pairs}
-        if changed and rest and _number(returned) == len(rest):
-            outputs = name_values(returned, rest)
-            return {name: outputs[name] if name in rest else given[name] for name in names}
-        return name_values(returned, names)
+        """Return the outputs by name, including the inputs that hold outputs after the call."""
+        names = self._program.output_names
+        changed = changed_arguments(self._program)
+        return name_values(with_changed_inputs(returned, given, names, changed), names)
 
     def violations(self) -> Sequence[Failure]:
         """Return changes to the arguments; `InputBuffers` compares their elements."""

@@ -80,7 +80,8 @@ def as_plain_array(value: Any, name: str) -> np.ndarray:
     Raises
     ------
     OpError
-        ``op-output-missing`` (no array at all), ``op-output-dtype``, ``op-output-shape``.
+        ``op-output-missing`` (no array at all), ``op-output-dtype``, ``op-output-shape``;
+        ``op-output-junk`` (masked elements).
     """
     # A view, since the program could still change the shape of the array that it returned.
     given = value if type(value) is np.ndarray else _as_array(value, name)
@@ -105,6 +106,10 @@ def _as_array(value: Any, name: str) -> np.ndarray:
         value = _from_torch(value)
     elif hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         value = _from_dlpack(value, name)
+    masked = sys.modules.get("numpy.ma")  # where it is not loaded, no array is of its type
+    if isinstance(value, getattr(masked, "MaskedArray", ())) and np.ma.is_masked(value):
+        text = f"output {name!r} is a masked array, whose masked elements have no value"
+        raise _fail("op-output-junk", text, "return an array with a value for every element")
     is_scalar = isinstance(value, (bool, int, float, complex, np.generic))
     if not is_scalar and not hasattr(value, "__array__"):
         kind = type(value).__name__

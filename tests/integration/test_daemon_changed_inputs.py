@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from daemon_workspace import Served
 
-from gpuemu_flow.client import Client, ValidationError, ValidationResult, validate_op
+from gpuemu_flow.client import Client, ClientError, ValidationError, ValidationResult, validate_op
 
 SAME = """
 [[ops]]
@@ -54,6 +54,14 @@ def honest(inputs: dict[str, Any]) -> Any:
     return x.clip(-0.5, 0.5, out=x)
 
 
+def returns_nothing(inputs: dict[str, Any]) -> None:
+    in_place(inputs)
+
+
+def changes_a_copy(inputs: dict[str, Any]) -> None:
+    honest(inputs)
+
+
 @pytest.mark.parametrize("op", [in_place, by_another_name])
 def test_a_changed_input_is_a_failure(clipping: Served, op: Callable[..., Any]) -> None:
     with clipping.client() as client:
@@ -69,10 +77,22 @@ def test_a_changed_input_is_a_failure(clipping: Served, op: Callable[..., Any]) 
         assert len(client.list_failures(100)) == 20
 
 
-@pytest.mark.parametrize("op", [in_place, by_another_name, honest])
+@pytest.mark.parametrize("op", [in_place, by_another_name, honest, returns_nothing])
 def test_a_change_that_is_declared_passes(clipping: Served, op: Callable[..., Any]) -> None:
     with clipping.client() as client:
         assert client.fuzz_op_client_side("clipped_there", op, iterations=20, seed=3).passed == 20
+
+
+def test_an_op_that_returns_nothing_is_judged_by_the_input_that_it_may_change(
+    clipping: Served,
+) -> None:
+    with clipping.client() as client:
+        found = client.fuzz_op_client_side("clipped_there", changes_a_copy, iterations=20, seed=3)
+        kinds = {failure.kind for result in found.failures for failure in result.failures}
+        assert found.failed > 10
+        assert kinds == {"ToleranceExceeded"}
+        with pytest.raises(ClientError, match="client-no-output"):
+            client.fuzz_op_client_side("clipped", returns_nothing, iterations=1, seed=3)
 
 
 def test_an_op_that_changes_copies_passes(clipping: Served) -> None:

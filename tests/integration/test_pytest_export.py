@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from export_cases import BUGS, LOOSE, Bug, ramp
+from export_bug import LOOSE, Bug, ramp
+from export_cases import BUGS
 
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.numerics.checked_output import Policy

@@ -77,6 +77,10 @@ def test_what_goes_wrong_in_a_test_is_a_failure_of_its_case(tested: Place) -> No
         def test_too_many(gpuemu_case):
             gpuemu_case.check((1, 2, 3))
 
+        @pytest.mark.gpuemu("pair", cases=1, dtypes=["float32"])
+        def test_other_names(gpuemu_case):
+            gpuemu_case.check({"total": 1, "other": 2})
+
         @pytest.mark.gpuemu("double", cases=1, dtypes=["float32"])
         def test_own_tolerance(gpuemu_case):
             gpuemu_case.check(gpuemu_case["x"] * 2 + 1, atol=1.5)
@@ -90,7 +94,7 @@ def test_what_goes_wrong_in_a_test_is_a_failure_of_its_case(tested: Place) -> No
             pytest.skip("not on this GPU")
         """
     )
-    assert ran.counts == {"failed": 6, "passed": 1, "skipped": 1}, ran.text
+    assert ran.counts == {"failed": 7, "passed": 1, "skipped": 1}, ran.text
     texts = {
         case.attrib["name"].partition("[")[0]: (case.find("failure").text or "")  # type: ignore[union-attr]
         for case in ran.junit
@@ -101,11 +105,13 @@ def test_what_goes_wrong_in_a_test_is_a_failure_of_its_case(tested: Place) -> No
     assert "InputModified" in texts["test_changes_its_input"]
     assert "DTypeMismatch" in texts["test_wrong_dtype"]
     assert "pytest-bad-output" in texts["test_too_many"]
+    assert "op-output-missing: outputs other, total where" in texts["test_other_names"]
     assert "client-bad-tolerance" in texts["test_tolerance_that_is_no_number"]
     assert "gpuemu case" in ran.text and "--gpuemu-seed 42" in ran.text
     found = tested.failures()
     kinds = sorted(failure.kind for failure in found)
-    assert kinds == ["DTypeMismatch", "ExecutionError", "InputModified"], "not what we refused"
+    ours = ["DTypeMismatch", "ExecutionError", "ExecutionError", "InputModified"]
+    assert kinds == ours, "not what we refused"
 
 
 def test_a_tolerance_that_zeros_pass_under_judges_nothing(tested: Place) -> None:

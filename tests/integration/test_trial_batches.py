@@ -12,11 +12,12 @@ from runner_workspace import Workspace, make_case, marked_case
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
 from gpuemu_flow.judging.evaluated import BatchSize
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.types import DTYPES, LAYOUTS, Case, CheckResult, FailureKind, Verdict
+from gpuemu_flow.runners.api import Checks, RunError
+from gpuemu_flow.types import BAD, DTYPES, LAYOUTS, Case, CheckResult, Failure, FailureKind, Verdict
 
 REFERENCE = "def reference(x): return x * 2"
 EXPLICIT = {name: {"atol": 1e-6, "rtol": 1e-6} for name in DTYPES}
@@ -245,6 +246,42 @@ def test_an_error_of_the_reference_comes_before_the_ops(ws: Workspace) -> None:
             opened.judge_outputs(make_case(0), materialise(make_case(0)), {"result": np.zeros(1)}),
         ]
     assert {result.failures[0].kind for result in found} == {FailureKind.REFERENCE}
+
+
+MODIFIED, REFERENCE_FAILED = FailureKind.INPUT_MODIFIED, FailureKind.REFERENCE
+DIES = "import os\ndef reference(x):\n    if x.dtype == 'float32': os._exit(7)\n    return x / 3"
+RAISES = DIES.replace("os._exit(7)", "raise ValueError")
+FINDINGS = [
+    # the reference, the op's output, what is told
+    ("right", REFERENCE, "x * 2", [MODIFIED]),
+    ("refuses", "def reference(x): raise ValueError", "x * 2", [REFERENCE_FAILED]),
+    ("ends", "import os\ndef reference(x): os._exit(7)", "x * 2", [REFERENCE_FAILED]),
+    ("ends in the probe", DIES.replace("/ 3", "* 2"), "x * 2", [MODIFIED]),
+    ("raises in the comparison", RAISES, "x / 2", [MODIFIED, FailureKind.TOLERANCE]),
+    ("ends in the comparison", DIES, "x / 2", [MODIFIED, REFERENCE_FAILED]),
+    ("op without output", REFERENCE, "'text'", [FailureKind.EXECUTION]),
+]
+"""Findings about the op's run are told if both programs gave outputs."""
+
+
+@pytest.mark.parametrize("checks", [PLAIN, FULL_CHECKS], ids=["plain", "full"])
+@pytest.mark.parametrize(("reference", "output", "kinds"), [f[1:] for f in FINDINGS],
+                         ids=[f[0] for f in FINDINGS])  # fmt: skip
+def test_findings_are_told_if_there_are_outputs(
+    ws: Workspace, reference: str, output: str, kinds: list[FailureKind], checks: Checks
+) -> None:
+    op = f"def op(x):\n    y = {output}\n    x[...] = 7\n    return y"
+    case = make_case(0)
+    inputs = materialise(case)
+    outputs = {"result": eval(output, {"x": inputs["x"]})}
+    found = Failure(MODIFIED, "seen by the caller")
+    with evaluator(ws, op, reference, auto=True) as opened:
+        for result in (
+            opened.judge(case, checks).result,
+            opened.judge_outputs(case, inputs, outputs, [found]),
+        ):
+            assert [failure.kind for failure in result.failures] == kinds
+            assert result.verdict in BAD
 
 
 def test_bytes_that_are_no_bool_are_the_ops_fault(ws: Workspace) -> None:

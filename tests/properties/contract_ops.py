@@ -24,7 +24,7 @@ CHOSEN = {
 }
 """Of each op a right implementation and a wrong one."""
 
-OF_ITS_OWN_CALL = {"sgd", "dropout"}
+OF_ITS_OWN_CALL = {"dropout"}
 """Ops of which a caller cannot hand over what they gave."""
 
 
@@ -53,7 +53,7 @@ def _op(op: str, function: str) -> PlantedOp:
     head = f'[[ops]]\nname = "{name}"\nop = "ops/{name}.py:op"\n'
     return PlantedOp(
         name,
-        first[1],
+        (first[1],),
         function,
         "none",
         op in OF_ITS_OWN_CALL,

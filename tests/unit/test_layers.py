@@ -37,6 +37,7 @@ LAYERS = (
         "kernel_findings",
         "let_through",
         "expressions",
+        "in_place",
         "value_rules",
         "plain_text",
         "shown_values",
@@ -95,7 +96,9 @@ BESIDE = {
 
 FROM_OUTSIDE = ("client", "frameworks", "fuzzing", "rng", "tolerances", "validate", "validation")
 """Used in other people's processes: they see only what the wire needs."""
-FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "syntax", "verdicts", "", *FROM_OUTSIDE)
+FOR_OUTSIDE = (
+    "wire", "numerics", "types", "errors", "syntax", "verdicts", "in_place", "", *FROM_OUTSIDE
+)  # fmt: skip
 
 PUBLIC = ("gpuemu_flow", "gpuemu_flow.client", "gpuemu_flow.frameworks")
 """Packages whose names docs/daemon.md tells people to import; they are loaded when asked for, and
