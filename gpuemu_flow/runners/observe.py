@@ -267,11 +267,15 @@ class Observer:
             self._note_file(absolute(path))
 
     def _look_at_program(self, path: str) -> None:
-        """Record an executed file, and the interpreter that the kernel loads for it."""
+        """Record an executed file, and the interpreter that the kernel loads for it.
+
+        Their modes count as well: without the right to execute it a program does not start.
+        """
         for _ in range(_MAX_INTERPRETERS):
             if not path.startswith("/"):
                 return
             self._note_file(path)
+            self._note_file(path, b"e")
             path = os.fsdecode(interpreter(os.fsencode(path)))
 
     def _trace(
