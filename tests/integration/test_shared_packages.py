@@ -23,10 +23,12 @@ FILES = {
 }
 
 
-def workspace(folder: Path, op: str, *, interpreter: bool, **files: str) -> Mini:
+def workspace(
+    folder: Path, op: str, judge: str = "pk.ref:reference", *, interpreter: bool, **files: str
+) -> Mini:
     mini = make(Row("package", {**FILES, **files}, lambda _: None, lambda _: None), folder)
     mini.edit("gpuemu.toml", '"op.py:scale"', f'"{op}"')
-    mini.edit("gpuemu.toml", '"ref.py:reference"', '"pk.ref:reference"')
+    mini.edit("gpuemu.toml", '"ref.py:reference"', f'"{judge}"')
     if interpreter:
         table = f"[execution]\npython_path = {json.dumps(sys.executable)}\n"
         mini.edit("gpuemu.toml", "[validation]", f"{table}[validation]")
@@ -64,3 +66,36 @@ def test_the_package_does_not_hand_the_reference_to_the_op(tmp_path: Path) -> No
     }
     mini = workspace(tmp_path, "pk.op:scale", interpreter=False, **files)
     assert "op-reads-reference" in mini.command("run", code=None).stdout
+
+
+BESIDE = {
+    "a module": ("pk.one:scale", "pk.one:judge", "judge(x)"),
+    "a module, by its file": ("pk.one:scale", "pk/one.py:judge", "judge(x)"),
+    "a file": ("pk/one.py:scale", "pk/one.py:judge", "judge(x)"),
+    "another name": ("pk.one:scale", "pk.one:judge", "other(x)"),
+    "a method": ("pk.one:scale", "pk.one:Judge.judge", "Judge.judge(x)"),
+    "the package": ("pk.op:scale", "pk:judge", "sys.modules['pk'].judge(x)"),
+    "the package, imported": ("pk.op:scale", "pk:judge", "judge(x)"),
+}
+"""The op, its reference in the same file or around it, and a call of the reference."""
+
+
+@pytest.mark.parametrize("honest", [False, True], ids=["cheat", "honest"])
+@pytest.mark.parametrize("way", BESIDE)
+def test_a_reference_that_the_op_can_read_is_not_called(
+    way: str, honest: bool, tmp_path: Path
+) -> None:
+    op, judge, call = BESIDE[way]
+    both = "class Judge:\n    judge = staticmethod(lambda x: x * 3)\n\n"
+    both += "def judge(x):\n    return x * 3\n\nother = judge\n"
+    body = "x * x.dtype.type(3)" if honest else call
+    scale = f"import sys\n\ndef scale(x):\n    return {body}\n"
+    imports = "from pk import judge\n" if "imported" in way else ""
+    files = {"pk/one.py": f"{both}\n{scale}", "pk/op.py": f"{imports}{scale}"}
+    if "package" in way:
+        files["pk/__init__.py"] = both
+    mini = workspace(tmp_path, op, judge, interpreter=False, **files)
+    done = mini.command("run", "--format", "json", code=None)
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["verdict"] == ("passed" if honest else "error"), done.stdout
+    assert ("the op calls its reference" in done.stdout) == (not honest)
