@@ -247,7 +247,7 @@ class Observer:
             self.note(b"f" if exists(name) else b"m", name)
 
     def _note_file(self, path: str, kind: bytes = b"r") -> None:
-        if _BYTECODE in path:
+        if _BYTECODE in path and path.endswith(".pyc"):
             path = _source_of(path)
         try:
             mode = plain_stat(path).st_mode

@@ -85,3 +85,24 @@ def test_such_a_file_looks_up_a_function_that_reads_variables(ws: Workspace, nam
     """)
     seen = observe(ws, ws.program("callable", body, name=f"ops/{name}"))
     assert ALL_VARIABLES in seen.variables
+
+
+CACHED = """
+import os
+
+def op(x):
+    open("q/__pycache__/data.txt").close()
+    open("q/__pycache__/data.a.txt").close()
+    os.path.exists("q/__pycache__/none.txt")
+    return x
+"""
+
+
+def test_data_beside_bytecode_is_observed(ws: Workspace) -> None:
+    """Also where a module has the same name up to the first dot."""
+    for file in ("q/data.py", "q/__pycache__/data.txt", "q/__pycache__/data.a.txt"):
+        ws.write(file, "")
+    seen = observe(ws, ws.program("callable", CACHED))
+    data = {"q/__pycache__/data.txt", "q/__pycache__/data.a.txt"}
+    assert seen.files == {"program.py", *data}
+    assert "q/__pycache__/none.txt" in seen.missed
