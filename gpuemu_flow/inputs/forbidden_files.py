@@ -82,7 +82,8 @@ class ForbiddenFiles:
         name, and the configuration; all paths are relative to the workspace.
         """
         _, found = self._judges(op)
-        starts = [*program.files, *op.reference.files, *(f for r in op.compares for f in r.files)]
+        own = self._starts(program)
+        starts = [*own, *op.reference.files, *(f for r in op.compares for f in r.files)]
         found.update(f for start in starts for f in self._sources.closure(start).files)
         found.update(map(self._sources.relative, (*self._config, *starts)))
         for pattern in (*op.depends, *op.shared):
@@ -99,6 +100,11 @@ class ForbiddenFiles:
         for pattern in (*op.depends, *op.shared):
             yield from (str(self._root / path) for path in glob_files(self._root, pattern))
 
+    def _starts(self, program: ProgramRef) -> list[Path]:
+        """Return a program's files and, for a module, the packages that importing it imports."""
+        around = self._sources.packages_around(program.module) if program.module else []
+        return [*program.files, *around]
+
     def _judges(self, op: OpConfig) -> tuple[tuple[Path, ...], set[str]]:
         """Return the files and modules of the reference and of other judging functions."""
         starts = tuple(start for ref in (op.reference, *op.compares) for start in ref.files)
@@ -111,7 +117,7 @@ class ForbiddenFiles:
         imports of a program cannot be read, for example of an executable, nothing is listed.
         """
         starts, made_of = self._judges(op)
-        own = {start for program in programs for start in program.files}
+        own = {start for program in programs for start in self._starts(program)}
         if not all(map(self._sources.can_follow, own)):
             return []
         judges = frozenset(starts) - own

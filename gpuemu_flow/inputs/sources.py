@@ -110,6 +110,10 @@ class SourceIndex:
         found = self._module_files(self.root, name)
         return found[-1] if found else None
 
+    def packages_around(self, name: str) -> list[Path]:
+        """Return the ``__init__`` files that ``import name`` runs before the module's own file."""
+        return self._module_files(self.root, name)[:-1]
+
     def relative(self, path: Path) -> str:
         """Return a path relative to the workspace if it lies inside, else unchanged."""
         if path.is_relative_to(self.root):

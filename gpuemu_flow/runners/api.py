@@ -129,7 +129,8 @@ class Program:
     read_only : tuple of str
         Absolute paths of files that the process may read but not change.
     forbidden_function : str
-        A function in the program's own file that the program must not call.
+        A function that the program must not call though it may read the function's file, as
+        ``/FILE:NAME``; empty for none.
     scalars : mapping
         Inputs of one element that are passed as Python numbers. Maps each name to the list of
         values that the number indexes, or to None if the number is the value itself.

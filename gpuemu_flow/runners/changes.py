@@ -9,8 +9,9 @@ from types import FrameType
 from gpuemu_flow.runners import existence
 from gpuemu_flow.runners.named_paths import absolute
 from gpuemu_flow.runners.plain_paths import lexists
+from gpuemu_flow.runners.stdlib_files import files_of
 
-_TEMPORARY = os.sep + "tempfile.py"
+_TEMPORARY = files_of("tempfile")
 Action = Callable[..., None]
 
 
@@ -43,7 +44,7 @@ class Changes:
         if not lexists(path):
             if flags & os.O_CREAT:
                 # No other process knows the name of a temporary file.
-                own = flags & os.O_TRUNC or frame.f_code.co_filename.endswith(_TEMPORARY)
+                own = flags & os.O_TRUNC or frame.f_code.co_filename in _TEMPORARY
                 self._note(b"w" if own else b"c", path)
         elif flags & os.O_EXCL and flags & os.O_CREAT:
             self._note(b"e", path)  # it exists, so that opening it fails

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from gpuemu_flow.runners.api import Program, RunError
@@ -118,13 +118,35 @@ class Guard:
         _posixsubprocess.fork_exec = fork_exec
 
     def loaded(self) -> None:
-        """Remove the reference's functions from the op's own module once it is loaded."""
-        name, path = self._program.forbidden_function, self._program.path
+        """Replace the forbidden function by a stand-in in all modules of the workspace."""
+        path, _, name = self._program.forbidden_function.rpartition(":")
         if not name:
             return
+        stand_in = StandIn(lambda: self.refuse("calls", f"{path}:{name}"))
+        modules = list(self._workspace_modules())
+        *above, last = name.split(".")
+        for module in modules:
+            if realpath(str(module.__file__)) != path:
+                continue
+            owner: Any = module
+            for part in above:
+                owner = getattr(owner, part, None)
+            found = getattr(owner, last, None)
+            if not callable(found) or isinstance(found, StandIn):
+                continue
+            setattr(owner, last, stand_in)
+            # A function of a library may be the reference, and the op may use it elsewhere.
+            if getattr(found, "__module__", None) == module.__name__:
+                for user in modules:
+                    for alias in [n for n, value in list(vars(user).items()) if value is found]:
+                        setattr(user, alias, stand_in)
+
+    def _workspace_modules(self) -> Iterator[ModuleType]:
         for module in list(sys.modules.values()):
-            if getattr(module, "__file__", None) == path and callable(getattr(module, name, None)):
-                setattr(module, name, StandIn(lambda: self.refuse("calls", f"{path}:{name}")))
+            file = getattr(module, "__file__", None)
+            named = isinstance(module, ModuleType) and isinstance(file, str)
+            if named and is_workspace_path(str(file), self._program.root):
+                yield module
 
     @contextmanager
     def own_work(self) -> Iterator[None]:

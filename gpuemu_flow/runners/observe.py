@@ -13,7 +13,6 @@ import os
 import shutil
 import stat
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +32,7 @@ from gpuemu_flow.runners.plain_paths import stat as plain_stat
 from gpuemu_flow.runners.preload import preloaded_searches
 from gpuemu_flow.runners.searches import Searches, at_start
 from gpuemu_flow.runners.sightings import framed
+from gpuemu_flow.runners.stdlib_files import files_of, is_stdlib
 from gpuemu_flow.runners.tracer import ANNOUNCED, interpreter
 from gpuemu_flow.runners.tracing import Tracing
 
@@ -40,18 +40,16 @@ _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _BYTECODE = f"{os.sep}__pycache__{os.sep}"
 _MAY_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 _SEARCH = "<frozen importlib._bootstrap_external>"
-_HELPERS = (
-    "pathlib.py", "pathlib/_local.py", "tokenize.py", "linecache.py", "glob.py", "fnmatch.py",
-    *(f"{name}.py" for name in ("posixpath", "genericpath", "codecs", "os")),
-    *(f"<frozen {name}>" for name in ("posixpath", "genericpath", "codecs", "os")),
-    _PACKAGE + "runners/existence.py",
-)  # fmt: skip
+_HELPERS = files_of(
+    "pathlib", "pathlib._local", "tokenize", "linecache", "glob", "fnmatch",
+    "posixpath", "genericpath", "codecs", "os",
+) | {_PACKAGE + "runners/existence.py"}  # fmt: skip
 _READS_PROGRAMS = (_PACKAGE + "runners/imports.py", _PACKAGE + "runners/script.py")
 _MAX_BYTES = 24 << 20
 _MAX_INTERPRETERS = 4
-_MODULES_ONLY = os.sep + "pkgutil.py"
-_LISTS_ONLY = (*_HELPERS, os.sep + "shutil.py")
-_STDLIB = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep)
+_MODULES_ONLY = files_of("pkgutil")
+_LISTS_ONLY = _HELPERS | files_of("shutil")
+_CTYPES = files_of("ctypes")
 
 
 class Observer:
@@ -249,7 +247,7 @@ class Observer:
             self.note(b"f" if exists(name) else b"m", name)
 
     def _note_file(self, path: str, kind: bytes = b"r") -> None:
-        if _BYTECODE in path:
+        if _BYTECODE in path and path.endswith(".pyc"):
             path = _source_of(path)
         try:
             mode = plain_stat(path).st_mode
@@ -269,11 +267,15 @@ class Observer:
             self._note_file(absolute(path))
 
     def _look_at_program(self, path: str) -> None:
-        """Record an executed file, and the interpreter that the kernel loads for it."""
+        """Record an executed file, and the interpreter that the kernel loads for it.
+
+        Their modes count as well: without the right to execute it a program does not start.
+        """
         for _ in range(_MAX_INTERPRETERS):
             if not path.startswith("/"):
                 return
             self._note_file(path)
+            self._note_file(path, b"e")
             path = os.fsdecode(interpreter(os.fsencode(path)))
 
     def _trace(
@@ -290,7 +292,7 @@ class Observer:
         if path:  # of a compiled extension, which may open files itself
             name = absolute(path)
             self._look_at(name)
-            if not name.startswith(_STDLIB):
+            if not is_stdlib(name):
                 installed = is_installed(name)
                 self._trace(looks=not installed, quietly=installed)
 
@@ -339,12 +341,12 @@ class Observer:
 
     def _on_list(self, path: object) -> None:
         frame = sys._getframe(2)
-        self._list(path, frame, b"n" if frame.f_code.co_filename.endswith(_MODULES_ONLY) else b"l")
+        self._list(path, frame, b"n" if frame.f_code.co_filename in _MODULES_ONLY else b"l")
 
     def _on_scan(self, path: object) -> None:
         """Record a folder whose listing also reveals the size and mode of its entries."""
         frame = sys._getframe(2)
-        kinds_only = frame.f_code.co_filename.endswith(_LISTS_ONLY)
+        kinds_only = frame.f_code.co_filename in _LISTS_ONLY
         self._list(path, frame, b"l" if kinds_only else b"z")
 
     def _list(self, path: object, frame: FrameType, kind: bytes) -> None:
@@ -371,7 +373,7 @@ def _is_of(known: str | bytes, target: str) -> bool:
 
 def _caller(frame: FrameType) -> FrameType:
     """Return the frame outside of `ctypes` that looked up a function of a library."""
-    while frame.f_back is not None and frame.f_code.co_filename.endswith("ctypes/__init__.py"):
+    while frame.f_back is not None and frame.f_code.co_filename in _CTYPES:
         frame = frame.f_back
     return frame
 
@@ -390,7 +392,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
     When our code reads the program's source, the program counts as the reader.
     """
-    while frame is not None and frame.f_code.co_filename.endswith(_HELPERS):
+    while frame is not None and frame.f_code.co_filename in _HELPERS:
         frame = frame.f_back
     if frame is None:
         return False

@@ -61,8 +61,12 @@ def off_limits(
     root : Path
         The workspace.
     """
-    shared = None not in (op.path, reference.path) and _real(op.path) == _real(reference.path)
-    function = reference.function if shared and reference.function != op.function else ""
+    function = ""
+    if op.path is not None and reference.path is not None and reference.function:
+        ours, judge = _real(op.path), _real(reference.path)
+        is_one = ours == judge and reference.function != op.function
+        if is_one or (ours != judge and _is_around(judge, ours)):
+            function = f"{judge}:{reference.function}"
     return OffLimits(
         forbidden=_forbidden(op.files, (*reference.files, *alone), cache, root),
         read_only=tuple(sorted(map(str, sources))),
@@ -77,6 +81,11 @@ def off_limits_of(
     return OffLimits(
         forbidden=_forbidden(own, references, cache, root), read_only=(), forbidden_function=""
     )
+
+
+def _is_around(package: Path, file: Path) -> bool:
+    """Tell whether a path is the ``__init__`` file of a package that contains a file."""
+    return package.name == "__init__.py" and file.is_relative_to(package.parent)
 
 
 def _real(path: Path | None) -> Path:
@@ -97,7 +106,7 @@ def _forbidden(
         for path in map(_real, reference_files)
         if path not in own
         and is_workspace_path(str(path), str(root))
-        and not (path.name == "__init__.py" and any(f.is_relative_to(path.parent) for f in own))
+        and not any(_is_around(path, file) for file in own)
     ]
     if not root.is_relative_to(cache):
         found.append(cache)

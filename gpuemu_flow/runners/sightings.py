@@ -35,6 +35,8 @@ from gpuemu_flow.runners.sandbox.spec import SCRATCH
 
 _END = b"\x01"
 _BYTECODE = "/__pycache__/"
+_COMPILED = re.compile(r"/__pycache__(?:/[^/]+\.(?:pyc|nbi|nbc)(?:\.[^/]+)?)?\Z")
+"""Matches Python's and Numba's compiled code, and its folder; other files there are as any."""
 _INSTALLED = re.compile(r"/(?:site-packages|dist-packages|lib\d*/python\d[\d.]*)(?:/|\Z)")
 MAX_REPORT = 32 << 20
 _OWN_LIBRARY = re.compile(r"/kernels/[0-9a-f]{64}\.so\Z")
@@ -177,7 +179,7 @@ class Sightings:
         there.
         """
         changes = self._changes
-        if _BYTECODE in path or path.endswith(_BYTECODE[:-1]):
+        if _COMPILED.search(path):
             if kind in (*CHANGES, MISSED):
                 return
             path = _source_of(path)

@@ -254,11 +254,15 @@ class Tracer:
                 self._write(b"r", path)  # its links decide which folder it is
 
     def _start(self, path: bytes) -> None:
-        """Record a started program and its interpreter, which the kernel opens."""
+        """Record a started program and its interpreter, which the kernel opens, with their modes.
+
+        Without the right to execute it a program does not start.
+        """
         for _ in range(4):
-            if b"r" + path in self._written:
+            if {b"r" + path, b"e" + path} <= self._written:
                 return
             self._read(path)
+            self._read(path, found=b"e")
             path = interpreter(path)
             if not path.startswith(b"/"):
                 return

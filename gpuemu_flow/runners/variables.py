@@ -19,6 +19,7 @@ from typing import Any
 
 from gpuemu_flow.observed import ALL_VARIABLES
 from gpuemu_flow.runners.imports import is_installed
+from gpuemu_flow.runners.stdlib_files import files_of
 
 NEVER = frozenset(("_", "GPUEMU_KWARGS", "PYTEST_CURRENT_TEST"))
 OF_TERMINAL = frozenset((
@@ -52,8 +53,8 @@ _READERS = (b"\0getenv\0", b"\0secure_getenv\0", b"\0environ\0", b"\0__environ\0
 FUNCTIONS = frozenset(("getenv", "secure_getenv", "environ", "__environ", "_environ"))
 """Names in the C library with which code reads the environment."""
 
-_PASSES_ON = (os.sep + "subprocess.py",)
-_ASKS_FOR_SIZE = (os.sep + "shutil.py", "get_terminal_size")
+_PASSES_ON = files_of("subprocess")
+_ASKS_FOR_SIZE = files_of("shutil")
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _NOT_THE_USERS = (_PACKAGE, "<frozen")
 
@@ -121,7 +122,7 @@ class _Told(dict[bytes, bytes]):
 
     def _read_all(self) -> None:
         name = _reader(2)
-        if not name.endswith(_PASSES_ON) and not name.startswith(_PACKAGE):
+        if name not in _PASSES_ON and not name.startswith(_PACKAGE):
             self._tell(ALL_VARIABLES)
 
     def __getitem__(self, key: bytes) -> bytes:
@@ -161,18 +162,17 @@ class _Told(dict[bytes, bytes]):
         return dict(super().items())
 
 
-_SKIPPED = (os.sep + "os.py", os.sep + "_collections_abc.py", "<frozen os>",
-            "<frozen _collections_abc>")  # fmt: skip
+_SKIPPED = files_of("os", "_collections_abc")
 
 
 def _reader(depth: int) -> str:
     """Return the file of the code that reads a variable, skipping the standard library."""
     frame = sys._getframe(depth + 1)
     while frame.f_back is not None and (
-        frame.f_code.co_filename.endswith(_SKIPPED)
+        frame.f_code.co_filename in _SKIPPED
         or (
-            frame.f_code.co_name == _ASKS_FOR_SIZE[1]
-            and frame.f_code.co_filename.endswith(_ASKS_FOR_SIZE[0])
+            frame.f_code.co_name == "get_terminal_size"
+            and frame.f_code.co_filename in _ASKS_FOR_SIZE
         )
     ):
         frame = frame.f_back

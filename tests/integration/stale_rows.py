@@ -208,6 +208,10 @@ def both(*acts: Act) -> Act:
     return act
 
 
+def permits(path: str, mode: int) -> Act:
+    return lambda mini: (mini.root / path).chmod(mode)
+
+
 def remove(*paths: str) -> Act:
     def act(mini: Mini) -> None:
         for path in paths:
@@ -302,6 +306,18 @@ ROWS = [
           lambda m: m.write("v", "") and None, remove("v"))
       for call in ("statvfs(P)", "pathconf(P, 'PC_NAME_MAX')", "listxattr(P)",
                    "getxattr(P, 'user.a')", "chmod(P, 0o644)", "utime(P)", "chown(P, -1, -1)")),
+    *(Row(f"right to execute a helper, {way}", {
+            "op.py": scale_by("F", "import os, subprocess", f"F = {code}"),
+            "h": "#!/bin/sh\necho 3\n"},
+          permits("h", 0o755), permits("h", 0o644))
+      for way, code in {
+          "shell": "subprocess.check_output('./h || echo 4', shell=True)",
+          "pipe": "os.popen('./h || echo 4').read()",
+          "fork": "3 if subprocess.call(['/bin/sh', '-c', 'exec ./h']) == 0 else 4",
+      }.items()),
+    Row("file that is named as Python's own", {
+            "macros.py": scale_by("open(os.path.dirname(__file__) + '/v').read()", "import os")},
+        op='"macros.py:scale"', **puts("v", "3", "4")),
     Row("import inside a function", {"op.py": scale_by("F", late="from fac import F")},
         **puts("fac.py", module(3), module(4))),
     Row("relative import", {"pkg/__init__.py": "",
