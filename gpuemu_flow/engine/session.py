@@ -436,14 +436,14 @@ def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading
 
 
 def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
-    """Move aside each manifest that was changed since its task wrote it."""
+    """Move aside each manifest that was changed since its task wrote it, or is a folder."""
     states = workspace.states()
     for name in todo:
         spec, record = workspace.graph.tasks[name], states.record(name)
-        digest = workspace.snapshot.files.digest(states.manifest(spec.target))
-        if record is not None and digest not in (ABSENT, record.digest):
-            reason = f"not what {name} wrote"
-            workspace.cache.set_aside(workspace.cache.folder / spec.target, reason)
+        digest, path = states.manifest_digest(spec), workspace.cache.folder / spec.target
+        changed = record is not None and digest not in (ABSENT, record.digest)
+        if changed or (digest == ABSENT and path.is_dir() and not path.is_symlink()):
+            workspace.cache.set_aside(path, f"not what {name} wrote")
 
 
 @contextmanager

@@ -46,6 +46,7 @@ class StaleSearch:
             to look at all others.
         """
         files, graph = self.snapshot.files, self.snapshot.graph
+        self.snapshot.current = self.states.with_manifest(self.snapshot.current, graph)
         changed = files.refresh(sights, targets=not put_off)
         with files.as_refreshed():
             moved_sets = self.snapshot.observed.changed(lookup)

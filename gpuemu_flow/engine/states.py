@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 
 from gpuemu_flow.engine.revealed import as_inputs, revealed
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.environment import package_version
 from gpuemu_flow.inputs.files import FileTable
@@ -127,10 +128,22 @@ class TaskStates:
         """Return a target's path in the file table."""
         return self._manifests + target
 
+    def manifest_digest(self, spec: TaskSpec) -> str:
+        """Return the sha256 of a task's manifest, or `ABSENT` if it is no regular file."""
+        return self._files.digest(self.manifest(spec.target))
+
     def targets_in(self, paths: Iterable[str]) -> set[str]:
         """Return the targets among paths of the file table."""
         start = self._manifests
         return {path[len(start) :] for path in paths if path.startswith(start)}
+
+    def with_manifest(self, names: Iterable[str], graph: Graph) -> set[str]:
+        """Return the tasks whose manifests existed when the file table last looked at them.
+
+        The table forgets a manifest that it finds missing, so that no later look reports a change.
+        """
+        listed, outlines = self.targets_in(self._files.targets()), graph.outlines
+        return {name for name in names if outlines[name].target in listed}
 
     def parts(self, spec: TaskSpec) -> KeyParts:
         """Collect the present values of everything that decides whether `spec` must run."""
@@ -214,7 +227,7 @@ class TaskStates:
             for change in changed_parts(record.parts, parts.to_json())
             if change.trigger in (*self._triggers, "stage")
         )
-        digest = self._files.digest(self.manifest(spec.target))
+        digest = self.manifest_digest(spec)
         if digest != record.digest:
             found.append(BuildReason("output", "", record.digest, digest or None))
         return found + self._outputs_touched(spec, record)
@@ -319,7 +332,7 @@ class TaskStates:
             return True
         changed = changed_parts(record.parts, self.parts(spec).to_json())
         kinds = {change.part for change in changed}
-        digest = self._files.digest(self.manifest(spec.target))
+        digest = self.manifest_digest(spec)
         return (
             not kinds.isdisjoint({*self._triggers, "stage"})
             or digest != record.digest

@@ -319,8 +319,11 @@ class Workspace:
         self.watched.update(stamps)
 
     def save(self, current: set[str]) -> None:
-        """Store the snapshot, with the tasks now known to be current."""
-        self.snapshot.current = current
+        """Store the snapshot, with the tasks now known to be current.
+
+        Tasks whose manifests are missing are left out: their files may have been deleted meanwhile.
+        """
+        self.snapshot.current = self.states().with_manifest(current, self.graph)
         # With [cache] dir there are two folders, and each needs a .gitignore for itself.
         if self.cache.folder != self._snapshot_path.parent:
             WorkspaceCache(self._snapshot_path.parent).create()

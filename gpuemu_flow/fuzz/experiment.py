@@ -397,6 +397,8 @@ class Experiment:
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
         known = self._failing[-40:] if self._failing else []
         for case in islice(self._variants.draw(known), POOL):
+            if self._budget.late():  # the facts of large cases take long to measure
+                return
             yield case, facts_of(case)
 
     def _divided(self, found: list[Hypothesis]) -> tuple[Case, CaseFacts] | None:

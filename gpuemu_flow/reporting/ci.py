@@ -16,16 +16,16 @@ from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.fuzz.record_run import record_run
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import baselines, history
-from gpuemu_flow.reporting.gather import Extras, gather, repository
+from gpuemu_flow.reporting.gather import Extras, gather
 from gpuemu_flow.reporting.report import run_and_report
 from gpuemu_flow.results.baseline_diff import BaselineDiff
-from gpuemu_flow.results.document import Report, ShardPart
+from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult, RunReport, TaskCounts
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.params import LintParams, params_of
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.types import Json, Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.elsewhere import Elsewhere
@@ -139,6 +139,12 @@ def check(
     limited = bool(request.since) or request.shard is not None
     partial = bool(options.words) or request.quick or limited
     worse, shown = against(workspace, baseline, run, partial=partial)
+    part = None
+    if request.shard is not None:
+        from gpuemu_flow.reporting.shard_part import shard_part  # noqa: PLC0415 - seldom needed
+
+        own = _deciding(workspace, request)
+        part = shard_part(workspace, request.shard, options, own, environ)
     extras = Extras(
         mode=request.mode,
         baseline=shown,
@@ -146,7 +152,7 @@ def check(
         fail_on_regression=_gate(workspace, request),
         timed_out=timed_out,
         require_all=request.require_all,
-        shard=_part(workspace, request.shard, environ),
+        shard=part,
     )
     report = gather(workspace, run, extras, status, environ)
     if request.pictures and not run.interrupted:
@@ -199,23 +205,14 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
     return BaselineStore(workspace.cache).comparable(wanted)
 
 
-def _part(
-    workspace: Workspace, shard: Shard | None, environ: Mapping[str, str]
-) -> ShardPart | None:
-    """Return a report's shard, with the digests that a merge needs; None for a whole report."""
-    if shard is None:
-        return None
-    from gpuemu_flow.selection import shards  # noqa: PLC0415 - seldom needed
-
-    graph, root = workspace.graph, workspace.root
-    drawn = workspace.settings.drawn_seed is not None
-    return ShardPart(
-        shard.index,
-        shard.count,
-        shards.split_digest(graph, root, shard.count),
-        shards.settings_digests(graph, drawn=drawn),
-        shards.code_digests(graph, workspace.snapshot.files, repository(root, environ)),
-    )
+def _deciding(workspace: Workspace, request: ReportRequest) -> dict[str, Json]:
+    """Return the options that decide, beside those of the run, a report's ops and exit code."""
+    return {
+        "--require-all": request.require_all,
+        "--fail-on-regression": _gate(workspace, request),
+        "--baseline": "" if request.baseline is None else Path(request.baseline).name,
+        "ci.quick_dtypes": list(workspace.config.ci.quick_dtypes) if request.quick else [],
+    }
 
 
 def _gate(workspace: Workspace, request: ReportRequest) -> bool:

@@ -33,8 +33,8 @@ def merged_report(paths: Sequence[Path]) -> Report:
     Raises
     ------
     UsageError
-        ``merge-unreadable``; ``merge-mismatch`` if the reports are not shards of one workspace;
-        ``merge-incomplete`` if a shard is missing.
+        ``merge-unreadable``; ``merge-mismatch`` if the reports are not shards of one workspace, or
+        were made with other options; ``merge-incomplete`` if a shard or an op is missing.
     """
     found: list[tuple[Path, Report]] = []
     for path in paths:
@@ -88,7 +88,8 @@ def _rebuilt(path: Path, shard: Json) -> Report:
         wrong = f"shard.index: {shard['index']} is more than the count, {shard['count']}"
     if wrong:
         raise _damaged(path, wrong)
-    part = ShardPart(**{name: shard[name] for name in shard if name != "document"})
+    given = {name: shard[name] for name in shard if name != "document"}
+    part = ShardPart(**{**given, "selected": tuple(shard["selected"])})
     try:
         return rebuilt(part, shard["document"])
     except ValueError as error:
@@ -123,6 +124,7 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
                 message = f"{first_path} and {path} differ in their {what}: {other!r} and {one!r}"
                 raise UsageError(Problem("merge-mismatch", message[:500], _ALIKE))
         _check_alike((first_path, _part(first)), (path, part))
+        _check_options((first_path, _part(first)), (path, part))
         if part.index in seen:
             message = f"{seen[part.index]} and {path} are both shard {part.index}/{part.count}"
             raise UsageError(Problem("merge-mismatch", message, "give each shard once"))
@@ -135,6 +137,32 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
         message = f"the reports of these shards are missing: {shown}{more}"
         hint = "what they would have found is not known, so that there is no verdict on the whole"
         raise UsageError(Problem("merge-incomplete", message, hint))
+    _check_whole([report for _, report in found])
+
+
+def _check_whole(reports: Sequence[Report]) -> None:
+    """Raise UsageError if an op or kernel that the shards select is in none of their reports."""
+    if any(report.run.interrupted for report in reports):
+        return  # the exit code says that results are missing
+    told = {result.op for report in reports for result in report.run.results}
+    told |= {kernel.kernel for report in reports for kernel in report.run.kernels}
+    lost = sorted({name for report in reports for name in _part(report).selected} - told)
+    if lost:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        message = f"no report has a result of {', '.join(lost[:3])[:400]}{more}"
+        hint = "each shard selects them; run all shards again with the same options and tools"
+        raise UsageError(Problem("merge-incomplete", message, hint))
+
+
+def _check_options(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:
+    """Raise UsageError if an option that decides the selection or the exit code differs."""
+    (one_path, one), (path, part) = first, other
+    for name in sorted(one.options.keys() | part.options.keys()):
+        known, found = one.options.get(name, ""), part.options.get(name, "")
+        if known != found:
+            message = f"{one_path} and {path} were run with other options: {name}"
+            values = f"{known[:100] or 'none'} and {found[:100] or 'none'}"
+            raise UsageError(Problem("merge-mismatch", f"{message[:500]} is {values}", _ALIKE))
 
 
 def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:

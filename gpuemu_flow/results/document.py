@@ -187,6 +187,11 @@ class ShardPart:
         them.
     code : mapping of str to str
         For each op, kernel and rule, also of other shards, a digest of its sources.
+    options : mapping of str to str
+        The options that decide what is selected, or the exit code.
+    selected : tuple of str
+        The ops and kernels that these options select in all shards together. Empty with
+        ``--since``, which may select more on a machine on which less is known.
     """
 
     index: int
@@ -194,6 +199,8 @@ class ShardPart:
     split: str
     settings: Mapping[str, str]
     code: Mapping[str, str]
+    options: Mapping[str, str]
+    selected: tuple[str, ...]
 
 
 @dataclass(frozen=True)

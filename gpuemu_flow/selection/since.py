@@ -42,7 +42,7 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
         ``git-missing``, ``bad-git-ref``, ``not-a-repository``.
     """
     top = Path(_git(workspace.root, "rev-parse", "--show-toplevel").rstrip("\n"))
-    base = _parting(workspace.root, ref)
+    base = parting_commit(workspace.root, ref)
     change = _change(top, base)
     observed, path_of = workspace.snapshot.observed, workspace.inputs.path
     _add_unseen_by_git(workspace, top, base, change)
@@ -172,8 +172,14 @@ def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
     }
 
 
-def _parting(root: Path, ref: str) -> str:
-    """Return the last commit that the present history and the history of `ref` share."""
+def parting_commit(root: Path, ref: str) -> str:
+    """Return the last commit that the present history and the history of `ref` share.
+
+    Raises
+    ------
+    UsageError
+        ``git-missing``, ``bad-git-ref``.
+    """
     if not ref or ref.startswith("-") or "\0" in ref:
         raise _bad_ref(ref, "it is no name of a commit")
     commit = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", ref=ref).strip()

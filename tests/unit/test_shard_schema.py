@@ -33,7 +33,9 @@ from gpuemu_flow.types import (
 )
 from gpuemu_flow.value_rules import GeneratedValues, ValueRule
 
-PART = ShardPart(1, 2, "split", {"softmax": "digest"}, {"softmax": "digest"})
+PART = ShardPart(
+    1, 2, "split", {"softmax": "digest"}, {"softmax": "digest"}, {"--since": ""}, ("softmax",)
+)
 SCHEMA = json.loads((Path(gpuemu_flow.schemas.__file__).parent / "report.schema.json").read_text())
 
 
