@@ -205,7 +205,7 @@ def _is_rounded(value: Any) -> bool:
         return any(map(_is_rounded, value))
     if isinstance(value, dict):
         return any(map(_is_rounded, value.values()))
-    return isinstance(value, _Cancelling) and value.rounded
+    return isinstance(value, _Cancelling) and value.rounded and value.dtype.kind == "f"
 
 
 def _marked(result: Any) -> Any:

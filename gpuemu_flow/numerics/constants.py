@@ -1,9 +1,9 @@
 """Arithmetic on constants (positions, windows and other tables) with each rounding perturbed.
 
 A reference may compute tables from ``np.arange`` and sizes alone. Perturbed inputs do not change
-these tables, and the shadow does not narrow integers, or tables that are computed from integers
-alone. A right op computes a table in float32 and in its own order: ``(i + 0.5) * (n / o)`` for
-``(i + 0.5) * n / o``.
+these tables, and the shadow does not narrow the integers that it makes, or tables that are computed
+from these alone. A right op computes a table in float32 and in its own order: ``(i + 0.5) * (n /
+o)`` for ``(i + 0.5) * n / o``.
 """
 
 from __future__ import annotations
@@ -78,12 +78,6 @@ class _Constant(Single):
         plain = np.asarray(bare(narrowed(result, weak=False)))
         return self._moved(plain, plain != np.rint(plain)) if plain.dtype == np.float32 else result
 
-    def _again(self, result: Any) -> Any:
-        """Wrap a result in this class, even integers: floats may be computed from them."""
-        again = super()._again(result)
-        whole = type(again) is np.ndarray and again.dtype.kind in "iu"
-        return again.view(type(self)) if whole else again
-
     def _moved(self, plain: NDArray[Any], rounded: NDArray[Any]) -> NDArray[Any]:
         shares = self.direction or (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape)
         with np.errstate(all="ignore"):
@@ -147,4 +141,4 @@ def _as_input(result: Any) -> Any:
         return make(map(_as_input, result))
     if not isinstance(result, _Constant):
         return result
-    return result.view(Single if result.dtype == np.float32 else np.ndarray)
+    return result.view(Single)

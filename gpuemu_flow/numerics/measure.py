@@ -22,6 +22,7 @@ from gpuemu_flow.numerics.perturb import (
     Arrays,
     Perturbation,
     as_float32,
+    has_far_values,
     largest_magnitude,
     widen,
 )
@@ -59,9 +60,6 @@ STEPPED = 8
 
 ROUNDED = 5
 """Number of draws in which intermediate results are rounded at random."""
-
-WEAK_LARGEST, WEAK_SMALLEST = 1e18, 1e-18
-"""Input magnitudes beyond which, without a shadow, float32 may overflow or underflow unnoticed."""
 
 
 class ErrorMeasurement:
@@ -162,6 +160,9 @@ class ErrorMeasurement:
             self._shadowed = not (in_float64 or weak) and session.shadow_draws()
             if thorough and self._shadowed:
                 session.more_shadow_draws()
+            # Inputs that are integers are not perturbed.
+            if self._shadowed and (thorough or evaluations.from_integers):
+                session.noisy_shadow_draws()
             if self._shadowed:
                 session.constant_draws(thorough=thorough)
                 session.restore_exact()
@@ -265,10 +266,13 @@ class _Session:
             self._add_noise(self._evaluate(moved.independent(draw, NOISE)))
 
     def more_shadow_draws(self) -> None:
-        """Evaluate the shadow again: in both memory orders, with every rounding perturbed."""
+        """Evaluate the shadow again on perturbed inputs, in both memory orders."""
         for draw in range(2 * AGAIN, 2 * AGAIN + 8):
             copies = as_float32(self._perturbation.keyed(draw), fortran=bool(draw % 2))
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
+
+    def noisy_shadow_draws(self) -> None:
+        """Evaluate the shadow with every rounding of numpy's arithmetic perturbed."""
         for draw in range(3 * AGAIN, 3 * AGAIN + 8):
             rng = self._rng.derive(f"auto/noisy/{draw}")
             moved = noisy(as_float32(self._inputs64), rng, self._unit)
@@ -435,7 +439,7 @@ class _Session:
             )
 
     def exclude_all(self) -> None:
-        """Withhold all verdicts, since the reference could not be evaluated."""
+        """Withhold all verdicts, since nothing is known of the errors."""
         for output in self._outputs.values():
             output.unstable[:] = True
 
@@ -445,16 +449,8 @@ class _Session:
             output.fmt is None or output.fmt.min_exponent > -126
             for output in self._outputs.values()
         )
-        for array in self._inputs64.values():
-            if array.dtype != np.float64:
-                continue
-            sizes = np.abs(array[np.isfinite(array) & (array != 0.0)])
-            if not sizes.size:
-                continue
-            if sizes.max() > WEAK_LARGEST or (sizes.min() < WEAK_SMALLEST and not narrow):
-                for output in self._outputs.values():
-                    output.unstable[:] = True
-                return
+        if has_far_values(self._inputs64, small=not narrow):
+            self.exclude_all()
 
     def _evaluate(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
