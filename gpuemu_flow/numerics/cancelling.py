@@ -108,7 +108,7 @@ class _Cancelling(Base):
         """Perturb an operand of a matrix product, whose sums have products as terms."""
         if type(value) in (list, tuple):
             return type(value)(map(self._moved_terms, value))
-        known = isinstance(value, _Cancelling) and not value.rounded
+        known = isinstance(value, _Cancelling) and not value.rounded and value.dtype.kind == "f"
         return self._moved(_plain(value)) if known else self._moved_again(value)
 
     def _moved_again(self, value: Any) -> Any:

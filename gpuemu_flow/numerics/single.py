@@ -74,7 +74,8 @@ class Single(Base):
         result = super().__array_function__(func, types, args, kwargs)
         if kwargs.get("out") is not None:
             return result
-        return self._again(self._product(result) if func in PRODUCTS else result)
+        multiplied = func in PRODUCTS and _is_float(result)
+        return self._again(self._product(result) if multiplied else result)
 
     def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
         """Convert as numpy does, but integers to float32 in place of float64."""
@@ -84,7 +85,7 @@ class Single(Base):
         return super().astype(dtype, *args, **options)
 
     def _product(self, result: Any) -> Any:
-        """Finish the result of one of `PRODUCTS`, the matrix products that are no ufuncs."""
+        """Finish the float result of one of `PRODUCTS`, the matrix products that are no ufuncs."""
         return result
 
     def _into(self, out: tuple[Any, ...], result: Any, casting: Any = "same_kind") -> Any:

@@ -10,9 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.numerics.cancelling import Operands, cancelling
+from gpuemu_flow.numerics.constants import moving_constants
 from gpuemu_flow.numerics.envelope import build_envelope
 from gpuemu_flow.numerics.evaluations import Evaluations
-from gpuemu_flow.numerics.noise import flushing, noisy
+from gpuemu_flow.numerics.marking import inverting, marking, stepping
+from gpuemu_flow.numerics.noise import doubting, flushing, noisy
+from gpuemu_flow.numerics.overflow import overflowing
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.numerics.regroup import regrouped
 from gpuemu_flow.numerics.rng import SeededRng
@@ -31,6 +35,11 @@ KINDS: dict[str, Callable[[Arrays], Arrays]] = {
     "noisy": lambda inputs: noisy(inputs, SeededRng(1), 2.0**-23),
     "flushing": flushing,
     "regrouped": regrouped,
+    "doubting": lambda inputs: doubting(inputs, SeededRng(1), 2.0**-23),
+    "stepping": lambda inputs: stepping(inputs, 1, 2.0**-23)[0],
+    "inverting": lambda inputs: inverting(inputs, 85),
+    "overflowing": overflowing,
+    "cancelling": lambda inputs: cancelling(inputs, SeededRng(1), 2.0**-23, Operands()),
 }
 WIDENING: dict[str, Callable[[Any], Any]] = {
     "a scalar of a ufunc": lambda x: x / np.sqrt(5),
@@ -178,8 +187,14 @@ def test_floats_of_integers_are_float32(
 )
 def test_exact_results_of_integers_stay_exact(compute: Callable[[Any], Any]) -> None:
     i = np.random.default_rng(1).integers(1, 100, (4, 5)).astype(np.int32)
-    for made in (single({"i": i})["i"], noisy({"i": i}, SeededRng(1), 2.0**-12)["i"]):
-        result, plain = compute(made), compute(i)
+    kinds = {
+        **KINDS,
+        "noisy": lambda inputs: noisy(inputs, SeededRng(1), 2.0**-12),
+        "marking": lambda inputs: marking(inputs, 85),
+        "moving constants": lambda inputs: moving_constants(inputs, SeededRng(1), 2.0**-12),
+    }
+    for make in kinds.values():
+        result, plain = compute(make({"i": i})["i"]), compute(i)
         assert np.asarray(result).dtype.kind == plain.dtype.kind
         np.testing.assert_array_equal(np.asarray(result), plain)
 
