@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.bounds import ElementBound, unit
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
-from gpuemu_flow.numerics.constants import constant_draws
+from gpuemu_flow.numerics.constants import add_constant_draws
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations, same_outputs
 from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
@@ -376,10 +377,11 @@ class _Session:
     def constant_draws(self, *, thorough: bool) -> None:
         """Evaluate the shadow with perturbed roundings of values computed from constants alone."""
         if self._evaluations.makes_arrays:
-            copies = as_float32(self._inputs64)
-            for moved in constant_draws(copies, self._rng, self._unit, thorough=thorough):
-                for name, flat in (self._evaluate(moved, shadow=True) or {}).items():
-                    self._outputs[name].add_constants(flat)
+            inputs = as_float32(self._inputs64)
+            evaluate = functools.partial(self._evaluate, shadow=True)
+            add_constant_draws(
+                self._outputs, evaluate, inputs, self._rng, self._unit, thorough=thorough
+            )
 
     def _overflowing_draw(self) -> None:
         """Add results of a shadow in which sums overflow if any order of their terms overflows."""
