@@ -108,7 +108,7 @@ class _Cancelling(Base):
         """Perturb an operand of a matrix product, whose sums have products as terms."""
         if type(value) in (list, tuple):
             return type(value)(map(self._moved_terms, value))
-        known = isinstance(value, _Cancelling) and not value.rounded
+        known = isinstance(value, _Cancelling) and not value.rounded and value.dtype.kind == "f"
         return self._moved(_plain(value)) if known else self._moved_again(value)
 
     def _moved_again(self, value: Any) -> Any:
@@ -205,7 +205,7 @@ def _is_rounded(value: Any) -> bool:
         return any(map(_is_rounded, value))
     if isinstance(value, dict):
         return any(map(_is_rounded, value.values()))
-    return isinstance(value, _Cancelling) and value.rounded
+    return isinstance(value, _Cancelling) and value.rounded and value.dtype.kind == "f"
 
 
 def _marked(result: Any) -> Any:

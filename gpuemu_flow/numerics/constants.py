@@ -1,14 +1,14 @@
 """Arithmetic on constants (positions, windows and other tables) with each rounding perturbed.
 
 A reference may compute tables from ``np.arange`` and sizes alone. Perturbed inputs do not change
-these tables, and the shadow does not narrow integers, or tables that are computed from integers
-alone. A right op computes a table in float32 and in its own order: ``(i + 0.5) * (n / o)`` for
-``(i + 0.5) * n / o``.
+these tables, and the shadow does not narrow the integers that it makes, or tables that are computed
+from these alone. A right op computes a table in float32 and in its own order: ``(i + 0.5) * (n /
+o)`` for ``(i + 0.5) * n / o``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,13 @@ from gpuemu_flow.numerics.noise import widened
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.single import Single, bare, narrowed, operands_in_float32, wrapped
+from gpuemu_flow.numerics.spread import Spread
 
 UP, DOWN = 1.0, -1.0
 """Directions in which all roundings of constants are perturbed together."""
+
+LARGER = 8.0
+"""Factor on the perturbations in the draws that distinguish rounding errors from other indices."""
 
 RANDOM = 2
 """Number of draws in which roundings are perturbed at random, besides the draw in which all results
@@ -78,12 +82,6 @@ class _Constant(Single):
         plain = np.asarray(bare(narrowed(result, weak=False)))
         return self._moved(plain, plain != np.rint(plain)) if plain.dtype == np.float32 else result
 
-    def _again(self, result: Any) -> Any:
-        """Wrap a result in this class, even integers: floats may be computed from them."""
-        again = super()._again(result)
-        whole = type(again) is np.ndarray and again.dtype.kind in "iu"
-        return again.view(type(self)) if whole else again
-
     def _moved(self, plain: NDArray[Any], rounded: NDArray[Any]) -> NDArray[Any]:
         shares = self.direction or (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape)
         with np.errstate(all="ignore"):
@@ -117,10 +115,53 @@ def moving_constants(
     return wrapped(inputs, _BesideConstants, made=made)
 
 
+def add_constant_draws(
+    outputs: Mapping[str, Spread],
+    evaluate: Callable[[Arrays], Arrays | None],
+    inputs: Arrays,
+    rng: SeededRng,
+    unit: float,
+    *,
+    thorough: bool,
+) -> None:
+    """Evaluate the shadow with perturbed constants, and add the results to the outputs' spreads.
+
+    If a result changes by much, further evaluations find out whether that is a rounding error.
+    Errors of roundings grow with the perturbation, as the angle of a rotary embedding far from the
+    first position does; another index, as of a nearest neighbour, gives the same other value.
+
+    Parameters
+    ----------
+    outputs : mapping of str to Spread
+    evaluate : callable
+        Returns the shadow's flat outputs; None if it fails.
+    inputs : mapping of str to ndarray
+    rng, unit, thorough
+        As for `constant_draws`.
+    """
+    draws = [evaluate(moved) for moved in constant_draws(inputs, rng, unit, thorough=thorough)]
+    for values in draws:
+        for name, flat in (values or {}).items():
+            outputs[name].add_constants(flat)
+    if not any(output.changes_with_constants() for output in outputs.values()):
+        return
+    plain = evaluate(moving_constants(inputs, rng, 0.0))
+    larger = constant_draws(inputs, rng, LARGER * unit, thorough=thorough)
+    pairs = list(zip(draws, map(evaluate, larger), strict=True))
+    known = [(small, large) for small, large in pairs if small is not None and large is not None]
+    if plain is None or len(known) < len(pairs):
+        return
+    for name, output in outputs.items():
+        output.compare_constants(plain[name], [(one[name], other[name]) for one, other in known])
+
+
 def constant_draws(
     inputs: Arrays, rng: SeededRng, unit: float, *, thorough: bool
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the inputs for each draw of a measurement; see `moving_constants`."""
+    """Yield the inputs for each draw of a measurement; see `moving_constants`.
+
+    With a larger `unit`, the roundings are perturbed in the same directions.
+    """
     count = 3 * RANDOM if thorough else RANDOM
     for draw, direction in enumerate((UP, DOWN, *[0.0] * count)):
         yield moving_constants(inputs, rng.derive(f"auto/constants/{draw}"), unit, direction)
@@ -147,4 +188,4 @@ def _as_input(result: Any) -> Any:
         return make(map(_as_input, result))
     if not isinstance(result, _Constant):
         return result
-    return result.view(Single if result.dtype == np.float32 else np.ndarray)
+    return result.view(Single)

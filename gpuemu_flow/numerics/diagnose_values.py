@@ -15,6 +15,7 @@ kind                        the failing elements
 ``narrower``                are all representable in a narrower format
 ``rounding``                are a few ulp off, in both directions
 ``half-precision``          are off by about one rounding of a 16-bit format, in both directions
+``both-directions``         are off by as much, but no input is of such a format
 ``wrapped``                 are integers that agree modulo a power of two
 ==========================  ======================================================================
 """
@@ -26,7 +27,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, share_held
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, share_held
 from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, Points
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array, spacing
@@ -318,13 +319,25 @@ def _rounding(evidence: Evidence, points: Points) -> Finding | None:
         return None
     scale = _largest_of_row(evidence, points)
     relative = float(np.median(np.abs(error)[scale > 0] / scale[scale > 0])) if scale.any() else 0.0
+    numbers["relative"] = relative
     # Errors correlated with the values mean a wrong scale; rounding noise is uncorrelated.
     common = abs(float(np.corrcoef(error, points.expected)[0, 1]))
     if not half.eps / 16 <= relative <= half.eps * 4 or not common <= 0.3:
         return None
-    sentence = f"off by {relative:.1e} of the row's largest value, in both directions: about one "
-    sentence += "rounding of a 16-bit format"
-    return Finding("half-precision", sentence, {**numbers, "relative": relative}, 0.6)
+    kind = "both-directions"
+    sentence = f"off by {relative:.1e} of the row's largest value, in both directions"
+    if _has_narrow_floats(evidence):
+        kind = "half-precision"
+        sentence += ": about one rounding of a 16-bit format"
+    return Finding(kind, sentence, numbers, 0.6)
+
+
+def _has_narrow_floats(evidence: Evidence) -> bool:
+    """Tell whether an input is of a float type of 16 bits or fewer, to which an op may round."""
+    formats = (
+        FLOAT_LIMITS.get(dtype_name(array.dtype) or "") for array in evidence.inputs.values()
+    )
+    return any(fmt.bits <= 16 for fmt in formats if fmt is not None)
 
 
 def _largest_of_row(evidence: Evidence, points: Points) -> Float64Array:

@@ -44,6 +44,8 @@ class Evaluations:
         Reason why the latest failing evaluation failed.
     makes_arrays : bool
         True if the shadow has made arrays of its own, such as those of ``np.arange``.
+    from_integers : bool
+        True if the shadow has computed floats from integer inputs.
     """
 
     def __init__(self, evaluate: Evaluate, native: Arrays) -> None:
@@ -57,6 +59,7 @@ class Evaluations:
         self.failed = 0
         self.reason = ""
         self.makes_arrays = False
+        self.from_integers = False
 
     @property
     def takes_float64(self) -> bool:
@@ -97,6 +100,7 @@ class Evaluations:
             with staying_single(kept) as making:
                 outputs = self._outputs(kept, shadow=True, rounding=rounding)
             self.makes_arrays = self.makes_arrays or making.count > 0
+            self.from_integers = self.from_integers or making.from_integers
             if outputs is not None or any(isinstance(array, Single) for array in inputs.values()):
                 return outputs
         outputs = self._outputs(inputs, shadow=True, rounding=rounding)

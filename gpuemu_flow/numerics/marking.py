@@ -31,7 +31,8 @@ class _Casting(Single):
             cast = super().astype(dtype, *args, **options)
         if np.dtype(dtype).kind not in "iu":
             return cast
-        return np.where(np.isnan(bare(self)), np.dtype(dtype).type(self.stand_in), bare(cast))
+        stand_in = np.dtype(dtype).type(self.stand_in)
+        return np.where(np.isnan(bare(self)), stand_in, bare(cast)).view(type(self))
 
 
 class _Marking(_Casting, Doubting):

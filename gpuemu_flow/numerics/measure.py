@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.bounds import ElementBound, unit
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
-from gpuemu_flow.numerics.constants import constant_draws
+from gpuemu_flow.numerics.constants import add_constant_draws
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations, same_outputs
 from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
@@ -22,6 +23,7 @@ from gpuemu_flow.numerics.perturb import (
     Arrays,
     Perturbation,
     as_float32,
+    has_far_values,
     largest_magnitude,
     widen,
 )
@@ -59,9 +61,6 @@ STEPPED = 8
 
 ROUNDED = 5
 """Number of draws in which intermediate results are rounded at random."""
-
-WEAK_LARGEST, WEAK_SMALLEST = 1e18, 1e-18
-"""Input magnitudes beyond which, without a shadow, float32 may overflow or underflow unnoticed."""
 
 
 class ErrorMeasurement:
@@ -162,6 +161,9 @@ class ErrorMeasurement:
             self._shadowed = not (in_float64 or weak) and session.shadow_draws()
             if thorough and self._shadowed:
                 session.more_shadow_draws()
+            # Inputs that are integers are not perturbed.
+            if self._shadowed and (thorough or evaluations.from_integers):
+                session.noisy_shadow_draws()
             if self._shadowed:
                 session.constant_draws(thorough=thorough)
                 session.restore_exact()
@@ -265,10 +267,13 @@ class _Session:
             self._add_noise(self._evaluate(moved.independent(draw, NOISE)))
 
     def more_shadow_draws(self) -> None:
-        """Evaluate the shadow again: in both memory orders, with every rounding perturbed."""
+        """Evaluate the shadow again on perturbed inputs, in both memory orders."""
         for draw in range(2 * AGAIN, 2 * AGAIN + 8):
             copies = as_float32(self._perturbation.keyed(draw), fortran=bool(draw % 2))
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
+
+    def noisy_shadow_draws(self) -> None:
+        """Evaluate the shadow with every rounding of numpy's arithmetic perturbed."""
         for draw in range(3 * AGAIN, 3 * AGAIN + 8):
             rng = self._rng.derive(f"auto/noisy/{draw}")
             moved = noisy(as_float32(self._inputs64), rng, self._unit)
@@ -372,10 +377,11 @@ class _Session:
     def constant_draws(self, *, thorough: bool) -> None:
         """Evaluate the shadow with perturbed roundings of values computed from constants alone."""
         if self._evaluations.makes_arrays:
-            copies = as_float32(self._inputs64)
-            for moved in constant_draws(copies, self._rng, self._unit, thorough=thorough):
-                for name, flat in (self._evaluate(moved, shadow=True) or {}).items():
-                    self._outputs[name].add_constants(flat)
+            inputs = as_float32(self._inputs64)
+            evaluate = functools.partial(self._evaluate, shadow=True)
+            add_constant_draws(
+                self._outputs, evaluate, inputs, self._rng, self._unit, thorough=thorough
+            )
 
     def _overflowing_draw(self) -> None:
         """Add results of a shadow in which sums overflow if any order of their terms overflows."""
@@ -435,7 +441,7 @@ class _Session:
             )
 
     def exclude_all(self) -> None:
-        """Withhold all verdicts, since the reference could not be evaluated."""
+        """Withhold all verdicts, since nothing is known of the errors."""
         for output in self._outputs.values():
             output.unstable[:] = True
 
@@ -445,16 +451,8 @@ class _Session:
             output.fmt is None or output.fmt.min_exponent > -126
             for output in self._outputs.values()
         )
-        for array in self._inputs64.values():
-            if array.dtype != np.float64:
-                continue
-            sizes = np.abs(array[np.isfinite(array) & (array != 0.0)])
-            if not sizes.size:
-                continue
-            if sizes.max() > WEAK_LARGEST or (sizes.min() < WEAK_SMALLEST and not narrow):
-                for output in self._outputs.values():
-                    output.unstable[:] = True
-                return
+        if has_far_values(self._inputs64, small=not narrow):
+            self.exclude_all()
 
     def _evaluate(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None

@@ -22,8 +22,8 @@ from gpuemu_flow.numerics.single import (
     Single,
     bare,
     float32_quotient,
-    narrowed,
     operands_in_float32,
+    options_in_float32,
     wrapped,
 )
 
@@ -43,7 +43,7 @@ class Noisy(Single):
             return super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
         call = getattr(ufunc, method)
         plain = operands_in_float32(ufunc, method, inputs)
-        options = {name: narrowed(bare(value)) for name, value in options.items()}
+        options = options_in_float32(options)
         result = call(*plain, **options)
         if getattr(result, "dtype", None) == np.float32:
             wide = list(map(widened, plain))
@@ -51,7 +51,8 @@ class Noisy(Single):
             exact = without_lost(ufunc, method, wide, options, exact)
             if self._sums(ufunc, method) and not np.array_equal(result, exact, equal_nan=True):
                 # In another order, each partial sum is rounded differently.
-                again = call(bare(self._moved(plain[0])), *plain[1:], **options)
+                terms = np.asarray(plain[0], np.float32)
+                again = call(bare(self._moved(terms)), *plain[1:], **options)
                 result = self._moved_sum(result, again, exact)
             else:
                 result = self._moved(result, exact)
@@ -131,12 +132,12 @@ class _Flushing(Noisy):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
-        if ufunc in _STEPS:
+        if ufunc in _STEPS and any(map(_is_float32, inputs)):
             self.steps.append(ufunc.__name__)
         return super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
 
     def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
-        if np.dtype(dtype).kind in "iu":
+        if np.dtype(dtype).kind in "iu" and _is_float32(self):
             self.steps.append("astype")
         return super().astype(dtype, *args, **options)
 
@@ -158,6 +159,10 @@ def flushing(inputs: Arrays, steps: list[str] | None = None) -> dict[str, NDArra
         Gets the names of the functions that round to integers, as the arithmetic meets them.
     """
     return wrapped(inputs, _Flushing, steps=[] if steps is None else steps)
+
+
+def _is_float32(value: Any) -> bool:
+    return getattr(value, "dtype", None) == np.float32
 
 
 def widened(value: Any) -> Any:

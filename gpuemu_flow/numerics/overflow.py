@@ -19,8 +19,8 @@ from gpuemu_flow.numerics.single import (
     PRODUCTS,
     Single,
     bare,
-    narrowed,
     operands_in_float32,
+    options_in_float32,
     wrapped,
 )
 
@@ -43,7 +43,7 @@ class _Overflowing(Single):
             return super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
         if options.get("where", True) is not True or options.get("initial") is not None:
             return super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
-        options = {name: narrowed(bare(value)) for name, value in options.items()}
+        options = options_in_float32(options)
         plain = operands_in_float32(ufunc, method, inputs)
         call = getattr(ufunc, method)
         result = call(*plain, **options)

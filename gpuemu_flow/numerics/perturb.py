@@ -19,6 +19,9 @@ FLOAT32_UNIT = 2.0**-24
 FLOAT32_STEP = FLOAT_LIMITS["float32"].smallest_subnormal
 """Distance of two neighbouring subnormals; a rounding is at most half of it."""
 
+FAR_LARGEST, FAR_SMALLEST = 1e18, 1e-18
+"""Magnitudes beyond which float32 may overflow or underflow unnoticed, without a shadow."""
+
 
 def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -> Arrays:
     """Return the inputs with `change` applied to float64 arrays and the others unchanged."""
@@ -174,6 +177,17 @@ def largest_magnitude(inputs64: Arrays) -> float:
             sizes = np.abs(values[np.isfinite(values)])
             largest = max(largest, float(sizes.max(initial=0.0)))
     return largest
+
+
+def has_far_values(inputs64: Arrays, *, small: bool) -> bool:
+    """Tell whether float32 may overflow on the inputs unnoticed or, if `small`, underflow."""
+    for array in inputs64.values():
+        if array.dtype == np.float64:
+            sizes = np.abs(array[np.isfinite(array) & (array != 0.0)])
+            smallest = float(sizes.min(initial=np.inf))
+            if sizes.max(initial=0.0) > FAR_LARGEST or (small and smallest < FAR_SMALLEST):
+                return True
+    return False
 
 
 def shares_by_value(values: Float64Array, key: int) -> Float64Array:

@@ -1,8 +1,9 @@
-"""Float32 arrays whose arithmetic stays in float32, whatever wider numbers they meet.
+"""Float32 and integer arrays whose float arithmetic stays in float32, whatever they meet.
 
 ``np.sqrt(n)`` is a float64, ``np.arange(n)`` holds int64 and ``np.zeros(n)`` float64: by numpy's
 rules each of them turns all that follows into float64, and a reference in float32 would show only
-the rounding of its inputs. In a kernel such numbers are float32 like all the others.
+the rounding of its inputs. In a kernel such numbers are float32 like all the others. So are floats
+that are computed from integers, such as ``np.sin(0.1 * t)`` of time steps t.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ PRODUCTS = (np.dot, np.vdot, np.inner, np.outer, np.tensordot, np.einsum, np.con
 _WRITING = (np.copyto, np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal)
 """Functions that write to their first argument, which must not be replaced by a copy."""
 _NARROWED = {"d": np.float32, "D": np.complex64}
+_INTEGERS = "biu"
+"""Kinds of dtypes that hold integers; truth values count as 0 and 1."""
 
 
 class Single(Base):
-    """A float32 array; numpy's operations on it return float32 arrays of the same class.
+    """A float32 or integer array; float results of numpy are float32 arrays of the same class.
+
+    Integers stay integers where numpy's result is an integer: indices and counts are exact.
 
     Attributes
     ----------
@@ -50,7 +55,7 @@ class Single(Base):
     ) -> Any:
         call = getattr(ufunc, method)
         operands = operands_in_float32(ufunc, method, inputs)
-        options = {name: narrowed(bare(value)) for name, value in options.items()}
+        options = options_in_float32(options)
         if method == "at" or options.get("where", True) is not True:
             if out:
                 options["out"] = tuple(map(bare, out))
@@ -60,15 +65,27 @@ class Single(Base):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func in _WRITING:
             return super().__array_function__(func, types, args, kwargs)
-        args = tuple(_argument(func, value) for value in args)
-        kwargs = {k: v if k == "out" else _argument(func, v) for k, v in kwargs.items()}
+        multiplied = func in PRODUCTS and _holds_float((args, tuple(kwargs.values())))
+        args = tuple(_argument(value, multiplied=multiplied) for value in args)
+        kwargs = {
+            name: value if name == "out" else _argument(value, multiplied=multiplied)
+            for name, value in kwargs.items()
+        }
         result = super().__array_function__(func, types, args, kwargs)
         if kwargs.get("out") is not None:
             return result
-        return self._again(self._product(result) if func in PRODUCTS else result)
+        multiplied = func in PRODUCTS and _is_float(result)
+        return self._again(self._product(result) if multiplied else result)
+
+    def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
+        """Convert as numpy does, but integers to float32 in place of float64."""
+        if self.dtype.kind in _INTEGERS and np.dtype(dtype).char in "fd":
+            _note_integers()
+            dtype = np.float32
+        return super().astype(dtype, *args, **options)
 
     def _product(self, result: Any) -> Any:
-        """Finish the result of one of `PRODUCTS`, the matrix products that are no ufuncs."""
+        """Finish the float result of one of `PRODUCTS`, the matrix products that are no ufuncs."""
         return result
 
     def _into(self, out: tuple[Any, ...], result: Any, casting: Any = "same_kind") -> Any:
@@ -81,13 +98,15 @@ class Single(Base):
         return out[0] if len(out) == 1 else out
 
     def _again(self, result: Any) -> Any:
-        """Wrap float results as arrays of this class again."""
+        """Wrap results as arrays of this class again."""
         if isinstance(result, (tuple, list)):
             make = getattr(type(result), "_make", type(result))
             return make(map(self._again, result))
         result = narrowed(bare(result), weak=False)
         if getattr(result, "dtype", None) == np.float32:
             return np.asarray(result).view(type(self))
+        if type(result) is np.ndarray and result.dtype.kind in _INTEGERS:
+            return result.view(type(self))
         return result
 
 
@@ -95,22 +114,21 @@ Single.made = Single
 
 
 def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' plain float32 arrays so that their arithmetic stays in float32."""
+    """Wrap the inputs' plain float32 and integer arrays: their arithmetic stays in float32."""
     return {
-        name: array.view(Single)
-        if type(array) is np.ndarray and array.dtype == np.float32
-        else array
+        name: array.view(Single) if type(array) is np.ndarray and _is_held(array) else array
         for name, array in inputs.items()
     }
 
 
 def wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """View float32 inputs as `kind`, or as a subclass of it with the given class attributes."""
+    """View float32 and integer inputs as `kind`, or as a subclass with the given attributes."""
     made = type(kind.__name__, (kind,), attributes) if attributes else kind
-    return {
-        name: array.view(made) if array.dtype == np.float32 else array
-        for name, array in inputs.items()
-    }
+    return {name: array.view(made) if _is_held(array) else array for name, array in inputs.items()}
+
+
+def _is_held(array: NDArray[Any]) -> bool:
+    return array.dtype == np.float32 or array.dtype.kind in _INTEGERS
 
 
 def bare(value: Any) -> Any:
@@ -119,15 +137,35 @@ def bare(value: Any) -> Any:
 
 
 def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> list[Any]:
-    """Return the operands as plain arrays, all narrowed to float32 if one of them is float32."""
+    """Return the operands as plain arrays, all narrowed to float32 if the operation is in float32.
+
+    It is if one of the operands is float32, and if numpy would compute float64 from integers.
+    """
     plain = [bare(value) for value in inputs]
     if method == "at":  # the first is written to, the second holds places
         return [*plain[:2], *map(narrowed, plain[2:])]
-    if not any(getattr(value, "dtype", None) == np.float32 for value in plain):
+    called = method in ("__call__", "outer")
+    integers = any(isinstance(value, Single) and value.dtype.kind in _INTEGERS for value in inputs)
+    floats = any(getattr(value, "dtype", None) == np.float32 for value in plain)
+    if integers and not floats:
+        floats = any(map(_is_float, plain)) or (
+            called and _makes_float64(ufunc, tuple(map(_kind_of, plain)))
+        )
+    if not floats:
         return plain
     plain = [narrowed(value) for value in plain]
-    if method in ("__call__", "outer") and _takes_float32_alone(ufunc):
+    if called and _takes_float32_alone(ufunc):
+        if integers:
+            _note_integers()
         plain = [_as_float(value) for value in plain]
+    return plain
+
+
+def options_in_float32(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a ufunc's call as plain arrays, with float32 in place of float64."""
+    plain = {name: narrowed(bare(value)) for name, value in options.items()}
+    if plain.get("dtype") is not None:
+        plain["dtype"] = _NARROWED.get(np.dtype(plain["dtype"]).char, plain["dtype"])
     return plain
 
 
@@ -159,7 +197,7 @@ def narrowed(value: Any, *, weak: bool = True) -> Any:
 
 def _as_float(value: Any) -> Any:
     """Convert integers to floats, as `narrowed` does, because they would widen float32 operands."""
-    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iu":
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in _INTEGERS:
         return value
     return value.item() if isinstance(value, np.generic) else value.astype(np.float32)
 
@@ -170,14 +208,39 @@ def _takes_float32_alone(ufunc: np.ufunc) -> bool:
     return f"{'f' * ufunc.nin}->{'f' * ufunc.nout}" in ufunc.types
 
 
-def _argument(func: Any, value: Any) -> Any:
-    """Narrow float arrays in an argument of a numpy function; for a product, also integers."""
+def _is_float(value: Any) -> bool:
+    kind = getattr(getattr(value, "dtype", None), "char", "")
+    return isinstance(value, float) or kind in ("f", "d")
+
+
+def _holds_float(value: Any) -> bool:
+    return any(map(_holds_float, value)) if type(value) in (list, tuple) else _is_float(value)
+
+
+def _kind_of(value: Any) -> Any:
+    """Return the dtype of an operand; for a Python number, its class."""
+    return getattr(value, "dtype", None) or type(value)
+
+
+@functools.cache
+def _makes_float64(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> bool:
+    """Tell whether a ufunc returns float64 for operands of these dtypes."""
+    try:
+        resolved = ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout))
+    except (TypeError, ValueError):
+        return False
+    return any(kind == np.float64 for kind in resolved[len(kinds) :])
+
+
+def _argument(value: Any, *, multiplied: bool) -> Any:
+    """Narrow float arrays in an argument of a numpy function; if `multiplied`, also integers."""
     if type(value) in (list, tuple):
-        return type(value)(_argument(func, inner) for inner in value)
+        return type(value)(_argument(inner, multiplied=multiplied) for inner in value)
     if isinstance(value, Single):
-        return value
+        whole = multiplied and value.dtype.kind in _INTEGERS
+        return value.astype(np.float32) if whole else value
     value = narrowed(value)
-    return _as_float(value) if func in PRODUCTS else value
+    return _as_float(value) if multiplied else value
 
 
 @dataclass
@@ -190,13 +253,22 @@ class Making:
         Class of the float32 arrays among them.
     count : int
         Number of arrays that were not made from a `Single`, such as those of ``np.arange``.
+    from_integers : bool
+        True if integers of the inputs, or computed from them, were converted to floats.
     """
 
     kind: type[Single]
     count: int = 0
+    from_integers: bool = False
 
 
 _MAKING: ContextVar[Making | None] = ContextVar("staying_single", default=None)
+
+
+def _note_integers() -> None:
+    making = _MAKING.get()
+    if making is not None:
+        making.from_integers = True
 
 
 @contextmanager
@@ -227,7 +299,8 @@ def _made_in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
         of_single = bool(args) and isinstance(args[0], Single)
         making.count += not of_single
         kind = type(args[0]) if of_single else making.kind
-        if made.dtype == np.float32 or (kind.holds_integers and made.dtype.kind in "iu"):
+        holds_integers = of_single or kind.holds_integers
+        if made.dtype == np.float32 or (holds_integers and made.dtype.kind in _INTEGERS):
             return made.view(kind)
         return made
 

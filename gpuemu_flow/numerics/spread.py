@@ -41,7 +41,11 @@ as the op."""
 
 SMOOTH_SHARE = 2.0**-10
 """Largest change by perturbed roundings of constants, as a share of the scale of the value, that
-counts. A larger change means that another index was computed, as of a nearest neighbour."""
+counts as it is. A larger change counts only if it grows with the perturbation; otherwise, another
+index was computed, as of a nearest neighbour."""
+
+GROWS = 3.0
+"""Factor by which the largest error of roundings grows at least if perturbations grow eightfold."""
 
 LOOSE_SHARE = 2.0**-6
 """Tolerance, as a share of the scale of the value, above which perturbed inputs have crossed a step
@@ -88,6 +92,7 @@ class Spread:
         self._rounded = np.zeros(flat.size)
         self._cancelled = np.zeros(flat.size)
         self._constants = np.zeros(flat.size)
+        self._grows: BoolArray = np.zeros(flat.size, bool)
         self._untouched: BoolArray = np.zeros(flat.size, bool)
         self._drawn: list[NDArray[np.float32]] = []
         self._flushed = np.zeros(flat.size)
@@ -123,6 +128,37 @@ class Spread:
             changed = self._changed(values)
             known = np.where(np.isfinite(changed), changed, 0.0)
             np.maximum(self._constants, known, out=self._constants)
+
+    def changes_with_constants(self) -> bool:
+        """Tell whether an element changes by so much that it may be another index's."""
+        if self.fmt is None:
+            return False
+        sizes = np.maximum(np.abs(self._reference), self._typical())
+        return bool((self.finite & (self._constants > SMOOTH_SHARE * sizes)).any())
+
+    def compare_constants(
+        self, plain: NDArray[Any], pairs: list[tuple[NDArray[Any], NDArray[Any]]]
+    ) -> None:
+        """Find the elements whose changes by perturbed constants are errors of roundings.
+
+        The largest change grows with the perturbation, also compared with the error that an element
+        has without a perturbation. A value next to a step has the same change at each size.
+
+        Parameters
+        ----------
+        plain : ndarray
+            The evaluation with unperturbed constants in float32.
+        pairs : list of tuple of ndarray
+            For each draw, the evaluations with small and with larger perturbations.
+        """
+        if self.fmt is None:
+            return
+        start = _clip(to_float64(plain), self.fmt)
+        near, far = np.abs(start - self._reference), np.zeros(start.size)
+        for small, large in pairs:
+            near = np.maximum(near, np.abs(_clip(to_float64(small), self.fmt) - start))
+            far = np.fmax(far, np.abs(_clip(to_float64(large), self.fmt) - start))
+        self._grows = self.finite & (far >= GROWS * near)
 
     def add_rounded(self, values: NDArray[Any], *, operands: bool = False) -> None:
         """Add an evaluation that rounds values to a narrower type as it computes.
@@ -275,9 +311,10 @@ class Spread:
         Notes
         -----
         The change of an element by perturbed constants widens only this element's tolerance. A
-        change that is large beside the value does not count. There is no verdict, however, if such
-        a change is as small as a few roundings of an input: in an interpolation, the input with the
-        weight 0 may be larger than the result by orders of magnitude.
+        change that is large beside the value counts only if it grows with the perturbation, and
+        then without the factor for long dims. There is no verdict, however, if a change that does
+        not count is as small as a few roundings of an input: in an interpolation, the input with
+        the weight 0 may be larger than the result by orders of magnitude.
 
         Elements that depend on no rounding (see `restore_exact`) get the quick bound if their own
         bound would be loose: the op's inputs then lie exactly on a step of the reference, which
@@ -292,8 +329,12 @@ class Spread:
         scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
         largest = np.maximum(self._error, self._cancelled)
         own = factor * (safety * largest + unit_roundoff * magnitude)
-        smooth = self._constants <= SMOOTH_SHARE * scale
-        constants = factor * safety * np.where(smooth, self._constants, 0.0)
+        limit = SMOOTH_SHARE * scale
+        smooth = (self._constants <= limit) | self._grows
+        alone = FACTOR * self._constants
+        constants = np.maximum(factor * np.minimum(self._constants, limit), alone)
+        constants = safety * np.where(smooth, constants, 0.0)
+        self.unstable |= self.finite & smooth & (safety * alone > SANE_SHARE * scale)
         few = self._constants <= FEW_ROUNDINGS * unit_roundoff * usual
         self.unstable |= self.finite & ~smooth & few
         measured = own + ROUNDED_FACTOR * safety * self._rounded

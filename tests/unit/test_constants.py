@@ -11,6 +11,7 @@ from envelope_ops import check
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.constants import DOWN, UP, moving_constants
+from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.perturb import as_float32, widen
 from gpuemu_flow.numerics.rng import SeededRng
@@ -46,6 +47,20 @@ def op(x):
 def op(x):
     n = len(x)
     return x[(np.arange(3 * n) * n / (3 * n)).astype(int)] * 1.1
+""",
+    "rotary": """
+def op(x):
+    rows, columns = x.shape
+    scale = 1.0 / 10000.0 ** (np.arange(0, columns, 2) / columns)
+    angle = np.outer(np.arange(rows), scale)
+    x, y = x[:, : columns // 2], x[:, columns // 2 :]
+    c, s = np.cos(angle), np.sin(angle)
+    return np.concatenate([x * c - y * s, y * c + x * s], axis=1)
+""",
+    "stepped": """
+def op(x):
+    place = np.minimum(np.floor(np.arange(3 * len(x)) / 3 + 1e-8).astype(int), len(x) - 1)
+    return x[place] * 1.1
 """,
 }
 
@@ -133,6 +148,71 @@ def test_another_index_is_no_rounding_error() -> None:
     assert np.median(allowed) < 1e-4
     assert (allowed < 1e-2).all()
     result, _ = check(Reference("nearest"), lambda x: nearest(x, -1), {"x": x}, "float32")
+    assert result.verdict is Verdict.FAILED
+
+
+def rotary(x: Array, scale: Any, *, shift: int = 0, kind: Any = F) -> Array:
+    rows, columns = x.shape
+    angle = np.outer(np.arange(rows, dtype=F) + F(shift), scale(columns).astype(F)).astype(kind)
+    x, y = x[:, : columns // 2], x[:, columns // 2 :]
+    c, s = np.cos(angle.astype(F)), np.sin(angle.astype(F))
+    return np.concatenate([x * c - y * s, y * c + x * s], axis=1)
+
+
+def powers(columns: int, base: float = 10000.0) -> Array:
+    return F(1) / F(base) ** (np.arange(0, columns, 2, dtype=F) / F(columns))
+
+
+def exponentials(columns: int) -> Array:
+    return np.exp2(np.arange(0, columns, 2, dtype=F) * F(-np.log2(10000.0) / columns))
+
+
+def rotated(seed: int) -> Array:
+    """Return rows of which some have elements far larger than the others that they turn into."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((2048, 64))
+    x[::8, 32:] *= 20.0
+    return x.astype(F)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("scale", [powers, exponentials, lambda n: powers(n).astype(np.float64)])
+def test_angles_of_far_positions_are_off_by_their_own_rounding(scale: Any, seed: int) -> None:
+    inputs = {"x": rotated(seed)}
+    result, _ = check(Reference("rotary"), lambda x: rotary(x, scale), inputs, "float32")
+    assert result.verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: rotary(x, powers, shift=1),
+        lambda x: rotary(x, lambda n: powers(n, 10001.0)),
+        lambda x: rotary(x, powers, kind=np.float16),
+        lambda x: rotary(x, powers, kind=numpy_dtype("bfloat16")),
+        lambda x: rotary(x.reshape(-1, 32, 2).swapaxes(1, 2).reshape(x.shape), powers),
+    ],
+    ids=["next position", "base", "float16", "bfloat16", "interleaved"],
+)
+def test_wrong_angles_are_found_among_far_positions(wrong: Any) -> None:
+    result, _ = check(Reference("rotary"), wrong, {"x": rotated(0)}, "float32")
+    assert result.verdict is Verdict.FAILED
+
+
+def test_a_step_does_not_grow_with_the_perturbation() -> None:
+    """An index next to a step becomes another one, whatever the size of the perturbation."""
+    x = np.random.default_rng(5).standard_normal((4000, 2)).astype(F)
+    expected = Reference("stepped")(widen({"x": x}))["y"]
+    _, envelope = check(Reference("stepped"), lambda x: expected.astype(F), {"x": x}, "float32")
+    flat = expected.reshape(-1)
+    allowed = envelope.full("y").tolerance(flat, slice(0, flat.size))
+    assert (allowed < 0.1).all()
+    other = np.roll(x, 1, axis=0)
+
+    def wrong(x: Array) -> Array:
+        return (np.repeat(other, 3, axis=0) * F(1.1)).astype(F)
+
+    result, _ = check(Reference("stepped"), wrong, {"x": x}, "float32")
     assert result.verdict is Verdict.FAILED
 
 

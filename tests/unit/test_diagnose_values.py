@@ -10,6 +10,7 @@ import pytest
 from diagnosing import CLOSE, EXACT, kinds, one, values, with_zeroed
 
 from gpuemu_flow.numerics.diagnose import diagnose
+from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.types import Tolerance
 
 # What
@@ -176,11 +177,26 @@ def test_wrong_values_that_happen_to_be_short_are_not_called_rounded() -> None:
 def test_noise_of_an_accumulation_in_half_precision() -> None:
     expected = values(30, 60)
     noise = 1 + values(30, 60, seed=1) * np.float32(2.0**-10)
-    found = diagnose(expected * noise, expected, CLOSE)
+    found = diagnose(expected * noise, expected, CLOSE, inputs={"x": np.ones(3, np.float16)})
     assert "half-precision" in kinds(found)
     # An error of the same size that always goes away from zero is none.
     outward = 1 + np.abs(values(30, 60, seed=1)) * np.float32(2.0**-10)
-    assert "half-precision" not in kinds(diagnose(expected * outward, expected, CLOSE))
+    inputs = {"x": np.ones(3, np.float16)}
+    found = diagnose(expected * outward, expected, CLOSE, inputs=inputs)
+    assert "half-precision" not in kinds(found)
+
+
+def test_a_format_of_16_bits_is_named_only_where_an_input_has_one() -> None:
+    expected = values(30, 60)
+    actual = expected * (1 + values(30, 60, seed=1) * np.float32(2.0**-10))
+    for dtype in ("float32", "int16", "float64"):
+        found = diagnose(actual, expected, CLOSE, inputs={"x": np.ones(3, dtype)})
+        assert "both-directions" in kinds(found)
+        assert not any("16-bit" in finding.sentence for finding in found)
+    for name in ("float16", "bfloat16", "float8_e5m2"):
+        inputs = {"i": np.arange(3), "x": np.ones(3, numpy_dtype(name))}
+        (finding, *_) = diagnose(actual, expected, CLOSE, inputs=inputs)
+        assert "16-bit" in finding.sentence
 
 
 def test_a_few_ulp_in_both_directions_are_rounding() -> None:

@@ -85,8 +85,12 @@ def test_in_place_arithmetic_moves_what_is_written() -> None:
 def test_special_values_and_integers_are_left() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
     np.testing.assert_array_equal(np.asarray(moved(x) * 3.3), x * 3.3)
-    given = {"i": np.arange(3), "h": np.ones(2, np.float16)}
+    given = {"h": np.ones(2, np.float16)}
     assert noisy(given, SeededRng(0), UNIT) == given
+    integers = noisy({"i": np.arange(3)}, SeededRng(0), UNIT)["i"]
+    assert integers.dtype == np.arange(3).dtype
+    assert (2 * integers + integers // 2).tolist() == [0, 2, 5]
+    assert (integers * 0.5).tolist() == [0.0, 0.5, 1.0]
 
 
 class Numpy:

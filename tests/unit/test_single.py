@@ -10,9 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.numerics.cancelling import Operands, cancelling
+from gpuemu_flow.numerics.constants import moving_constants
 from gpuemu_flow.numerics.envelope import build_envelope
 from gpuemu_flow.numerics.evaluations import Evaluations
-from gpuemu_flow.numerics.noise import flushing, noisy
+from gpuemu_flow.numerics.marking import inverting, marking, stepping
+from gpuemu_flow.numerics.noise import doubting, flushing, noisy
+from gpuemu_flow.numerics.overflow import overflowing
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.numerics.regroup import regrouped
 from gpuemu_flow.numerics.rng import SeededRng
@@ -31,6 +35,11 @@ KINDS: dict[str, Callable[[Arrays], Arrays]] = {
     "noisy": lambda inputs: noisy(inputs, SeededRng(1), 2.0**-23),
     "flushing": flushing,
     "regrouped": regrouped,
+    "doubting": lambda inputs: doubting(inputs, SeededRng(1), 2.0**-23),
+    "stepping": lambda inputs: stepping(inputs, 1, 2.0**-23)[0],
+    "inverting": lambda inputs: inverting(inputs, 85),
+    "overflowing": overflowing,
+    "cancelling": lambda inputs: cancelling(inputs, SeededRng(1), 2.0**-23, Operands()),
 }
 WIDENING: dict[str, Callable[[Any], Any]] = {
     "a scalar of a ufunc": lambda x: x / np.sqrt(5),
@@ -107,9 +116,104 @@ def test_what_is_written_to_stays_the_callers_own() -> None:
         np.multiply(x, 0.5, out=np.zeros(x.shape, np.int64))
 
 
-def test_float16_and_integers_are_left() -> None:
-    given = {"i": np.arange(3), "h": np.ones(2, np.float16), "d": np.ones(2)}
+def test_float16_and_float64_are_left() -> None:
+    given = {"h": np.ones(2, np.float16), "d": np.ones(2)}
     assert all(array is given[name] for name, array in single(given).items())
+
+
+FROM_INTEGERS: dict[str, Callable[[Any], Any]] = {
+    "a quotient": lambda i: i / 7,
+    "a quotient of two": lambda i: i / (i + 1),
+    "a factor": lambda i: 0.1 * i,
+    "an array of factors": lambda i: i * np.array([[0.1]]),
+    "a function": np.sin,
+    "a power": lambda i: 1.1**i,
+    "float64 by name": lambda i: i.astype("float64") / 7,
+    "float": lambda i: i.astype(float) / 7,
+    "a sum in float64": lambda i: i.sum(axis=1, dtype=np.float64) / 7,
+    "a mean": lambda i: i.mean(axis=1),
+    "a variance": lambda i: i.var(axis=1),
+    "truth values": lambda i: (i > 2) * 0.1,
+    "a mean of truth values": lambda i: (i > 2).mean(axis=1),
+    "a view": lambda i: i[:, None, :].T[::-1] / 7,
+    "integers of integers": lambda i: (2 * i + 1) / 7,
+    "an order": lambda i: np.argsort(i, axis=1) / 7,
+    "an outer product": lambda i: np.outer(i, np.linspace(0, 1, 5)),
+    "a product of matrices": lambda i: i @ np.linspace(0, 1, 5),
+    "einsum": lambda i: np.einsum("ij,j->i", i, np.linspace(0, 1, 5)),
+    "a choice": lambda i: np.where(i > 2, i * 0.3, 0.0),
+    "a column": lambda i: np.concatenate([i / 3, i], axis=1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+@pytest.mark.parametrize("compute", FROM_INTEGERS.values(), ids=FROM_INTEGERS)
+def test_floats_of_integers_are_float32(
+    compute: Callable[[Any], Any], dtype: str, kind: str
+) -> None:
+    i = np.random.default_rng(1).integers(1, 100, (4, 5)).astype(dtype)
+    if compute is FROM_INTEGERS["a function"] and dtype == "uint8":
+        i = i.astype(np.uint16)  # numpy computes functions of bytes in float16
+    result = compute(KINDS[kind]({"i": i})["i"])
+    assert isinstance(result, Single)
+    assert result.dtype == np.float32
+    plain = compute(i)
+    np.testing.assert_allclose(np.asarray(result), plain, rtol=1e-5, atol=1e-5)
+    again = np.asarray(compute(noisy({"i": i}, SeededRng(2), 2.0**-12)["i"]))
+    rounded = plain != plain.astype(np.float32)
+    assert (again != plain.astype(np.float32))[rounded].any() or not rounded.any()
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda i: i // 3 + i % 3,
+        lambda i: i @ i.T,
+        lambda i: np.dot(i, i.T),
+        lambda i: i.sum(axis=1),
+        lambda i: i > 2,
+        lambda i: i > 2.5,
+        lambda i: np.maximum(i, 3),
+        lambda i: np.bincount(i.ravel(), minlength=9),
+        lambda i: np.arange(300)[i],
+        lambda i: i.astype(np.int64) << 2,
+        np.unique,
+        lambda i: np.searchsorted(np.arange(50), i),
+        lambda i: 0.5 * i,
+        lambda i: (i * 1.0 - 3) / 4,
+        lambda i: np.floor(i / 2).astype(np.int32),
+    ],
+)
+def test_exact_results_of_integers_stay_exact(compute: Callable[[Any], Any]) -> None:
+    i = np.random.default_rng(1).integers(1, 100, (4, 5)).astype(np.int32)
+    kinds = {
+        **KINDS,
+        "noisy": lambda inputs: noisy(inputs, SeededRng(1), 2.0**-12),
+        "marking": lambda inputs: marking(inputs, 85),
+        "moving constants": lambda inputs: moving_constants(inputs, SeededRng(1), 2.0**-12),
+    }
+    for make in kinds.values():
+        result, plain = compute(make({"i": i})["i"]), compute(i)
+        assert np.asarray(result).dtype.kind == plain.dtype.kind
+        np.testing.assert_array_equal(np.asarray(result), plain)
+
+
+def test_conversions_of_integer_inputs_are_counted() -> None:
+    def found(compute: Callable[[Any], Any]) -> bool:
+        def reference(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+            return {"y": compute(inputs["x"], inputs["i"])}
+
+        inputs = {"x": normal(9), "i": np.arange(5)}
+        evaluations = Evaluations(reference, inputs)
+        assert evaluations.outputs(inputs, shadow=True) is not None
+        return evaluations.from_integers
+
+    assert found(lambda x, i: np.sin(i * 0.1))
+    assert found(lambda x, i: x[:5] * i)
+    assert found(lambda x, i: i.astype(float))
+    assert not found(lambda x, i: x[i] * 0.1)
+    assert not found(lambda x, i: np.where(i - i // 2 > 1, x[:5], 0.5))
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -1,0 +1,158 @@
+"""Float outputs of integer inputs: float32 arithmetic is allowed, and wrong values are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from envelope_ops import F32, check
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.envelope import shadow_is_faithful
+from gpuemu_flow.numerics.shadow import shadow_source
+from gpuemu_flow.types import Verdict
+
+Array = NDArray[Any]
+
+REFERENCES = {
+    "time steps": """
+def op(t):
+    scale = np.exp(-np.log(10000) * np.arange(16) / 16)
+    angle = t[:, None] * scale
+    return np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+""",
+    "sine": """
+def op(t):
+    return np.sin(t * 0.1)
+""",
+    "decay": """
+def op(t):
+    return np.exp(-0.1 * t)
+""",
+    "image": """
+def op(t):
+    return (t / 255 - 0.485) / 0.229
+""",
+    "image in float64": """
+def op(t):
+    return (t.astype(np.float64) / 255 - 0.485) / 0.229
+""",
+    "image in float": """
+def op(t):
+    return (t.astype(float) / 255 - 0.485) / 0.229
+""",
+    "image in a dtype by name": """
+WIDE = "float64"
+def op(t):
+    return (t.astype(WIDE) / 255 - 0.485) / 0.229
+""",
+    "spread": """
+def op(t):
+    return np.sqrt(((t - t.mean()) ** 2).mean(keepdims=True))
+""",
+    "buckets": """
+def op(t):
+    return np.log(np.array([3.0, 5.0, 7.0]))[np.floor(t * 0.37).astype(int) % 3]
+""",
+}
+
+
+class Reference:
+    """A numpy reference with its shadow, which may be the reference itself."""
+
+    has_source = True
+
+    def __init__(self, name: str) -> None:
+        text = f"import numpy as np\n{REFERENCES[name]}"
+        self._functions: dict[bool, Callable[..., Any]] = {}
+        for shadow, source in ((False, text), (True, shadow_source(text) or text)):
+            names: dict[str, Any] = {}
+            exec(source, names)
+            self._functions[shadow] = names["op"]
+
+    def __call__(self, inputs: Mapping[str, Array], *, shadow: bool = False) -> dict[str, Array]:
+        return {"y": np.asarray(self._functions[shadow](*inputs.values()))}
+
+
+def time_steps(t: Array, base: float = 10000.0, shift: int = 0) -> Array:
+    scale = np.exp(F32(-np.log(base)) * np.arange(16, dtype=F32) / F32(16))
+    angle = (t + shift)[:, None].astype(F32) * scale
+    return np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def image(t: Array, mean: float = 0.485, wide: Any = F32) -> Array:
+    scaled = (t.astype(F32) * F32(1 / 255)).astype(wide).astype(F32)
+    return (scaled - F32(mean)) * F32(1 / 0.229)
+
+
+def spread(t: Array, less: int = 0) -> Array:
+    x = t.astype(F32)
+    return np.sqrt(((x - x.mean()) ** 2).sum(keepdims=True) / F32(len(t) - less))
+
+
+IMAGES = [(image, lambda t: image(t, 0.4852)), (image, lambda t: image(t, wide="f2"))]
+OPS: dict[str, list[tuple[Any, Any]]] = {
+    "time steps": [
+        (time_steps, lambda t: time_steps(t, shift=1)),
+        (time_steps, lambda t: time_steps(t, 10010.0)),
+    ],
+    "sine": [
+        (
+            lambda t: np.sin(t.astype(F32) * F32(0.1)),
+            lambda t: np.sin((t * 0.1).astype(np.float16).astype(F32)),
+        ),
+    ],
+    "decay": [
+        (
+            lambda t: np.exp(F32(-0.1) * t.astype(F32)),
+            lambda t: np.exp(F32(-0.1001) * t.astype(F32)),
+        ),
+    ],
+    "image": IMAGES,
+    "image in float64": IMAGES,
+    "image in float": IMAGES,
+    "image in a dtype by name": IMAGES,
+    "spread": [(spread, lambda t: spread(t, 1))],
+    "buckets": [
+        (
+            lambda t: np.log(F32([3, 5, 7]))[np.floor(t.astype(F32) * F32(0.37)).astype(int) % 3],
+            lambda t: np.log(F32([3, 5, 7]))[np.ceil(t.astype(F32) * F32(0.37)).astype(int) % 3],
+        ),
+    ],
+}
+
+
+def samples(name: str) -> list[Array]:
+    dtype = np.uint8 if name.startswith("image") else np.int32
+    largest = 255 if dtype == np.uint8 else 999
+    rng = np.random.default_rng(7)
+    return [rng.integers(0, largest + 1, size).astype(dtype) for size in (1, 7, 64, 100)]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_float32_arithmetic_on_integers_passes_and_wrong_values_fail(name: str) -> None:
+    for right, wrong in OPS[name]:
+        found = []
+        for t in samples(name):
+            result, envelope = check(Reference(name), right, {"t": t}, "float32")
+            assert result.verdict is Verdict.PASSED, t.size
+            assert envelope.label == "auto"
+            result, _ = check(Reference(name), wrong, {"t": t}, "float32")
+            found.append(result.verdict)
+        assert found[-1] is Verdict.FAILED
+
+
+@pytest.mark.parametrize("name", [name for name in REFERENCES if name != "buckets"])
+def test_the_shadow_of_floats_of_integers_is_faithful(name: str) -> None:
+    assert shadow_is_faithful(Reference(name), [{"t": t} for t in samples(name)])
+
+
+def test_a_shadow_in_pythons_own_floats_is_not_faithful() -> None:
+    """Its float64 results differ from float32 ones although nothing in it is rounded to float32."""
+
+    def op(inputs: Any, *, shadow: bool = False) -> dict[str, Array]:
+        return {"y": np.array([float(v) * 0.1 for v in inputs["t"]], np.float64)}
+
+    assert not shadow_is_faithful(op, [{"t": t} for t in samples("sine")])
