@@ -20,7 +20,7 @@ class Budget:
     Attributes
     ----------
     left, used : int
-        Numbers of cases.
+        Numbers of cases. None are left once the time is over.
     cut : bool
         True if the time limit, not the number of cases, has ended the experiment.
     """
@@ -37,7 +37,7 @@ class Budget:
         if self.left <= 0 or self.late():
             return False
         if self.used and self._fastest > SECONDS:
-            self.cut = True
+            self.cut, self.left = True, 0
             return False
         if self.used == FEWEST_CASES:
             # The fastest case shows how long the op takes; others may have waited for a processor.
@@ -54,7 +54,8 @@ class Budget:
     def late(self) -> bool:
         """Tell whether the time limit of the experiment has passed."""
         over = time.monotonic() - self._begin > MOST_SECONDS
-        self.cut = self.cut or over
+        if over:
+            self.cut, self.left = True, 0
         return over
 
     def took(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.judging.verdicts import UNSTEADY
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.model import OpResult, RunReport
@@ -150,6 +150,9 @@ def with_causes(
 ) -> RunReport:
     """Return a run's report with the causes of its failures.
 
+    If a signal interrupts the search, the report is complete but for the causes not yet found, and
+    counts as interrupted.
+
     Parameters
     ----------
     workspace : Workspace
@@ -172,26 +175,33 @@ def with_causes(
     found: dict[str, tuple[Cause, ...]] = {}
     seconds = min(MOST_SECONDS, max(LEAST_SECONDS, SHARE_OF_RUN * report.duration_s))
     effort = ExperimentBudget(MOST_OPS * budget, time.monotonic() + seconds, announce)
-    with _Workers(workspace, pool) as workers:
-        for op, results in by_op.items():
-            failing = [(f.case, f.result) for r in results for f in r.failures]
-            passing = [case for r in results for case in r.passing]
-            found[op] = causes_of(
-                workspace,
-                op,
-                failing,
-                passing,
-                budget=budget,
-                known_only=known_only,
-                effort=effort,
-                workers=workers,
-            )
+    stopped: tuple[Problem, ...] = ()
+    try:
+        with _Workers(workspace, pool) as workers:
+            for op, results in by_op.items():
+                failing = [(f.case, f.result) for r in results for f in r.failures]
+                passing = [case for r in results for case in r.passing]
+                found[op] = causes_of(
+                    workspace,
+                    op,
+                    failing,
+                    passing,
+                    budget=budget,
+                    known_only=known_only,
+                    effort=effort,
+                    workers=workers,
+                )
+    except (KeyboardInterrupt, CancelledRunError):
+        message = "the search for causes was interrupted; the verdicts are complete"
+        hint = "run again: the search continues"
+        stopped = (Problem("causes-cut-short", message, hint, warning=True),)
     workspace.cache.close()
     told = tuple(
         replace(r, causes=found[r.op]) if r.failures and r.op in found else r
         for r in report.results
     )
-    return replace(report, results=told, problems=(*report.problems, *effort.problems()))
+    problems = (*report.problems, *effort.problems(), *stopped)
+    return replace(report, results=told, problems=problems, interrupted=bool(stopped))
 
 
 def causes_of(

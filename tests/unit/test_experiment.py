@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.predicates import Predicate
 from gpuemu_flow.cases.variants import Variants
-from gpuemu_flow.fuzz.budget import FEWEST_CASES, SECONDS, Budget
+from gpuemu_flow.fuzz import budget as budget_module
+from gpuemu_flow.fuzz import experiment as experiment_module
+from gpuemu_flow.fuzz.budget import FEWEST_CASES, MOST_SECONDS, SECONDS, Budget
 from gpuemu_flow.fuzz.experiment import Experiment, _is_vague
 from gpuemu_flow.fuzz.relation_search import RelationSearch, Tried
 from gpuemu_flow.types import STRATEGIES, Case
@@ -51,7 +53,9 @@ class Bench:
         return {"output": right(*inputs.values())}
 
 
-def experiment(op: Op, budget: int = 40) -> tuple[Cause | None, Bench]:
+def experiment(
+    op: Op, budget: int = 40, variants: type[Variants] = Variants
+) -> tuple[Cause | None, Bench]:
     cases = [
         case
         for case in plan_cases(
@@ -64,7 +68,7 @@ def experiment(op: Op, budget: int = 40) -> tuple[Cause | None, Bench]:
     passing = [case for case in cases if case not in failing]
     bench.calls = 0
     made = Experiment(
-        Variants(SCHEMA, "float32", STRATEGIES, LAYOUTS, 7, 1 << 14),
+        variants(SCHEMA, "float32", STRATEGIES, LAYOUTS, 7, 1 << 14),
         bench.run,
         RelationSearch(SCHEMA, bench.ask),
         Budget(budget),
@@ -124,6 +128,69 @@ def test_a_slow_op_has_fewer_cases() -> None:
         assert budget.take()
         budget.took(SECONDS / 10)
     assert sum(budget.take() for _ in range(40)) == 10 - FEWEST_CASES
+
+
+class Clock:
+    """A clock that stands still but for what a test adds; too many looks when late are errors."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += self.now > MOST_SECONDS
+        assert self.looks < 100, "the search goes on after its time"
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(budget_module, "time", made)
+    monkeypatch.setattr(experiment_module, "time", made)
+    return made
+
+
+@pytest.mark.parametrize("slow", range(4, 25, 5))
+def test_a_search_ends_when_its_time_is_over(clock: Clock, slow: int) -> None:
+    """Whenever a case takes longer than the whole search may: the first ones were quick."""
+    calls = 0
+
+    def op(a: Array, b: Array) -> Array:
+        nonlocal calls
+        calls += 1
+        if calls >= slow + 24:  # 24 known cases
+            clock.now += MOST_SECONDS + 1
+        return last_column(a, b)
+
+    cause, bench = experiment(op)
+    assert bench.calls <= slow + 2
+    assert cause is None
+
+
+def test_a_search_ends_when_each_case_takes_too_long(clock: Clock) -> None:
+    def op(a: Array, b: Array) -> Array:
+        clock.now += SECONDS + 1
+        return last_column(a, b)
+
+    cause, bench = experiment(op)
+    assert cause is None
+    assert bench.calls == 1
+
+
+def test_drawing_cases_counts_as_time(clock: Clock) -> None:
+    drawn = 0
+
+    class Slow(Variants):
+        def draw(self, known: Sequence[Case]) -> Iterator[Case]:
+            nonlocal drawn
+            for case in super().draw(known):
+                drawn += 1
+                clock.now += 1
+                yield case
+
+    experiment(last_column, variants=Slow)
+    assert MOST_SECONDS <= drawn <= MOST_SECONDS + 5
 
 
 def test_causes_travel_as_json() -> None:
