@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from gpuemu_flow.cases.cause import Cause, Counts, RelationName
 from gpuemu_flow.cases.facts import ELEMENTS, CaseFacts
@@ -395,10 +395,8 @@ class Experiment:
         return hypothesis.outside < TELLING * (hypothesis.inside + hypothesis.outside)
 
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
-        known = self._failing[-40:] if self._failing else []
-        for case in islice(self._variants.draw(known), POOL):
-            if self._budget.late():  # the facts of large cases take long to measure
-                return
+        drawn = islice(self._variants.draw(self._failing[-40:]), POOL)
+        for case in takewhile(lambda _: not self._budget.late(), drawn):  # large cases take long
             yield case, facts_of(case)
 
     def _divided(self, found: list[Hypothesis]) -> tuple[Case, CaseFacts] | None:
