@@ -150,7 +150,7 @@ def test_what_is_refused_goes_on(failing: Mini) -> None:
         "tensor x",
         "list many",
         "list 0",
-        "show 1",
+        "show 000000000000",
         "step sideways",
         "__import__('os').system('touch owned')",
         "tensor x[__import__('os').system('touch owned')]",

@@ -145,9 +145,9 @@ def test_only_a_plan_that_names_workers_and_no_longer_holds_expects_work(
     )
     assert content is not None
     path.write_bytes(content)
-    assert plan.look(str(path), environ) == ("fine", False)
+    assert plan.look(str(path), environ) == ("fine", False, False)
     source.write_text("another")
-    assert plan.look(str(path), environ) == (None, workers)
-    assert plan.look(str(path), {"HOME": "/elsewhere"}) == (None, False)
+    assert plan.look(str(path), environ) == (None, workers, False)
+    assert plan.look(str(path), {"HOME": "/elsewhere"}) == (None, False, False)
     path.unlink()
-    assert plan.look(str(path), environ) == (None, False)
+    assert plan.look(str(path), environ) == (None, False, False)
