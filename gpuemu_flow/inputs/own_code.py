@@ -34,6 +34,7 @@ _FOLDERS = (
 _FILES = (
     "types.py",
     "verdicts.py",
+    "in_place.py",
     "let_through.py",
     "expressions.py",
     "value_rules.py",
