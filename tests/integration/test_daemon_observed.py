@@ -47,6 +47,14 @@ def text(path: Path, factor: int) -> None:
     path.write_text(f"{factor}\n")
 
 
+def factor_file(served: Served, factor: int) -> Path:
+    """Write the factor that a reference reads, and return the path of its file."""
+    path = served.root / "data" / "factor.txt"
+    path.parent.mkdir()
+    text(path, factor)
+    return path
+
+
 def module(path: Path, factor: int) -> None:
     path.write_text(f"FACTOR = {factor}\n")
 
@@ -182,9 +190,7 @@ def test_a_file_that_appears(unserved: Served) -> None:
 def test_a_refusal_by_a_reference_that_has_changed_since_is_not_repeated(
     unserved: Served,
 ) -> None:
-    path = unserved.root / "data" / "factor.txt"
-    path.parent.mkdir()
-    text(path, 0)
+    path = factor_file(unserved, 0)
     unserved.write("gpuemu.toml", CONFIG)
     unserved.write(
         "scripts/scale.py",
@@ -209,9 +215,7 @@ def test_a_refusal_by_a_reference_that_has_changed_since_is_not_repeated(
 
 
 def test_an_exception_of_the_op_is_recorded_for_the_present_inputs(unserved: Served) -> None:
-    path = unserved.root / "data" / "factor.txt"
-    path.parent.mkdir()
-    text(path, 2)
+    path = factor_file(unserved, 2)
     unserved.write("gpuemu.toml", CONFIG)
     unserved.write(
         "scripts/scale.py",
@@ -233,9 +237,7 @@ def test_an_exception_of_the_op_is_recorded_for_the_present_inputs(unserved: Ser
 def test_an_edit_and_back_while_it_is_judged(unserved: Served) -> None:
     """A file that differs only while the reference reads it must not leave a stored result
     behind."""
-    path = unserved.root / "data" / "factor.txt"
-    path.parent.mkdir()
-    text(path, 2)
+    path = factor_file(unserved, 2)
     unserved.write("gpuemu.toml", CONFIG + "timeout = 600\n")
     lock, entered = (
         unserved.write("lock", "held while the file is edited"),
