@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gpuemu_flow.engine.workspace import Workspace
     from gpuemu_flow.errors import Problem
-    from gpuemu_flow.problems.score import Scores
+    from gpuemu_flow.problems.score import Score, Scores
     from gpuemu_flow.results.model import RunReport
     from gpuemu_flow.runners.pool import Pool
 
@@ -149,10 +149,16 @@ def _rows(scores: Scores) -> list[tuple[str, ...]]:
             f"{one.passed}/{one.cases}",
             f"{one.max_abs:.3g}",
             f"{one.tolerance_used:.0%}" if one.tolerance_used < 100 else "> 100 x",
-            " ".join(one.cause.split())[:120],
+            " ".join(one.cause.split())[:120] or _unjudged(one),
         )
         for one in scores.rows
     ]
+
+
+def _unjudged(score: Score) -> str:
+    """Say in how many cases a correct candidate got no verdict; empty if in none."""
+    count = score.inconclusive
+    return f"no verdict in {count} case{'s' * (count != 1)}" if count else ""
 
 
 def _summary(scores: Scores) -> str:

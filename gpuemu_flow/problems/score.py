@@ -26,14 +26,14 @@ class Score:
         The op's name, split at its last ``/``; without a ``/``, the candidate has no name.
     correct : bool or None
         None where nothing was judged.
-    cases, passed : int
+    cases, passed, inconclusive : int
     max_abs : float
         The worst absolute error over all cases.
     tolerance_used : float
         The largest share of the tolerance that an element used; 1.0 is just allowed.
     cause : str
         The stated cause of the failures, else the first failure; or the reason why nothing was
-        judged.
+        judged. Empty for a correct candidate, also where some cases got no verdict.
     """
 
     problem: str
@@ -41,6 +41,7 @@ class Score:
     correct: bool | None
     cases: int = 0
     passed: int = 0
+    inconclusive: int = 0
     max_abs: float = 0.0
     tolerance_used: float = 0.0
     cause: str = ""
@@ -59,6 +60,7 @@ class Score:
             "correct": self.correct,
             "cases": self.cases,
             "passed": self.passed,
+            "inconclusive": self.inconclusive,
             "max_abs": _finite(self.max_abs),
             "tolerance_used": _finite(self.tolerance_used),
             "cause": self.cause,
@@ -95,16 +97,17 @@ def scores_of(report: RunReport) -> Scores:
 
 def _score(op: str, results: list[OpResult]) -> Score:
     problem, _, candidate = op.rpartition("/") if "/" in op else (op, "", "")
-    verdicts = {result.verdict for result in results}
+    correct = _correct(results, {result.verdict for result in results})
     return Score(
         problem,
         candidate,
-        _correct(results, verdicts),
+        correct,
         sum(result.cases for result in results),
         sum(result.passed for result in results),
+        sum(result.inconclusive for result in results),
         max(_worst(result.max_abs) for result in results),
         max(_worst(result.tolerance_used) for result in results),
-        _cause(results),
+        "" if correct else _cause(results),
     )
 
 

@@ -37,7 +37,8 @@ def scored(
     said = command(folder / "work", "score", "--no-confirm", "--format", "json")
     found = json.loads(said)["scores"]
     assert len(found) == problems * (1 + MOST)
-    assert [one for one in found if not _is_as_named(one["candidate"], one)] == []
+    otherwise = [one for one in found if not _is_as_named(one["candidate"], one)]
+    assert otherwise == [], otherwise
     assert all(one["candidate"] in page for one in found)
     assert page.startswith("<!doctype html>")
     assert "<script" not in page

@@ -12,7 +12,7 @@ from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.problems.score import scores_of
 from gpuemu_flow.results.model import CaseFailure, OpResult, RunReport, TaskCounts
 from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.types import FailureKind, Verdict
+from gpuemu_flow.types import CheckResult, FailureKind, Verdict
 
 OP, REFERENCE, GENERATOR = (
     FailureKind.EXECUTION,
@@ -37,6 +37,22 @@ def score(*errors: tuple[FailureKind, str]) -> tuple[bool | None, int]:
     result = OpResult("p/a", "float32", Verdict.ERROR, cases=4, errors=2, failures=failures)
     scores = scores_of(RunReport(TaskCounts(), (), (result,)))
     return scores.rows[0].correct, scores.exit_code
+
+
+def test_a_correct_candidate_has_no_cause_where_a_case_has_no_verdict() -> None:
+    plan = iterate_cases(
+        default_schema(["x"]),
+        seed=1,
+        dtype="float32",
+        strategies=("normal",),
+        layouts=("contiguous",),
+    )
+    unjudged = CaseFailure("p/a", next(plan), CheckResult(Verdict.INCONCLUSIVE))
+    result = OpResult(
+        "p/a", "float32", Verdict.PASSED, cases=4, passed=3, inconclusive=1, failures=(unjudged,)
+    )
+    (found,) = scores_of(RunReport(TaskCounts(), (), (result,))).rows
+    assert (found.word, found.passed, found.inconclusive, found.cause) == ("correct", 3, 1, "")
 
 
 @pytest.mark.parametrize("slug", ["op-crashed", "op-not-loadable", "ValueError"])
