@@ -193,7 +193,7 @@ def _words() -> str:
             "",
             f"- dtypes: {_listed(DTYPES)}; {aliases}",
             f"- layouts: {_listed(LAYOUTS)}",
-            f"- strategies: {groups}; of the P3 study, `nan_injected` is `special`, `adversarial` "
+            f"- strategies: {groups}; other names: `nan_injected` is `special`, `adversarial` "
             "is `stress`, `default` is `core`",
             f"- invariants: {_listed(INVARIANTS)}",
             "- frameworks: `torch` = `pytorch`, `tf` = `tensorflow`",
