@@ -38,10 +38,9 @@ Every command looks for the workspace, the nearest `gpuemu.toml` from the curren
 
 Words select tasks: an op (`softmax`), a task (`compare:softmax:float32`), all dtypes of a task
 (`compare:softmax`), an op in one dtype (`softmax:float16`), a stage (`compare`), a group
-(`quick`, `all`) or one of your own `[targets]`. Patterns stand for all that they fit
-(`'compare:softmax*'`), and [sets](selecting.md) for tasks by their states: `@changed`, `@failed`,
-`@new`.
-What the selected tasks depend on is selected with them.
+(`quick`, `all`) or one of your own `[targets]`. A pattern selects all names that match it
+(`'compare:softmax*'`), and a [set](selecting.md) selects tasks by their state: `@changed`,
+`@failed`, `@new`. Tasks that the selected ones depend on are selected with them.
 
 ## Exit codes
 
@@ -55,33 +54,33 @@ What the selected tasks depend on is selected with them.
 | 124 | `ci` was cut off by `ci.thorough_timeout`; what was finished is kept. |
 | 130 | Interrupted; what was finished is kept. |
 
-When several hold, the first of 130, 1, 3, 124, 0, 4 is used.
+If several apply, the first of 130, 1, 3, 124, 0, 4 is used.
 
 ## Environment variables
 
 | Variable | Meaning |
 |---|---|
-| `GPUEMU_CONFIG` | The configuration file, in place of the search. |
-| `GPUEMU_SOCKET` | Socket of the daemon, over `daemon.socket_path`. |
-| `GPUEMU_LOG_LEVEL`, else `RUST_LOG` | Log level of the daemon, over `daemon.log_level`. |
+| `GPUEMU_CONFIG` | The configuration file; then none is searched for. |
+| `GPUEMU_SOCKET` | Socket of the daemon; overrides `daemon.socket_path`. |
+| `GPUEMU_LOG_LEVEL`, else `RUST_LOG` | Log level of the daemon; overrides `daemon.log_level`. |
 | `GPUEMU_TRUST` | `1`: run the code of workspaces that hold files of other users. |
-| `GPUEMU_ALLOW_OUTSIDE` | `1`: grant what `[project] allow_outside` asks for. |
+| `GPUEMU_ALLOW_OUTSIDE` | `1`: as the option `--allow-outside`. |
 | `NO_COLOR`, `GPUEMU_NO_COLOR` | Not empty: no colours and no live display. |
-| `TERM` | `dumb`: the same. |
+| `TERM` | `dumb`: no colours and no live display. |
 | `GPUEMU_CACHE_REMOTE`, `GPUEMU_CACHE_MODE` | The [shared cache](caching.md) and its mode. |
 | `GPUEMU_CACHE_HEADER`, `GPUEMU_CACHE_KEY` | Its header and its signing key. |
-| `GPUEMU_CACHE_TIMEOUT` | Seconds without a byte of it. |
+| `GPUEMU_CACHE_TIMEOUT` | Seconds to wait for the next byte of its answer. |
 | `GPUEMU_PROGRESS` | `lines`: `progress FINISHED/TODO TASK DONE/TOTAL` on standard error. |
 | `GITHUB_ACTIONS` | `true`: `ci` annotates failing ops on standard error, as GitHub reads it. |
 | `GITHUB_STEP_SUMMARY` | `ci` adds its Markdown report to this file. |
-| `GITHUB_WORKSPACE`, `CI_PROJECT_DIR` | Folder that reports and annotations name files from. |
-| `BROWSER` | What `report --open` shows the page with, as other programs of Python do. |
+| `GITHUB_WORKSPACE`, `CI_PROJECT_DIR` | Paths in reports and annotations are relative to it. |
+| `BROWSER` | The browser of `report --open`, as in other Python programs. |
 | `XDG_CONFIG_HOME`, else `HOME` | Where the user's configuration is. |
 | `XDG_CACHE_HOME`, else `HOME` | Where `lint FILE` keeps what it measured. |
 | `XDG_STATE_HOME`, else `HOME` | Where `debug` remembers the commands typed. |
 | `XDG_RUNTIME_DIR` | Where the daemon's socket is when its path below `HOME` is too long. |
 
-What an op or a reference gets is in [runners.md](runners.md).
+The variables that ops and references get are listed in [runners.md](runners.md#environment).
 """
 
 

@@ -14,7 +14,7 @@ INTRODUCTION = """\
 # Schemas
 
 JSON Schemas, draft 7, of what the program reads and prints. Each object that a command prints has
-a `schema_version`; it grows only when a reader of the old form would be wrong. Seeds have 64 bits,
+a `schema_version`; it is raised only if readers of the old form would go wrong. Seeds have 64 bits,
 and stand as strings in `seed_str` too.
 
 | Schema | Of |

@@ -316,7 +316,7 @@ class Tally:
             names = ", ".join(map(repr, self.passed_by_zeros))
             return f"the tolerance is larger than all that it judges: zeros for {names} would pass"
         if self.blank:
-            return f"nothing was compared on any other input than {ZEROS}"
+            return f"all inputs on which outputs were compared are {ZEROS}"
         constant = sorted((self.constant or {}).items())
         said = ", ".join(f"{value:g} for {name!r}" for name, value in constant)
         one_number_each = self.finite <= len(constant) and all(value for _, value in constant)

@@ -261,8 +261,8 @@ def _look_at(name: str, path: str, origin: str) -> Tool | Problem:
         return Problem(
             "tool-unusable",
             f"{path} belongs to the workspace or to another user, so it is not run to find out "
-            "its version, and no version stands in the file",
-            f"let the setting name a {name} of your own outside of the workspace, or remove it",
+            "its version, and the file contains no version",
+            f"name a {name} of your own outside of the workspace, or remove the setting",
             path,
         )
     release, version = (int(match.group(1)), int(match.group(2))), match.group(3).decode()

@@ -111,10 +111,10 @@ class Constraints:
             return
         rule = tensor.rule or ValueRule()
         if sign != "==":
-            self.refuse(path, f"{text!r}: a sum can only be made equal", f"{name}.sum() == T")
+            self.refuse(path, f"{text!r}: a sum can only be compared by ==", f"{name}.sum() == T")
         elif rule.kind not in ("", "lengths") or rule.values or rule.relation:
             text = f"{text!r}: {name!r} is of kind {rule.kind or 'values'!r}"
-            self.refuse(path, text, "only lengths can be made to have a sum")
+            self.refuse(path, text, "only inputs of the kind 'lengths' can have a given sum")
         else:
             low = tensor.low if rule.low is None else rule.low
             high = tensor.high if rule.high is None else rule.high
@@ -127,7 +127,7 @@ class Constraints:
             return
         rule = tensor.rule or ValueRule()
         if sign != "==" or name == lengths or rule.relation:
-            self.refuse(path, f"{text!r} cannot be kept", f"{name} == cumsum({lengths})")
+            self.refuse(path, f"{text!r} cannot be satisfied", f"{name} == cumsum({lengths})")
             return
         if not (other.rule and other.rule.kind == "lengths"):
             hint = f'give {lengths} kind = "lengths"'
@@ -143,7 +143,8 @@ class Constraints:
         rule = tensor.rule or ValueRule()
         if rule.relation or rule.kind or left == right or self.leads_back(other, left):
             hint = f"exchange the sides, or give {left} no kind and one constraint only"
-            self.refuse(path, f"{text!r} cannot be kept beside the rest of {left!r}", hint)
+            fault = f"{text!r} cannot be satisfied together with the other rules of {left!r}"
+            self.refuse(path, fault, hint)
         elif tensor.dims != other.dims:
             hint = "give both the same dims"
             self.refuse(path, f"{text!r} compares inputs of different dims", hint)

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 @click.command(short_help="Check everything, for a CI service.")
 @click.argument("words", nargs=-1, metavar="[run] [quick|thorough|OP|TASK|GROUP|TARGET]...")
 @click.option("--quick", is_flag=True, help="Only the dtypes of ci.quick_dtypes.")
-@click.option("--baseline", metavar="TAG", help="Compare with a baseline, or with its file.")
+@click.option(
+    "--baseline", metavar="TAG", help="Compare with this baseline, a name or an exported file."
+)
 @click.option(
     "--parallel", type=click.IntRange(0, 4096), metavar="N", help="Tasks at a time; 0: one per CPU."
 )

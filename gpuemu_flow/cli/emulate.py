@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     show_default=True,
 )  # fmt: skip
 @click.option("--seed", type=SEED, default=0, help="Seed of random buffers.", show_default=True)
-@click.option("--budget", type=click.IntRange(1), help="Thread instructions at most.")
+@click.option("--budget", type=click.IntRange(1), help="Largest number of thread instructions.")
 @click.option(
     "--save", "saved", multiple=True, metavar="NAME=FILE.npy", help="Write a buffer to a file."
 )

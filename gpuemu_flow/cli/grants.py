@@ -32,11 +32,11 @@ _GRANTS = (
     (
         "--trust",
         _Setting("GPUEMU_TRUST", "remember"),
-        "Run the code of this workspace although others own files of it; remembered.",
+        "Run this workspace's code although other users own files of it; remembered.",
     ),
     (
         "--allow-outside",
         _Setting("GPUEMU_ALLOW_OUTSIDE", "1"),
-        "Grant what [project] allow_outside asks for.",
+        "Allow paths outside the workspace, if [project] allow_outside requests it.",
     ),
 )

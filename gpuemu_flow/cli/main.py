@@ -102,7 +102,7 @@ def _completed(error: click.ClickException) -> click.ClickException:
         for option in cli.params:
             if name in option.opts:
                 right = f"gpuemu-flow {name} {option.make_metavar(error.ctx)} {command}"
-                return click.UsageError(f"{name} stands before the command: {right}", error.ctx)
+                return click.UsageError(f"write {name} before the command: {right}", error.ctx)
     return error
 
 

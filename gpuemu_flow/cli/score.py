@@ -28,7 +28,9 @@ _HEAD = ("problem", "candidate", "verdict", "passed", "worst error", "tolerance"
 @NO_CONFIRM
 @format_option("text", "json", "html")
 @click.option("--watch", "watching", is_flag=True, help="Score again at every save.")
-@click.option("--poll", is_flag=True, help="With --watch: look at the files, wait for no events.")
+@click.option(
+    "--poll", is_flag=True, help="With --watch: look at the files instead of waiting for events."
+)
 def score(
     words: tuple[str, ...],
     jobs: int | None,

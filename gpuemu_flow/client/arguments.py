@@ -75,7 +75,7 @@ def one_per_case(
             raise ClientError(Problem("client-outputs-count", text, "give a list of them"))
     cases, outputs = list(cases), list(outputs)
     if len(cases) != len(outputs):
-        text = f"{len(cases)} cases of {op_name} have {len(outputs)} outputs"
+        text = f"{len(outputs)} outputs were given for {len(cases)} cases of {op_name}"
         raise ClientError(Problem("client-outputs-count", text, "give one output per case"))
     known = [_case_or_seed(case, f"cases[{n}] of {op_name}") for n, case in enumerate(cases)]
     return list(zip(known, outputs, strict=True))

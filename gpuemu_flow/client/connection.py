@@ -190,7 +190,7 @@ class Connection:
             reason = f"a reply of type {kind!r} where {call.expects} was expected"
         except (WireError, KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
-        raise ClientError(Problem("client-bad-reply", f"the daemon answered wrongly: {reason}"))
+        raise ClientError(Problem("client-bad-reply", f"the daemon's answer is invalid: {reason}"))
 
     def exchange_messages(self, call: Call[T], timeout_ms: int, *, start: bool = True) -> T:
         """Connect if needed, send a call once, and wait for its result.

@@ -86,7 +86,7 @@ def _matches(root: Path, pattern: str, where: KeyPath, project: ConfigSource) ->
         found.append(path)
     if not found and not _WILDCARDS & set(pattern):
         text = f"{dotted(where)} = {shown(pattern)} is no file"
-        out.add("config-include", where, text, "correct it, or take it out")
+        out.add("config-include", where, text, "correct it, or remove it")
     elif not found:
         ExpectedFiles(root).tell_of_none(pattern, where, out)
     return found

@@ -228,14 +228,14 @@ class RuleParser:
             here = (*parsed.where, "inputs")
             if pattern in own:
                 text = f"{shown(pattern)} is an input of {shown(rule.name)} and its output"
-                parsed.out.add("config-rule-input", here, text, "take it out of one of them")
+                parsed.out.add("config-rule-input", here, text, "remove it from one of them")
                 continue
             made = any(matches(pattern, name) for name in self.producers if name not in own)
             if not made and not _any_file(root, pattern, own):
                 text = f"{dotted(here)}: {shown(pattern)} matches no file"
                 if any(matches(pattern, name) for name in own):
                     text += " but the rule's own output"
-                hint = "correct it, or take it out"
+                hint = "correct it, or remove it"
                 if not _WILDCARDS & set(pattern):
                     hint = self.workspace.beside(root / pattern) or hint
                 parsed.out.add("config-rule-input", here, text, hint)
@@ -277,7 +277,7 @@ class RuleParser:
             names = [*names[: MAX_SHOWN // 2], "…", *names[-MAX_SHOWN // 2 :]]
         text = f"rules need each other in a circle: {' → '.join(names)}"
         place = (*last.where, "needs") if last.wanted else last.where
-        last.out.add("config-rule-cycle", place, text, "take one of them out of `needs`")
+        last.out.add("config-rule-cycle", place, text, "remove one of them from `needs`")
 
 
 def _any_file(root: Path, pattern: str, own: Collection[str]) -> bool:

@@ -150,7 +150,7 @@ class TargetParser:
             circle = [*circle[: MAX_SHOWN // 2], "…", *circle[-MAX_SHOWN // 2 :]]
         where = ("targets", path[-1])
         text = f"targets lead in a circle: {' → '.join(circle)}"
-        self.out_of(where).add("config-target-cycle", where, text, "take one of them out")
+        self.out_of(where).add("config-target-cycle", where, text, "remove one of them")
 
     def expand(self, start: str, given: Mapping[str, list[str]]) -> None:
         """Fill ``self.expanded`` for `start` and the targets inside it, without recursion."""

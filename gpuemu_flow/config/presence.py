@@ -82,7 +82,7 @@ class ExpectedFiles:
             return
         hint = self._nearest(pattern)
         text = f"{dotted(where)} = {shown(pattern)} matches no file"
-        out.add(SLUG, where, text, hint or "correct it, or take it out", warning=not hint)
+        out.add(SLUG, where, text, hint or "correct it, or remove it", warning=not hint)
 
     def check_apart(
         self, pattern: str, where: KeyPath, out: Reporter, *, mild: bool = False
@@ -150,7 +150,7 @@ class ExpectedFiles:
             if not (inside or near or above == path.parent):
                 gone.append(written)
                 continue
-            hint = self._nearest_in([above], lost) or "correct it, or take it out"
+            hint = self._nearest_in([above], lost) or "correct it, or remove it"
             if _WILDCARDS & {*written}:
                 hint = "these are paths, not globs: name the folder"
             text = f"{dotted(where)}: {shown(written)} does not exist, so that nothing is hidden"

@@ -323,8 +323,8 @@ def with_shared_weights(
     made = [json.loads(ref.argv[1]) for ref in (op, reference)]
     seeds = sorted({told["seed"] for told in made} - {None})
     if len(seeds) > 1:
-        fault = f"{dotted(where)} has another seed than the op, so that their weights differ"
-        out.add("config-conflict", where, fault, "give one of them a seed")
+        fault = f"{dotted(where)} has another seed than the op, so their weights differ"
+        out.add("config-conflict", where, fault, "give only one of them a seed")
     both = {"seed": seeds[0] if seeds else 0, "shared": True}
     texts = [json.dumps({**told, **both}, sort_keys=True) for told in made]
     op, reference = (

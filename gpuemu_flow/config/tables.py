@@ -48,18 +48,18 @@ PROJECT = Section(
         Key(
             "framework",
             FRAMEWORK,
-            "The kind of functions that name none, where their file imports it: they get its "
-            "tensors (of TensorFlow, numpy arrays). Also what the workflow that `init --ci` writes "
-            "installs.",
+            "The framework of functions that name no kind, if their file imports it: they get its "
+            "tensors (for TensorFlow, numpy arrays). The workflow of `init --ci` installs it, "
+            "too.",
             default="pytorch",
             default_text='`"pytorch"` for `init --ci`; functions get numpy arrays',
         ),
         Key(
             "allow_outside",
             Bool(),
-            "Lets paths lead outside the workspace; else each of them is an error. The project's "
-            "file can only ask for it; `--allow-outside`, `GPUEMU_ALLOW_OUTSIDE=1` or the user's "
-            "own file grants it.",
+            "Requests that paths may lead outside the workspace, which is an error otherwise. The "
+            "request is granted by `--allow-outside`, `GPUEMU_ALLOW_OUTSIDE=1` or this key in the "
+            "user's own file.",
             default=False,
             ours=True,
         ),
@@ -76,7 +76,7 @@ SHAPES = Section(
         Key(
             "edge_cases",
             ListOf(Either((SIZE, SHAPE)), 0, 1000),
-            "Whole shapes that are drawn now and then; a number is a 1-d shape.",
+            "Whole shapes, used in some of the cases; a number is a 1-d shape.",
         ),
     ),
     "a table of sizes",
@@ -88,8 +88,7 @@ VALIDATION = Section(
         Key(
             "check_nan",
             Bool(),
-            "Written as `true`: any NaN in the output fails where all inputs are finite "
-            "(`strict`); `false`: `match`.",
+            '`true` is `nan_policy = "strict"`, `false` is `"match"`.',
             default_text="`nan_policy` decides",
         ),
         Key(
@@ -101,7 +100,8 @@ VALIDATION = Section(
         Key(
             "nan_policy",
             POLICY,
-            "`match`: NaN exactly where the reference has NaN; `strict`: no NaN at all; `ignore`.",
+            "`match`: NaN exactly where the reference has NaN; `strict`: besides, no NaN if all "
+            "inputs are finite; `ignore`: where the reference has NaN, anything passes.",
             default_text='`"match"`',
             ours=True,
         ),
@@ -115,8 +115,8 @@ VALIDATION = Section(
         Key(
             "seed",
             Integer(0, U64_MAX),
-            "Master seed. `0` is drawn anew for every run; absent, it is fixed, because equal "
-            "inputs must give equal results.",
+            "Master seed. With `0` a new one is drawn for every run. The default is fixed, "
+            "because equal inputs must give equal results.",
             DEFAULT_SEED,
         ),
         Key(
@@ -136,10 +136,10 @@ VALIDATION = Section(
         Key(
             "precision",
             PRECISION,
-            "What a right op may round to the dtype of its inputs where that is narrower than "
-            "float32: `tensor-core`, the operands of matrix products; `float32`, nothing but its "
-            "outputs; `input`, every step, as the half-precision functions of frameworks do on a "
-            "CPU. Concerns `auto`.",
+            "For `auto`: what a right op may round to the dtype of its inputs, if that is "
+            "narrower than float32. `tensor-core`: the operands of matrix products; `float32`: "
+            "only its outputs; `input`: every step, as the half-precision functions of frameworks "
+            "do on a CPU.",
             "tensor-core",
             ours=True,
         ),
@@ -164,7 +164,8 @@ VALIDATION = Section(
         Key(
             "cause_budget",
             COUNT,
-            "New cases per op that are run to confirm the cause of its failures; 0 for none.",
+            "Largest number of new cases per op that are run to confirm the cause of its "
+            "failures; 0 for none.",
             40,
             ours=True,
         ),
@@ -240,8 +241,8 @@ CI = Section(
         Key(
             "seed",
             Either((Integer(0, U64_MAX), Choice(("random",), noun="seed"))),
-            "Master seed of `ci` and `test`, over `validation.seed`. `random`, or 0: drawn anew "
-            "for every run and printed; `--seed` repeats it.",
+            "Master seed of `ci` and `test`; overrides `validation.seed`. With `random` or 0, a "
+            "new one is drawn for every run and printed; `--seed` repeats such a run.",
             default_text="`validation.seed`",
             ours=True,
         ),
@@ -269,7 +270,7 @@ CI = Section(
                         "The same for a quick run.",
                         default_text="as `cases` says",
                     ),
-                    Key("dtypes", DTYPE_LIST, "The same as `quick_dtypes`, and over it."),
+                    Key("dtypes", DTYPE_LIST, "The same as `quick_dtypes`; overrides it."),
                 ),
                 "a table",
             ),
@@ -285,7 +286,7 @@ CACHE = Section(
         Key(
             "size_limit",
             ByteSize(1 << 20),
-            "Size at which the least recently used blobs are collected.",
+            "Size of the blobs above which the least recently used ones are deleted.",
             10_000_000_000,
             ours=True,
         ),
@@ -304,15 +305,16 @@ CACHE = Section(
                 "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, without user or query",
                 longest=2048,
             ),
-            "A cache that several machines share; see [caching](caching.md#a-cache-for-several-"
-            "machines). `GPUEMU_CACHE_REMOTE` stands above it.",
+            "A cache that several machines share; see "
+            "[caching](caching.md#a-cache-for-several-machines). `GPUEMU_CACHE_REMOTE` overrides "
+            "it.",
             default_text="none",
             ours=True,
         ),
         Key(
             "remote_mode",
             Choice(("read", "write")),
-            "`write`: results are stored in it, too. `GPUEMU_CACHE_MODE` stands above it.",
+            "`write`: results are stored in it, too. `GPUEMU_CACHE_MODE` overrides it.",
             "read",
             ours=True,
         ),
@@ -330,20 +332,26 @@ EXECUTION = Section(
             default_text="the interpreter that runs gpuemu-flow",
         ),
         Key("parallel", JOBS, "Parallel jobs; 0 is the number of CPUs.", 0, ours=True),
-        Key("max_parallel_refs", Integer(1, 4096), "References that run at once.", 4),
+        Key(
+            "max_parallel_refs",
+            Integer(1, 4096),
+            "Largest number of references that run at a time.",
+            4,
+        ),
         Key("reference_timeout", SECONDS, "Seconds per case, for ops without a `timeout`.", 60),
         Key(
             "tools",
             TableOf(Choice(("nvcc", "ptxas", "nvdisasm"), noun="tool"), PATH, "a table of paths"),
-            'NVIDIA\'s tools, before the usual places: `{ nvcc = "/opt/cuda/bin/nvcc" }`.',
+            "Paths of NVIDIA's tools, used before the usual places: `{ nvcc = "
+            '"/opt/cuda/bin/nvcc" }`.',
             default={},
             ours=True,
         ),
         Key(
             "env",
             VARIABLE_NAMES,
-            "Environment variables of yours that reach all ops and references, besides [those that "
-            'always do](runners.md#environment): `["SCALE", "MY_*"]`.',
+            "Your environment variables that all ops and references get, besides [those that they "
+            'always get](runners.md#environment): `["SCALE", "MY_*"]`.',
             default=[],
             ours=True,
         ),
@@ -356,11 +364,16 @@ DAEMON = Section(
         Key(
             "socket_path",
             PATH,
-            "Socket of the daemon; `GPUEMU_SOCKET` goes over it.",
+            "Socket of the daemon; `GPUEMU_SOCKET` overrides it.",
             default_text="`~/.gpuemu/gpuemu.sock`",
         ),
         Key("log_level", LOG_LEVEL, "`trace`, `debug`, `info`, `warn` or `error`.", "info"),
-        Key("max_connections", Integer(1, 65536), "Clients at once; more wait.", 16),
+        Key(
+            "max_connections",
+            Integer(1, 65536),
+            "Largest number of clients at a time; others wait.",
+            16,
+        ),
     ),
     "a table",
     harmless=True,
@@ -374,8 +387,8 @@ STORAGE = Section(
             "Where the daemon keeps results.",
             default_text="the workspace's cache, `.gpuemu-cache`",
         ),
-        Key("max_results", COUNT, "Results kept.", 10000),
-        Key("max_baselines", COUNT, "Baselines kept.", 100),
+        Key("max_results", COUNT, "Largest number of results that are kept.", 10000),
+        Key("max_baselines", COUNT, "Largest number of baselines that are kept; 0 keeps all.", 100),
         Key("retention_days", COUNT, "Days that results are kept.", 30),
     ),
     "a table",
@@ -394,7 +407,7 @@ INCLUDED = Section((OPS, RULES, KERNELS))
 
 CHANGEABLE = Section(
     (
-        Key("validation", VALIDATION, "What all ops are checked with."),
+        Key("validation", VALIDATION, "Settings for the checks of all ops."),
         Key("policies", POLICIES, "What counts as a failure."),
         Key("ci", CI, "Quick and thorough runs."),
         Key("execution", EXECUTION, "How programs are run."),
@@ -416,8 +429,8 @@ TARGET = Section(
             default_text="`true`",
             ours=True,
         ),
-        Key("until", WORDS, "Only what these need, and themselves, as `--until`.", ours=True),
-        Key("forcerun", WORDS, "Run whatever is cached, as `--forcerun`.", ours=True),
+        Key("until", WORDS, "Only these and what they need, as `--until`.", ours=True),
+        Key("forcerun", WORDS, "Run these even if results are cached, as `--forcerun`.", ours=True),
         Key("dtypes", DTYPE_LIST, "Only these dtypes, as `--dtype`.", ours=True),
         Key("profile", NAME, "A table of `[profiles]`, as `--profile`.", ours=True),
         Key(
@@ -435,7 +448,7 @@ TARGET = Section(
 FILE = Section(
     (
         Key("project", PROJECT, "The workspace."),
-        Key("validation", VALIDATION, "What all ops are checked with."),
+        Key("validation", VALIDATION, "Settings for the checks of all ops."),
         Key("policies", POLICIES, "What counts as a failure."),
         Key("ci", CI, "Quick and thorough runs."),
         Key(

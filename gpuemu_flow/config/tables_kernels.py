@@ -25,28 +25,28 @@ PATTERNS = ListOf(Text(what="a pattern", longest=512), 0, 1000)
 
 ARTIFACT_CHECKS = Section(
     (
-        Key("max_registers", COUNT, "Registers per thread.", default=128),
-        Key("max_spills", COUNT, "Spill instructions.", default=0),
-        Key("max_spill_bytes", COUNT, "Bytes spilled.", ours=True),
+        Key("max_registers", COUNT, "Largest number of registers per thread.", default=128),
+        Key("max_spills", COUNT, "Largest number of spill instructions.", default=0),
+        Key("max_spill_bytes", COUNT, "Largest number of spilled bytes.", ours=True),
         Key(
             "max_local_memory_bytes",
             COUNT,
-            "Stack bytes per thread.",
+            "Largest number of stack bytes per thread.",
             default=0,
             aliases=("max_local_memory",),
         ),
         Key(
             "forbidden_instructions",
             PATTERNS,
-            "Instructions that must not occur, by dotted segments of the opcode. Both spellings "
-            "are united.",
+            "Instructions that must not occur, by dotted segments of the opcode. If both names of "
+            "the key are given, both lists count.",
             default=[],
             aliases=("forbidden_patterns",),
         ),
         Key("required_patterns", PATTERNS, "Instructions that must occur.", default=[]),
-        Key("max_shared_memory", ByteSize(0), "Static shared memory.", ours=True),
-        Key("max_instructions", COUNT, "Instructions.", ours=True),
-        Key("min_occupancy", Number(0.0, 1.0), "Least occupancy, 0 to 1.", ours=True),
+        Key("max_shared_memory", ByteSize(0), "Largest static shared memory.", ours=True),
+        Key("max_instructions", COUNT, "Largest number of instructions.", ours=True),
+        Key("min_occupancy", Number(0.0, 1.0), "Smallest occupancy, 0 to 1.", ours=True),
         Key(
             "tensor_cores",
             Bool(),
@@ -113,7 +113,7 @@ KERNEL = Section(
             default=[],
             unread=_NOT_RUN,
         ),
-        Key("artifact_checks", ARTIFACT_CHECKS, "Limits that the lint holds."),
+        Key("artifact_checks", ARTIFACT_CHECKS, "Limits that the lint checks."),
         Key("build", BUILD, "How it is compiled."),
         Key(
             "arch",
@@ -147,13 +147,14 @@ KERNEL = Section(
         Key(
             "threads_per_block",
             Integer(1, 1024),
-            "Block size for the occupancy, where the kernel does not declare it.",
+            "Threads per block from which the occupancy is computed, if the kernel does not "
+            "declare it.",
             ours=True,
         ),
         Key(
             "dynamic_shared_memory",
             ByteSize(0),
-            "Dynamic shared memory per block, which PTX does not tell.",
+            "Dynamic shared memory per block, which is not part of the PTX.",
             ours=True,
         ),
         Key(

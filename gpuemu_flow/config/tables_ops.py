@@ -48,15 +48,16 @@ OP = Section(
         Key(
             "op_script",
             PROGRAM,
-            "The documented spelling of `op` for scripts of the JSON protocol; give one of them.",
+            "The documented name of `op` for scripts of the JSON protocol; give only one of the "
+            "two.",
         ),
         Key(
             "module",
             Text(what="a dotted module path", longest=512),
-            "Where the implementation of a `client_side` op lives: `pkg.mod`, `pkg.mod:function` "
-            "or `path.py:function`. Without a function, the one of the op's name is meant. It is "
-            "run as a callable when it is found in the workspace or names a function; otherwise "
-            "the op is skipped by `run`, and counted as skipped.",
+            "Where the implementation of a `client_side` op is: `pkg.mod`, `pkg.mod:function` or "
+            "`path.py:function`. Without a function, the one with the op's name is meant. If it "
+            "is found in the workspace or names a function, it is run as a callable; otherwise "
+            "`run` skips the op, and counts it as skipped.",
         ),
         Key(
             "reference",
@@ -75,30 +76,30 @@ OP = Section(
             "execution_mode",
             Choice(MODES, noun="execution mode", aliases=MODE_ALIASES),
             "Where the op runs: `client_side`, `daemon_orchestrated` (also spelled `daemon_side`) "
-            "or `script_based`. `run` skips, and counts, ops of the first two unless a callable "
-            "is named.",
+            "or `script_based`. Ops of the first two are skipped by `run`, and counted as "
+            "skipped, unless `module` leads to a callable.",
             default_text="`script_based` if `op` or `op_script` is given, else `client_side`",
         ),
         Key(
             "frameworks",
             ListOf(FRAMEWORK),
-            "Frameworks that its programs are written in; each has to be imported by one of them. "
-            "Of functions that name no kind, those whose file imports one get its tensors, of "
-            "several the first.",
+            "Frameworks that the op's programs are written in; at least one program has to import "
+            "each. A function that names no kind gets the tensors of the first of these that its "
+            "file imports.",
             default=[],
         ),
         Key(
             "framework",
             FRAMEWORK,
-            "The same for a single one, over `project.framework`.",
+            "The same for a single framework; overrides `project.framework`.",
             default_text="`project.framework`",
             ours=True,
         ),
         Key(
             "tolerances",
             TOLERANCES,
-            "Per dtype: a number (absolute, rtol 0) or `{ atol, rtol }`; a missing member is "
-            "inherited. Over those of `[validation]`.",
+            "Per dtype: a number (absolute, rtol 0) or `{ atol, rtol }`. They override those of "
+            "`[validation]`; a missing member is inherited.",
             default_text=AS_VALIDATION,
         ),
         Key(
@@ -111,7 +112,7 @@ OP = Section(
         Key(
             "precision",
             PRECISION,
-            "What a right op may round to a narrow dtype of its inputs, over that of "
+            "What a right op may round to a narrow dtype of its inputs; overrides that of "
             "`[validation]`.",
             default_text=AS_VALIDATION,
             ours=True,
@@ -119,37 +120,38 @@ OP = Section(
         Key(
             "invariants",
             INVARIANT_SET,
-            "A list of names, or a table of `name = true`. `shape_preserved` means the shape of "
-            "the reference's output in a list, that of the primary input in a table.",
+            "A list of names, or a table of `name = true`. `shape_preserved` in a list demands "
+            "the shape of the reference's output, in a table that of the primary input.",
             default=[],
         ),
         Key(
             "check_nan",
             Bool(),
-            '`true`: any NaN in the output fails (`nan_policy = "strict"`); `false`: `match`.',
+            '`true` is `nan_policy = "strict"`, `false` is `"match"`.',
             default_text=AS_VALIDATION,
         ),
         Key(
             "check_inf",
             Bool(),
-            "`true`: any infinity in the output fails; `false`: `match`.",
+            '`true` is `inf_policy = "strict"`, `false` is `"match"`.',
             default_text=AS_VALIDATION,
         ),
         Key(
             "gradients",
             Either((Bool(), ListOf(WORD))),
-            "Compare gradients with the reference's, too: `true` of all inputs of floats, or a "
-            "list of inputs, of programs of PyTorch or JAX; see [outputs](outputs.md#gradients).",
+            "Compare gradients with the reference's, too: `true` for all float inputs, or a list "
+            "of inputs. Both programs must use PyTorch or JAX; see "
+            "[outputs](outputs.md#gradients).",
             default=False,
             ours=True,
         ),
-        Key("nan_policy", POLICY, "Over `check_nan`.", default_text=AS_VALIDATION, ours=True),
-        Key("inf_policy", POLICY, "Over `check_inf`.", default_text=AS_VALIDATION, ours=True),
+        Key("nan_policy", POLICY, "Overrides `check_nan`.", default_text=AS_VALIDATION, ours=True),
+        Key("inf_policy", POLICY, "Overrides `check_inf`.", default_text=AS_VALIDATION, ours=True),
         Key(
             "xla_compatible",
             Bool(),
-            "Of a function of JAX: `true`, all of it is compiled by XLA, whether it says `jax.jit` "
-            "or not; `false`, nothing is. `true` is an error for other ops.",
+            "For a JAX function: with `true`, XLA compiles all of it, with or without `jax.jit`; "
+            "with `false`, nothing is compiled. For other ops `true` is an error.",
             default_text="as the function says",
         ),
         Key(
@@ -164,8 +166,8 @@ OP = Section(
         Key(
             "kwargs",
             FreeValue("a table of keyword arguments", only_table=True),
-            "Keyword arguments, typed for callables, strings on protocol v1. No name may be an "
-            "input's.",
+            "Keyword arguments: callables get them with their types, scripts as strings. None may "
+            "have the name of an input.",
             default={},
             ours=True,
         ),
@@ -190,21 +192,21 @@ OP = Section(
         Key(
             "reference_dtype",
             FLOAT_DTYPE,
-            "The wider type that the reference answers in; compared unrounded.",
+            "The wider dtype of the reference's outputs, which are compared unrounded.",
             ours=True,
         ),
         Key(
             "timeout",
             SECONDS,
-            "Seconds per case; a batch may take their sum. Where neither is set, one more per "
-            "megabyte of inputs.",
+            "Seconds per case; a batch may take the sum. If neither this nor the default key is "
+            "set, one more second is allowed per megabyte of inputs.",
             default_text="`execution.reference_timeout`",
             ours=True,
         ),
         Key(
             "memory_limit",
             ByteSize(LEAST_MEMORY),
-            "Address space of the op's process.",
+            "Memory that the op's process may use.",
             default_text="none",
             ours=True,
         ),
@@ -220,8 +222,8 @@ OP = Section(
                     VARIABLE_NAMES,
                 )
             ),
-            "Environment variables of the op and its reference: a table sets them, a list lets "
-            'yours of these names through: `["SCALE", "MY_*"]`.',
+            "Environment variables of the op and its reference: a table sets them; a list names "
+            'variables of yours that are passed on, `["SCALE", "MY_*"]`.',
             default={},
             ours=True,
         ),
@@ -235,8 +237,8 @@ OP = Section(
         Key(
             "shared",
             ListOf(PATH, 0, 1000),
-            "Globs of modules and other files of the reference that the op may read as well, "
-            "besides what its own import statements name; see [security](security.md).",
+            "Globs of modules and other files of the reference that the op may read, too, besides "
+            "modules that its own import statements name; see [security](security.md).",
             default=[],
             ours=True,
         ),
@@ -253,7 +255,7 @@ OP = Section(
                                     "files",
                                     PATH,
                                     "A glob with one `*` in the name of the file; the values are "
-                                    "what it stands for.",
+                                    "the parts that it matches.",
                                     required=True,
                                     ours=True,
                                 ),
@@ -265,22 +267,25 @@ OP = Section(
                 ),
                 "a table of lists",
             ),
-            "Makes the table a template: one op for each combination of the values, which stand "
-            'in braces in its texts, `name = "mm_{tile}"`. `{ files = "candidates/*.py" }` in '
-            "place of a list means the names of these files; see [rules](rules.md#templates).",
+            "Makes the table a template: one op for each combination of the values. Names of "
+            'values stand in braces in the texts, `name = "mm_{tile}"`. In place of a '
+            'list, `{ files = "candidates/*.py" }` means the names of these files; see '
+            "[rules](rules.md#templates).",
             ours=True,
         ),
         NEEDS,
         Key(
             "build",
             OP_BUILD,
-            "A rule of the op's own, of its name; see [rules](rules.md).",
+            "A rule for this op alone, which has the op's name; see [rules](rules.md).",
             ours=True,
         ),
         Key(
             "isolation",
             Choice(ISOLATIONS, noun="isolation"),
-            "`fork` per batch, `spawn` a fresh interpreter, or keep one process `warm`.",
+            "`fork`: a process for all cases while none goes wrong; `spawn`: a new interpreter "
+            "for each case; `warm`: one process for all cases. See "
+            "[runners](runners.md#processes).",
             default="fork",
             ours=True,
         ),
@@ -288,8 +293,8 @@ OP = Section(
         Key(
             "require_kernel",
             Bool(),
-            "Kernels of the op have to store every element of its outputs; for Triton ops that are "
-            "interpreted, and compiled kernels. Else `KernelBypassed`.",
+            "Require that kernels of the op store every element of its outputs; otherwise the op "
+            "fails as `KernelBypassed`. For interpreted Triton ops and compiled kernels.",
             default=False,
             ours=True,
         ),

@@ -12,8 +12,8 @@ from gpuemu_flow.types import Json
 NEEDS = Key(
     "needs",
     ListOf(NAME, 0, 1000),
-    "Rules whose outputs it uses; they run before it. Those whose outputs it names are meant "
-    "without this; see [rules](rules.md).",
+    "Rules that run before it, because it uses their outputs. Rules of outputs that it names as "
+    "programs or inputs need not be listed; see [rules](rules.md).",
     default=[],
     ours=True,
 )
@@ -42,14 +42,14 @@ _MADE = (
     Key(
         "inputs",
         ListOf(PATH, 0, 1000),
-        "Globs of the files that it reads, relative to the workspace.",
+        "Globs of the files that the command reads, relative to the workspace.",
         default=[],
         ours=True,
     ),
     Key(
         "outputs",
         ListOf(PATH, 1, 1000),
-        "Files that it makes, relative to the workspace.",
+        "Files that the command makes, relative to the workspace.",
         required=True,
         ours=True,
     ),
@@ -57,8 +57,8 @@ _MADE = (
     Key(
         "only_inputs",
         Bool(),
-        "Of the workspace, the command can read only `inputs`, files that its words name, outputs "
-        "of `needs`, and its own; see [rules](rules.md#what-a-command-reads).",
+        "In the workspace, the command can read only `inputs`, files that its words name, outputs "
+        "of `needs`, and its own outputs; see [rules](rules.md#what-a-command-reads).",
         default=False,
         ours=True,
     ),

@@ -11,30 +11,32 @@ SANDBOX = Section(
         Key(
             "mode",
             Choice(("off", "auto", "require", "strict")),
-            "`auto`: as much as the system has; `require`: exit code 3 where it lacks a part; "
-            "`strict`: namespaces and an empty home folder as well, by bubblewrap; `off`: nothing.",
+            "`auto`: as much as the system supports; `require`: exit code 3 if it lacks a part; "
+            "`strict`: also namespaces and an empty home folder, by bubblewrap; `off`: only the "
+            "checks inside of Python.",
             "auto",
             ours=True,
         ),
         Key(
             "writable",
             ListOf(PATH, 0, 1000),
-            "Files and folders of the workspace that ops may write, beside a scratch folder. What "
-            "is missing is made: a file where its name has an ending (`op.log`), else a folder.",
+            "Files and folders of the workspace that ops may write, besides a scratch folder. "
+            "Missing ones are made: a file if the name has an ending (`op.log`), else a folder.",
             [],
             ours=True,
         ),
         Key(
             "hidden",
             ListOf(PATH, 0, 100_000),
-            "Further files and folders that ops must not read; they may lie outside, too.",
+            "Further files and folders that ops must not read; they may lie outside the "
+            "workspace, too.",
             [],
             ours=True,
         ),
         Key(
             "apart",
             ListOf(PATH, 0, 1000),
-            "Globs of what belongs to competing ops, of which each may read its own alone.",
+            "Globs of the files of competing ops; each op may read only its own.",
             [],
             ours=True,
         ),

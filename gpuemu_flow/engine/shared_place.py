@@ -55,5 +55,5 @@ def place_for(workspace: Workspace, *, writing: bool = False) -> CacheAccess:
     if writing and place.mode != WRITE:
         named = " and GPUEMU_CACHE_REMOTE" if place.problems else ""
         hint = f"set GPUEMU_CACHE_MODE=write{named}"
-        raise UsageError(Problem("cache-remote-none", f"{place.url} is only read", hint))
+        raise UsageError(Problem("cache-remote-none", f"{place.url} is set to be read only", hint))
     return place

@@ -92,7 +92,7 @@ def require_trust(
     told = f"{printable(str(root))} has files of another user ({names}; user id {owners[0]})"
     if granted != REMEMBER and not (ask or _ask_on_terminal)(f"{told}. Run its code? [y/N] "):
         hint = f"look at it, then run with --trust, or set {TRUST_VARIABLE}=1"
-        raise UsageError(Problem("workspace-untrusted", f"{told}: none of it was run", hint))
+        raise UsageError(Problem("workspace-untrusted", f"{told}; nothing was run", hint))
     _remember(untrusted, environ)
     workspace.trusted = True
 

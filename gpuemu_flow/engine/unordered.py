@@ -264,6 +264,6 @@ def _without_needs(who: str, needs: Iterable[str], used: Mapping[str, str]) -> P
     wanted = ", ".join(f'"{rule}"' for rule in dict.fromkeys((*needs, *used)))
     return Problem(
         SLUG,
-        f"{who} used {files} and does not wait for it: the file may have been an old one",
+        f"{who} used {files} without waiting for the rule: the file may have been an old one",
         f"add `needs = [{wanted}]` to the op",
     )

@@ -133,7 +133,7 @@ def _fuzz_op(
         raise RunnerError(
             Problem(
                 "sources-changing",
-                f"{op}: its reference loads other files each time, {_ATTEMPTS} times",
+                f"{op}: its reference loaded other files in each of {_ATTEMPTS} attempts",
                 "name what it loads with `depends`, or with `shared` in the op",
             )
         )

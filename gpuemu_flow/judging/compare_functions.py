@@ -129,7 +129,7 @@ def _answer(name: str, ref: CompareRef, returned: Any, size: int) -> FunctionAns
         if set(returned) - {"failures", "compared"} or "failures" not in returned:
             _refuse(ref, "a mapping without failures, or with more than failures and compared")
         if type(compared) is not int or compared < 0:
-            _refuse(ref, "no number of compared elements")
+            _refuse(ref, "a mapping whose `compared` is no number of elements")
         returned = returned["failures"]
     elif returned is None:
         return FunctionAnswer((), 0)

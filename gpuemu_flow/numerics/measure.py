@@ -468,7 +468,8 @@ class _Session:
             values = outputs.get(name)
             known = values is not None and dtype_name(values.dtype) is not None
             if values is None or not known or values.shape != output.shape:
-                self._evaluations.refuse(f"its output {name!r} is another one on moved inputs")
+                fault = f"its output {name!r} has another shape or dtype on slightly changed inputs"
+                self._evaluations.refuse(fault)
                 return None
             flat[name] = np.asarray(values).reshape(-1)
         return flat

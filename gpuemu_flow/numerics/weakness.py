@@ -43,8 +43,8 @@ def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
         return ()
     problem = Problem(
         "inputs-only-zeros",
-        f"nothing was compared on any other input than {ZEROS}",
-        "give random inputs: of these, many a wrong op gives the right output",
+        f"all inputs on which outputs were compared are {ZEROS}",
+        "give random inputs: on such inputs many wrong ops give the right output",
         warning=True,
     )
     return (_as_note(problem),)

@@ -235,7 +235,9 @@ def _rename(named: dict[str, Json], output_names: Sequence[str]) -> dict[str, Js
         return {wanted[0] if wanted else DEFAULT_OUTPUT: value}
     if wanted and set(named) != set(wanted):
         found = ", ".join(name or "one unnamed" for name in sorted(named))
-        raise _fail("op-output-missing", f"outputs {found} where {', '.join(wanted)} are declared")
+        raise _fail(
+            "op-output-missing", f"the outputs are {found}, but {', '.join(wanted)} are declared"
+        )
     return {name: named[name] for name in wanted or sorted(named)}
 
 

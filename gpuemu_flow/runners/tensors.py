@@ -192,6 +192,6 @@ def _from_mapping(returned: Mapping[Any, Any], output_names: Sequence[str]) -> d
     if wanted and set(returned) != set(wanted):
         raise _fail(
             "op-output-missing",
-            f"outputs {', '.join(sorted(returned))} where {', '.join(wanted)} are declared",
+            f"the outputs are {', '.join(sorted(returned))}, but {', '.join(wanted)} are declared",
         )
     return {name: returned[name] for name in wanted or sorted(returned)}

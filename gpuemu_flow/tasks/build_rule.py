@@ -332,7 +332,7 @@ def _is_closed(spec: TaskSpec) -> bool:
         return False
     if not landlock_version(str(sandbox["level"])):
         text = f"{spec.name} has `only_inputs`, which needs Landlock; there is {sandbox['level']}"
-        hint = "run it where there is Landlock and [sandbox] mode is not off, or take it out"
+        hint = "run it where there is Landlock and [sandbox] mode is not off, or remove it"
         raise RunnerError(Problem("sandbox-missing", text, hint, *_place(spec)))
     return True
 

@@ -342,5 +342,5 @@ def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         }
     if holds_tensors(output):
         text = f"{len(output)} outputs were given; the op has one"
-        raise UsageError(Problem("pytest-bad-output", text, "return the one that it has"))
+        raise UsageError(Problem("pytest-bad-output", text, "pass the single output"))
     return {"": as_array(output, "output", known=element_name)}

@@ -193,7 +193,7 @@ def test_status_version_and_no_workspace(
 def test_options_of_the_program_stand_before_the_command(option: str, mini: Mini) -> None:
     for command in ("run", "baseline store", "report"):
         said = mini.command(*command.split(), option, "x", code=2).stderr
-        assert f"{option} stands before the command: gpuemu-flow {option} " in said
+        assert f"write {option} before the command: gpuemu-flow {option} " in said
         assert said.rstrip().endswith(f" {command}")
     assert "stands before" not in mini.command("run", "--colour", code=2).stderr
 

@@ -136,7 +136,7 @@ def test_replies_that_are_none(unserved: Served, reply: object) -> None:
     with (
         impostor(unserved.folder, reply) as path,
         Client(path) as client,
-        pytest.raises(ClientError, match="answered wrongly"),
+        pytest.raises(ClientError, match="the daemon's answer is invalid"),
     ):
         client.ping()
 

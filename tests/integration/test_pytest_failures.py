@@ -105,7 +105,7 @@ def test_what_goes_wrong_in_a_test_is_a_failure_of_its_case(tested: Place) -> No
     assert "InputModified" in texts["test_changes_its_input"]
     assert "DTypeMismatch" in texts["test_wrong_dtype"]
     assert "pytest-bad-output" in texts["test_too_many"]
-    assert "op-output-missing: outputs other, total where" in texts["test_other_names"]
+    assert "op-output-missing: the outputs are other, total, but" in texts["test_other_names"]
     assert "client-bad-tolerance" in texts["test_tolerance_that_is_no_number"]
     assert "gpuemu case" in ran.text and "--gpuemu-seed 42" in ran.text
     found = tested.failures()

@@ -321,7 +321,7 @@ def test_editors_show_no_verdict_that_the_last_run_did_not_look_at(built: Mini) 
     built.run("other")
     found = last_results(built.root.resolve())
     assert [result.verdict.value for result in found.results["it"]] == ["error"]
-    assert "does not wait for it" in found.results["it"][0].reason
+    assert "without waiting for the rule" in found.results["it"][0].reason
     assert [result.verdict.value for result in found.results["other"]] == ["passed"]
 
 

@@ -313,8 +313,8 @@ def test_the_lint_rules_of_a_configuration_are_those_that_exist() -> None:
     ("pattern", "hint", "warning"),
     [
         ("opps/*.toml", "did you mean 'ops'?", False),
-        ("ops/*.tml", "correct it, or take it out", True),
-        ("further/*.toml", "correct it, or take it out", True),
+        ("ops/*.tml", "correct it, or remove it", True),
+        ("further/*.toml", "correct it, or remove it", True),
     ],
 )
 def test_a_glob_that_includes_nothing_is_reported(

@@ -29,8 +29,8 @@ RULE = Rule(
     id=ID,
     severity="info",
     what="`atom` or `red` inside a loop, also the loop of an emulated atomic (compare and swap).",
-    why="Atomics on one address are carried out one after the other. Per element instead of per "
-    "thread or block, they bound the kernel.",
+    why="Atomics on one address are carried out one after the other. Once per element instead "
+    "of once per thread or block, they limit the kernel's speed.",
     example="for (int i = t; i < n; i += stride) atomicAdd(&hist[x[i]], 1);   // global memory",
     instead="Gather in registers or shared memory, reduce over the warp (`__reduce_add_sync`, "
     "shuffles), and add once per block.",

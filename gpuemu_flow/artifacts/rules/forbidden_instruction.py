@@ -80,7 +80,7 @@ RULE = Rule(
     severity="error",
     what="Instructions or calls that match `forbidden_instructions`. Patterns are compared with "
     "the opcode's dotted segments; upper-case ones with machine instructions.",
-    why="The user has said so.",
+    why="The configuration forbids them.",
     example='forbidden_instructions = ["f64", "ld.local", "printf", "STL"]',
     instead="Remove the instruction or the pattern.",
     check=check,

@@ -39,7 +39,7 @@ RULE = Rule(
     what="With `tensor_cores = true`: the kernel has no `mma`, `wmma.mma`, `wgmma` or "
     "`tcgen05.mma`.",
     why="A matrix kernel that misses the tensor cores runs at a tenth of the speed; a dtype or a "
-    "shape that does not fit makes a compiler fall back without a word.",
+    "shape that does not fit makes a compiler fall back silently.",
     example="artifact_checks = { tensor_cores = true }   # a float32 dot without tf32",
     instead="Use dtypes and tile shapes that the tensor cores take (tf32, bf16, f16; multiples "
     "of 16).",

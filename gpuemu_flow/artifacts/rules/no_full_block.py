@@ -44,8 +44,8 @@ RULE = Rule(
     why="Such a launch fails with `too many resources requested for launch`, at run time and "
     "only for large blocks.",
     example="65 registers: 65 → 72 × 1,024 > 65,536",
-    instead="State the block size: `__launch_bounds__(256)`; or set `threads` of the kernel in "
-    "the configuration.",
+    instead="State the block size: `__launch_bounds__(256)`; or set `threads_per_block` of "
+    "the kernel in the configuration.",
     check=check,
     unchecked=needs_exact_figures,
 )

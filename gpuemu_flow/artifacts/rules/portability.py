@@ -50,7 +50,8 @@ RULE = Rule(
     id=ID,
     severity="error",
     what="The PTX does not assemble for a wanted architecture, or its `.target` (`sm_90a`, "
-    "`sm_100f`) excludes it. Without wanted architectures: information about such targets.",
+    "`sm_100f`) excludes it. If no architectures are configured, such targets are reported as "
+    "information.",
     why="Architecture-specific PTX has no forward compatibility: the kernel that runs today does "
     "not load on the next GPU.",
     example=".target sm_90a      // wgmma: sm_90 only, neither sm_80 nor sm_100",

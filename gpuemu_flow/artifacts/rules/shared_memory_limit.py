@@ -42,7 +42,7 @@ RULE = Rule(
     number=23,
     id=ID,
     severity="error",
-    what="Static, and where the configuration states it dynamic, shared memory per block above "
+    what="Static shared memory per block, plus dynamic if the configuration states it, above "
     "`max_shared_memory`.",
     why="The user has set the limit, usually to keep a number of blocks resident.",
     example="artifact_checks = { max_shared_memory = 32768 }",

@@ -183,6 +183,6 @@ def _ungranted(url: str, effect: str) -> Problem:
     return Problem(
         "cache-remote-ungranted",
         f"only the file of the workspace names {url}: {effect}",
-        f"set {REMOTE} to it where you want that",
+        f"set {REMOTE} to its URL to allow that",
         warning=True,
     )
