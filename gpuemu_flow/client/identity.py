@@ -22,6 +22,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from gpuemu_flow.client.imports import Import, file_of, imports_of, modules_of
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.code_files import MAX_FILES, is_plain
 
@@ -120,7 +121,7 @@ def is_own(path: str | None) -> bool:
     """Tell whether a file is user code: not in Python, this package or an installed package."""
     if not path or path.startswith(_NOT_OWN):
         return False
-    return not any(folder in path for folder in _INSTALLED)
+    return not is_installed(path)
 
 
 def _not_own() -> tuple[str, ...]:
@@ -130,8 +131,6 @@ def _not_own() -> tuple[str, ...]:
     return (ours, *{f"{paths[name]}{os.sep}" for name in names}, "<frozen")
 
 
-# Also of the system or of the user's home, which a virtual environment may look into.
-_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _NOT_OWN = _not_own()  # at once: it loads a module, which a fork meanwhile would not survive
 
 
