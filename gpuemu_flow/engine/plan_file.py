@@ -155,13 +155,12 @@ def _listed(workspace: Workspace) -> tuple[dict[str, Stamp], dict[str, list[str]
 
 def _folders_of_manifests(
     workspace: Workspace, manifests: Mapping[str, list[str]]
-) -> dict[str, tuple[int, ...]] | None:
-    """Return the state of the folders that contain manifests; None if a manifest was replaced.
+) -> dict[str, Stamp] | None:
+    """Return the stamps of the folders that contain manifests; None if a manifest was replaced.
 
-    A plan has one line for each of these folders in place of one for each manifest, which would be
-    half of its files. A manifest is replaced as a whole, which changes its folder's stamp. One that
-    something else cuts or overwrites in place changes the folder's `plan.sum_of_files`. The parent
-    of these folders is included, to detect that it was replaced by a link.
+    A plan checks these folders in place of the manifests, which would be half of its files. This
+    suffices because a manifest is always replaced as a whole, which changes its folder's stamp.
+    The parent of these folders is included, to detect that it was replaced by a link.
 
     Parameters
     ----------
@@ -169,20 +168,12 @@ def _folders_of_manifests(
         The manifests in each folder, as the table of files lists them.
     """
     places = {folder.rstrip("/") for folder in manifests}
-    own: dict[str, tuple[int, ...]] = {}
-    try:
-        own = {f: (*s, plan.sum_of_files(f)) for f in places if (s := stamp_of(f)) is not None}
-    except OSError:  # a folder is deleted meanwhile
-        return None
-    above = str(workspace.cache.manifests)
-    stamp = stamp_of(above) if places else None
-    # Check manifests after looking at the folders, or one could be replaced in between.
+    if places:
+        places.add(str(workspace.cache.manifests))
+    own = {f: stamp for f in places if (stamp := stamp_of(f)) is not None}
+    # Check manifests after taking the folders' stamps, or one could be replaced in between.
     every = itertools.chain.from_iterable(manifests.values())
-    if workspace.snapshot.files.moved(every):
-        return None
-    if stamp is not None:
-        own[above] = stamp
-    return own
+    return None if workspace.snapshot.files.moved(every) else own
 
 
 def _shares_workers(workspace: Workspace) -> bool:
@@ -197,7 +188,7 @@ def _shares_workers(workspace: Workspace) -> bool:
     )
 
 
-def _settle(workspace: Workspace, stamps: Iterable[tuple[int, ...]]) -> None:
+def _settle(workspace: Workspace, stamps: Iterable[plan.Stamp]) -> None:
     """Wait until the file system's clock has passed the newest stamp.
 
     A file changed twice within one tick of that clock (4 ms is common) would look unchanged.

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-FORMAT = "gpuemu-flow plan 5"
+FORMAT = "gpuemu-flow plan 4"
 _ANY_FORMAT = b"gpuemu-flow plan "
 CONFIG_NAME = "gpuemu.toml"
 CACHE_NAME = ".gpuemu-cache"
@@ -160,7 +160,7 @@ def render(
     links: "Mapping[str, str] | None" = None,
     variables: "Mapping[str, str] | None" = None,
     looks: "Mapping[str, str] | None" = None,
-    own: "Mapping[str, tuple[int, ...]] | None" = None,
+    own: "Mapping[str, Stamp] | None" = None,
     workers: bool = False,
 ) -> bytes | None:
     """Return the content of the plan file.
@@ -184,9 +184,8 @@ def render(
     looks : mapping of absolute path to str
         `look_of` for each path that programs looked at (with its size if that is known), and for
         each path that the configuration expects.
-    own : mapping of absolute path to tuple of int
-        Folders of the cache, none of which may be a link: the stamp of each, followed by
-        `sum_of_files` if what its files hold matters.
+    own : mapping of absolute path to stamp
+        Folders of the cache, none of which may be a link.
     workers : bool
         True if programs run in workers that share a fork server without settings.
 
@@ -406,37 +405,13 @@ def holds(line: str, environ: "Mapping[str, str]") -> bool:
     if kind in ("file", "folder", "own"):
         path, *stamp = rest.split("\t")
         s = os.lstat(path) if kind == "own" else os.stat(path)  # noqa: PTH116
-        now = [s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino]
-        now += [sum_of_files(path)] if len(stamp) > len(now) else []
-        return [int(v) for v in stamp] == now
+        return [int(v) for v in stamp] == [s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino]
     path, _, known = rest.rpartition("\t")
     if kind == "link":
         return os.readlink(path) == known  # noqa: PTH115
     if kind == "look":
         return look_of(path, size=" " in known) == known
     return kind == "variable" and variable_digest(environ, path) == known
-
-
-def sum_of_files(folder: str) -> int:
-    """Return the sum of the sizes and the times of change of all entries of a folder.
-
-    Whatever is written to a file in place increases the sum, though the folder stays as it is: no
-    time of change is set back. One number is compared in place of a line for each file.
-
-    Raises
-    ------
-    OSError
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        total = 0
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                s = entry.stat(follow_symlinks=False)
-                total += s.st_ctime_ns + s.st_size
-        return total
-    finally:
-        os.close(descriptor)
 
 
 def _quote(text: str) -> str:
