@@ -21,9 +21,17 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from gpuemu_flow.client.imports import Import, file_of, imports_of, modules_of
+from gpuemu_flow.client.imports import (
+    LOADED,
+    Import,
+    file_of,
+    files_by_path,
+    imports_of,
+    modules_of,
+)
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.code_files import MAX_FILES, is_plain
+from gpuemu_flow.wire.code_files import MAX_FILES, UNKNOWN, is_plain
 
 MAX_TEXT = 200
 _MOST_OTHERS = 16 * MAX_FILES
@@ -120,7 +128,7 @@ def is_own(path: str | None) -> bool:
     """Tell whether a file is user code: not in Python, this package or an installed package."""
     if not path or path.startswith(_NOT_OWN):
         return False
-    return not any(folder in path for folder in _INSTALLED)
+    return not is_installed(path)
 
 
 def _not_own() -> tuple[str, ...]:
@@ -130,8 +138,6 @@ def _not_own() -> tuple[str, ...]:
     return (ours, *{f"{paths[name]}{os.sep}" for name in names}, "<frozen")
 
 
-# Also of the system or of the user's home, which a virtual environment may look into.
-_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _NOT_OWN = _not_own()  # at once: it loads a module, which a fork meanwhile would not survive
 
 
@@ -151,15 +157,22 @@ def _of_namespace(
         with suppress(OSError, TypeError):
             source = inspect.getsource(code)
     imports = own.imports if own.digest is not None else _imports_in_memory(source)
-    waiting = [_Place(names, imports, _package_of(names))]
+    waiting = [_Place(names, imports, _package_of(names), path)]
+    unknown: set[str] = set()
     while waiting and len(digests) < MAX_FILES:
-        for file, place in _files_from(waiting.pop()):
+        importing = waiting.pop()
+        if None in files_by_path(importing.imports, importing.file):
+            unknown.add(importing.file)
+        for file, place in _files_from(importing):
             if not file or file in digests or not is_own(file):
                 continue
             read = _read(file, place.names)
             if read.digest is not None and len(digests) < MAX_FILES:
                 digests[file] = read.digest
-                waiting.append(place._replace(imports=read.imports))
+                waiting.append(place._replace(imports=read.imports, file=file))
+    if waiting:  # more files than are named
+        unknown.add(path)
+    digests.update({file: UNKNOWN for file in unknown if file in digests})
     if not (digests or source):
         return {}
     origin = ":".join(filter(None, (path if own.digest is not None else "", name))) or path
@@ -168,24 +181,28 @@ def _of_namespace(
 
 
 class _Place(NamedTuple):
-    """A module, or code without a file: its namespace (empty if not loaded), imports, package."""
+    """A module, or code without a file: its namespace (empty if not loaded), imports and so on."""
 
     names: Mapping[str, Any]
     imports: tuple[Import, ...] = ()
     package: str = ""
+    file: str = ""
 
 
 def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
     """Yield the files that a module's values and import statements lead to.
 
     Only an import statement leads to the module of a constant that was imported by its name: the
-    value does not show where it was defined.
+    value does not show where it was defined. Where a name is computed, all loaded modules count.
     """
     named = modules_of(place.imports, place.package)
     loaded = list(map(sys.modules.get, named))
+    more = list(sys.modules.values()) if any(i.level == LOADED for i in place.imports) else []
+    for file in files_by_path(place.imports, place.file):
+        yield file, _Place({})
     by_file: dict[str, ModuleType] = {}
     module: Any
-    for module in (*_modules_in(place.names), *loaded):
+    for module in (*_modules_in(place.names), *loaded, *more):
         # A plain module that is asked for what it lacks writes a message about it.
         plain = type(module) is ModuleType
         file = module.__dict__.get("__file__") if plain else getattr(module, "__file__", None)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.machinery
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuemu_flow.syntax import parse_python
@@ -15,8 +17,24 @@ _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _MOST_TEXTS = 2000
 
 
+LOADED = -1
+"""Level of an import of modules whose names only the running program knows."""
+BY_PATH = -2
+"""Level of a file that is run by its path; the base is the path as far as the source tells it."""
+_BY_NAME = frozenset({"import_module", "__import__"})
+_BY_OTHER_NAMES = frozenset({
+    "entry_points", "iter_entry_points", "load_entry_point", "iter_modules", "walk_packages",
+    "run_module",
+})  # fmt: skip
+_PATHS = frozenset({"run_path", "spec_from_file_location", "SourceFileLoader"})
+_COMPUTED = re.compile("|".join(sorted(_BY_NAME | _BY_OTHER_NAMES | _PATHS)))
+
+
 class Import(NamedTuple):
-    """An import statement: ``from base import names``, or ``import base``."""
+    """An import statement: ``from base import names``, or ``import base``.
+
+    Also a call that imports; see `LOADED` and `BY_PATH`.
+    """
 
     base: str
     level: int = 0
@@ -25,7 +43,10 @@ class Import(NamedTuple):
 
 @functools.lru_cache(maxsize=_MOST_TEXTS)
 def imports_of(source: bytes | str) -> tuple[Import, ...]:
-    """List a source text's imports, including those inside functions; empty if it is invalid."""
+    """List a source text's imports, including those inside functions; empty if it is invalid.
+
+    Calls of functions that import, such as ``import_module``, are among them.
+    """
     try:
         tree = parse_python(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -37,7 +58,62 @@ def imports_of(source: bytes | str) -> tuple[Import, ...]:
             found[Import(node.module or "", node.level, names)] = None
         elif isinstance(node, ast.Import):
             found.update({Import(alias.name): None for alias in node.names})
+    text = source if isinstance(source, str) else source.decode("utf-8", "replace")
+    if _COMPUTED.search(text):  # few files do so, and to look at all nodes is slow
+        found.update(dict.fromkeys(_called(tree)))
     return tuple(found)
+
+
+def _called(tree: ast.AST) -> Iterator[Import]:
+    """Yield the imports by functions; one that is not called in its place may import anything."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    plain = {id(call.func) for call in calls}
+    for call in calls:
+        name = _name_of(call.func)
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if name in _BY_NAME:
+            first = call.args[0] if call.args else None
+            text = first.value if isinstance(first, ast.Constant) else None
+            is_whole = isinstance(text, str) and not text.startswith(".")
+            yield Import(str(text)) if is_whole else Import("", LOADED)
+        elif name in _BY_OTHER_NAMES:
+            yield Import("", LOADED)
+        elif name in _PATHS:
+            at = arguments[0 if name == "run_path" else 1 :][:1]
+            yield Import("/".join(_texts(at)), BY_PATH)
+    for node in ast.walk(tree):
+        if _name_of(node) in _BY_NAME | _PATHS and id(node) not in plain:
+            yield Import("", LOADED)
+
+
+def _name_of(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the texts in expressions such as ``Path(__file__).parent / "lib" / "f.py"``."""
+    for node in nodes:
+        for each in ast.walk(node):
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                yield each.value
+
+
+def files_by_path(imports: Iterable[Import], importer: str) -> list[str | None]:
+    """Return the files that a source runs by their paths; None for each that is not known.
+
+    Parameters
+    ----------
+    imports : iterable of Import
+    importer : str
+        File that holds the source.
+    """
+    found: list[str | None] = []
+    for one in imports:
+        if one.level == BY_PATH:
+            places = (Path(importer).parent / one.base, Path(one.base).absolute())
+            files = [str(place) for place in places if one.base and place.is_file()]
+            found.append(files[0] if files else None)
+    return found
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
@@ -82,6 +158,8 @@ def _names_of(imports: Iterable[Import], package: str) -> Iterator[str]:
 def _absolute(one: Import, package: str) -> str | None:
     if not one.level:
         return one.base
+    if one.level < 0:
+        return None
     parts = package.split(".") if package else []
     if one.level > len(parts):
         return None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.config.model import ConfigFile, OpConfig, ProgramRef
+from gpuemu_flow.inputs.definitions import definition_of
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.runners.off_limits import OffLimits, off_limits
@@ -47,11 +48,17 @@ class ForbiddenFiles:
             Functions that run under the same restrictions.
         """
         judges, made_of = self._judges(op)
+        reference = replace(op.reference, files=judges)
+        defined = definition_of(reference, self._sources)
+        is_script = reference.kind == "script" and not reference.function
+        if is_script and reference.path is not None and reference.path == program.path:
+            defined = reference.path, ""  # which function it is, is read in the op's process
         return off_limits(
             program,
-            replace(op.reference, files=judges),
+            reference,
             [*(self._root / path for path in made_of), *self._config],
             alone=[self._root / path for path in self._alone(op, program, *beside)],
+            defined=defined,
             cache=self._cache,
             root=self._root,
         )
@@ -61,10 +68,13 @@ class ForbiddenFiles:
     ) -> dict[str, Json]:
         """Return the properties of the sandbox that the op's key contains.
 
-        An op's cached result must not be used if the op read a file that only now belongs to the
-        reference.
+        An op's cached result must not be used if the op read a file, or called a function, that
+        only now belongs to the reference.
         """
         key = fence.key()
+        path, _, name = kept_away["forbidden_function"].rpartition(":")
+        if path:
+            key = {**key, "reference": f"{self._sources.relative(Path(path))}:{name}"}
         if key["level"] == OFF:
             return key
         alone = self._alone(op, program)

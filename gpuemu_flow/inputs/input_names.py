@@ -15,6 +15,7 @@ from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.inputs.links import has_link, links_of
 from gpuemu_flow.inputs.plan import ALL_VARIABLES
 from gpuemu_flow.inputs.settled import SettledFacts
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.let_through import is_general, is_named
 from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
@@ -24,7 +25,6 @@ _STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-
 _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
-_INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
 _TOP = re.compile(r".*/(?:site|dist)-packages/[^/]+")
 _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
 """Matches an entry for a distribution that a program requested by name; see `runners.searches`."""
@@ -112,7 +112,7 @@ class InputNames:
             modules=self._others(seen.modules),
             sized=self._others(seen.sized),
             looked=frozenset(
-                p for p in self._others(seen.looked) if p != "." and not _INSTALLED.search(p)
+                p for p in self._others(seen.looked) if p != "." and not is_installed(self.path(p))
             ),
             packages=frozenset(packages),
             pythons=frozenset(pythons),

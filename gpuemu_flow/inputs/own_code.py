@@ -35,6 +35,7 @@ _FILES = (
     "types.py",
     "verdicts.py",
     "in_place.py",
+    "installed.py",
     "let_through.py",
     "expressions.py",
     "value_rules.py",

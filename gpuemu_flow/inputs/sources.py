@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import field
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class SourceIndex:
 
     root: Path
     _parsed: dict[Path, frozenset[tuple[int, str]]] = field(default_factory=dict)
+    _renamed: dict[Path, set[tuple[str, str]]] = field(default_factory=dict)
     _contents: dict[Path, str] = field(default_factory=dict)
     _closures: dict[tuple[Path, frozenset[Path]], Closure] = field(default_factory=dict)
     _absent: set[Path] = field(default_factory=set)
@@ -89,8 +91,12 @@ class SourceIndex:
             return False
 
     def imports_digest(self, path: Path) -> str:
-        """Return a digest of a file's imports; closures change only if such a digest does."""
-        return digest_json(sorted(self._imports(path)))
+        """Return a digest of a file's imports and of other names that it gives to what it imports.
+
+        Closures and `definitions` change only if such a digest does.
+        """
+        imports = self._imports(path)
+        return digest_json([sorted(imports), sorted(self._renamed.get(path, ()))])
 
     def content_digest(self, path: Path) -> str:
         """Return the sha256 of the content whose imports were read; empty if reading failed."""
@@ -130,12 +136,29 @@ class SourceIndex:
             source = path.read_bytes()
             self._contents[path] = digest_bytes(source)
             if _is_python(path, source) and _MENTIONS_IMPORT.search(source):
-                names = frozenset(_imported_names(parse_python(source)))
+                tree = parse_python(source)
+                names = frozenset(_imported_names(tree))
+                self._renamed[path] = set(_other_names(tree))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             # A script that does not parse is reported when it is run, with its own traceback.
             names = frozenset()
         self._parsed[path] = names
         return names
+
+    def imported(self, name: str, level: int, importer: Path, script_folder: Path) -> list[Path]:
+        """Return the workspace files that an import runs, the module's own file last.
+
+        Parameters
+        ----------
+        name : str
+        level : int
+            Number of dots before the name in ``from .name import ...``.
+        importer : Path
+            File that holds the import.
+        script_folder : Path
+            Folder of the program, where modules are looked for first.
+        """
+        return self._resolve(name, level, importer, script_folder)
 
     def _resolve(self, name: str, level: int, importer: Path, script_folder: Path) -> list[Path]:
         if level:
@@ -186,6 +209,17 @@ def _is_python(path: Path, source: bytes) -> bool:
     """Tell whether a file is Python source, by its name or by the interpreter that it asks for."""
     first = source[:_LONGEST_FIRST_LINE].partition(b"\n")[0]
     return path.suffix == ".py" or (first.startswith(b"#!") and b"python" in first)
+
+
+def _other_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a name and its other name, of ``from m import a as b`` and ``b = a``."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from ((alias.name, alias.asname) for alias in node.names if alias.asname)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    yield node.value.id, target.id
 
 
 def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:

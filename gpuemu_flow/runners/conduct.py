@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CodeType
 
 from gpuemu_flow.runners.api import Checks, OpError, Program, RunError
 from gpuemu_flow.runners.guard import Guard
@@ -43,10 +44,16 @@ class Conduct:
         """Return the reason why this program's results do not count; None if they count."""
         return self._guard.violation() if self._guard is not None else None
 
-    def loaded(self) -> None:
-        """Check the rules once the program's code is loaded; raise OpError as `demand` does."""
+    def loaded(self, script: CodeType | None = None) -> None:
+        """Check the rules once the program's code is loaded; raise OpError as `demand` does.
+
+        Parameters
+        ----------
+        script : CodeType, optional
+            See `Guard.loaded`.
+        """
         if self._guard is not None:
-            self._guard.loaded()
+            self._guard.loaded(script)
         self.demand(Checks())
 
     def demand(self, checks: Checks) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from gpuemu_flow.runners.api import Program, RunError
@@ -32,12 +32,26 @@ from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_workspace_path
 from gpuemu_flow.runners.mentions import Mentions, module_name
 from gpuemu_flow.runners.plain_paths import is_folder, lexists, real_paths, realpath
+from gpuemu_flow.runners.reference_calls import (
+    Given,
+    WatchedCall,
+    calls_in,
+    calls_of,
+    is_compiled,
+    is_same,
+    resolved,
+    watch,
+)
+from gpuemu_flow.runners.script_style import function_to_call
 from gpuemu_flow.runners.stand_in import StandIn, StandInFinder
 
 _HINT = (
     "compute without it; if both need the file, name it in the op's `shared` (for a module, an "
     "import statement of the op will do)"
 )
+CALL_HINT = "compute without it: an op that runs its reference agrees with it, right or wrong"
+_RUNNING = frozenset({"calls", "is"})
+"""Deeds by which an op runs its reference; others read its files."""
 _RECORD_BYTES = 4096
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OTHERS_MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?(?:mem|fd|map_files)(?:/|\Z)")
@@ -117,29 +131,72 @@ class Guard:
 
         _posixsubprocess.fork_exec = fork_exec
 
-    def loaded(self) -> None:
-        """Replace the forbidden function by a stand-in in all modules of the workspace."""
-        path, _, name = self._program.forbidden_function.rpartition(":")
+    def loaded(self, script: CodeType | None = None) -> None:
+        """Refuse calls of the forbidden function from now on.
+
+        It is replaced by a stand-in in all modules of the workspace. Since other objects may hold
+        it, each call of it is looked at as well.
+
+        Parameters
+        ----------
+        script : CodeType, optional
+            The program's code if it is run anew in each call.
+
+        Raises
+        ------
+        ForbiddenAccessError
+            The op is the forbidden function.
+        """
+        path, name = forbidden_function(self._program)
         if not name:
             return
-        stand_in = StandIn(lambda: self.refuse("calls", f"{path}:{name}"))
+        place = f"{path}:{name}"
+        stand_in = StandIn(lambda: self.refuse("calls", place))
         modules = list(self._workspace_modules())
+        op = self._op(modules)
+        calls = calls_in(script, name) if script is not None and self._is_program(path) else []
         *above, last = name.split(".")
         for module in modules:
             if realpath(str(module.__file__)) != path:
                 continue
-            owner: Any = module
-            for part in above:
-                owner = getattr(owner, part, None)
+            owner = resolved(module, above)
             found = getattr(owner, last, None)
             if not callable(found) or isinstance(found, StandIn):
                 continue
+            if op is not None and is_same(op, found):
+                self.refuse("is", place)
+            calls += self._calls_of(found, name, module)
             setattr(owner, last, stand_in)
             # A function of a library may be the reference, and the op may use it elsewhere.
             if getattr(found, "__module__", None) == module.__name__:
                 for user in modules:
                     for alias in [n for n, value in list(vars(user).items()) if value is found]:
                         setattr(user, alias, stand_in)
+        if not is_compiled(op):
+            watch(calls, lambda: self.refuse("calls", place))
+
+    def _is_program(self, path: str) -> bool:
+        return realpath(self._program.path) == path
+
+    def _op(self, modules: Iterable[ModuleType]) -> Any:
+        """Return the op's function or class; None for a script."""
+        program = self._program
+        for module in modules if program.function else ():
+            file = realpath(str(module.__file__))
+            if module.__name__ == program.module or (program.path and self._is_program(file)):
+                return resolved(module, program.function.split("."))
+        return None
+
+    def _calls_of(self, found: Any, name: str, module: ModuleType) -> list[WatchedCall]:
+        """Return the calls of the forbidden function; see `reference_calls.calls_of`."""
+        program = self._program
+
+        def is_own(function: FunctionType) -> bool:
+            file = realpath(function.__code__.co_filename)
+            return function.__module__ == module.__name__ or is_workspace_path(file, program.root)
+
+        given = Given(program.input_names, program.kwargs)
+        return calls_of(found, name, given, is_own)
 
     def _workspace_modules(self) -> Iterator[ModuleType]:
         for module in list(sys.modules.values()):
@@ -165,9 +222,11 @@ class Guard:
         try:
             told: Mapping[str, Any] = json.loads(text)
             message, file, line = str(told["message"]), str(told["file"]), int(told["line"])
+            hint = CALL_HINT if told["runs"] is True else _HINT
         except (ValueError, KeyError, TypeError):
             message, file, line = "the op reads what it must not, and has overwritten what", "", 0
-        return RunError("op-reads-reference", message, _HINT, file=file, line=line)
+            hint = _HINT
+        return RunError("op-reads-reference", message, hint, file=file, line=line)
 
     def refuse(self, deed: str, path: str) -> NoReturn:
         """Record a violation and raise an error in the program.
@@ -180,7 +239,9 @@ class Guard:
         whose = "a file of the tool's own" if own else "its reference"
         message = f"the op {deed} {whose}, {shown_path(path, self._program.root)}"
         file, line = self._place(sys._getframe(1))
-        told = json.dumps({"message": message[:1000], "file": file[:1000], "line": line}).encode()
+        runs = deed in _RUNNING
+        record = {"message": message[:1000], "file": file[:1000], "line": line, "runs": runs}
+        told = json.dumps(record).encode()
         if not self._record[0]:
             self._record[: len(told)] = told
         raise ForbiddenAccessError(message)
@@ -268,6 +329,17 @@ class Guard:
         for option, word in pairwise(words):
             if option == "-m" and self.stands_in_for(word):
                 self.refuse("starts a program on", word)
+
+
+def forbidden_function(program: Program) -> tuple[str, str]:
+    """Return the file and the name of the function that a program must not call; empty for none."""
+    path, _, name = program.forbidden_function.rpartition(":")
+    if path and not name:  # a script
+        try:
+            name = function_to_call(Path(path).read_bytes(), path)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return "", ""
+    return path, name
 
 
 def _is_below(path: str, folder: str) -> bool:

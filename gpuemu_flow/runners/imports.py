@@ -5,17 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import sysconfig
 import types
 from collections.abc import Callable
 from importlib import machinery
 from pathlib import Path
 from typing import Any
 
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.runners.api import OpError, Program, RunError
 
-_INSTALLED = ("site-packages", "dist-packages")
-_STDLIB = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 _OWN = str(Path(__file__).resolve().parents[1])
 
 
@@ -27,12 +25,6 @@ def is_workspace_path(path: str, root: str) -> bool:
     if not _is_below(path, root):
         return False
     return not is_installed(path)
-
-
-def is_installed(path: str) -> bool:
-    """Tell whether a path is in an installed package or in Python's own library."""
-    installed = any(name in path.split(os.sep) for name in _INSTALLED)  # noqa: PTH206 - hot
-    return installed or any(_is_below(path, stdlib) for stdlib in _STDLIB)
 
 
 def _is_below(path: str, folder: str) -> bool:

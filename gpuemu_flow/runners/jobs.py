@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.numerics.operand import Rounding, rounding_to
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import imports
@@ -66,7 +67,7 @@ def prepare() -> None:
     for name, module in sys.modules.items():
         path = getattr(module, "__file__", None) or ""
         own = name.partition(".")[0] == __package__.partition(".")[0]
-        if name != "__main__" and (own or imports.is_installed(path) or name in _BUILT_IN):
+        if name != "__main__" and (own or is_installed(path) or name in _BUILT_IN):
             _never_taken[name] = module
 
 

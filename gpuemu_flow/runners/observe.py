@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.observed import ALL_VARIABLES
 from gpuemu_flow.runners import existence, libraries, variables
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.changes import Changes
 from gpuemu_flow.runners.diagnose import shown_path
-from gpuemu_flow.runners.imports import is_installed
 from gpuemu_flow.runners.named_paths import absolute, is_environment, is_system, path_of
 from gpuemu_flow.runners.newly_loaded import Moment
 from gpuemu_flow.runners.plain_paths import exists, lexists, realpath

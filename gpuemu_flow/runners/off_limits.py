@@ -43,6 +43,7 @@ def off_limits(
     sources: Iterable[Path],
     *,
     alone: Iterable[Path] = (),
+    defined: tuple[Path, str] | None = None,
     cache: Path,
     root: Path,
 ) -> OffLimits:
@@ -56,13 +57,18 @@ def off_limits(
         that the reference shares with the op.
     alone : iterable of Path
         Absolute paths of modules that are part of the reference and not of the op.
+    defined : tuple of Path and str, optional
+        File and name of the reference's function, if the reference imports it; without the name
+        for a script whose function the op's process has to find.
     cache : Path
         The cache folder.
     root : Path
         The workspace.
     """
     function = ""
-    if op.path is not None and reference.path is not None and reference.function:
+    if defined is not None:
+        function = f"{_real(defined[0])}:{defined[1]}"
+    elif op.path is not None and reference.path is not None and reference.function:
         ours, judge = _real(op.path), _real(reference.path)
         is_one = ours == judge and reference.function != op.function
         if is_one or (ours != judge and _is_around(judge, ours)):

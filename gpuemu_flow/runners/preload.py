@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from gpuemu_flow.runners.imports import is_installed
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.runners.searches import Search, Searches
 
 _PACKAGE = __package__.partition(".")[0]

@@ -10,8 +10,8 @@ import sysconfig
 from collections.abc import Mapping
 from importlib import machinery
 
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.imports import is_installed
 
 FRAMEWORKS = ("torch",)
 """Packages whose import starts no thread, since a process with threads cannot be forked."""

@@ -55,7 +55,13 @@ _UNFLUSHED = 120  # the interpreter's own exit code for this
 
 
 class ScriptRunner:
-    """Compiles a script once, and runs it often, with fresh globals and real descriptors 0 to 2."""
+    """Compiles a script once, and runs it often, with fresh globals and real descriptors 0 to 2.
+
+    Attributes
+    ----------
+    code : CodeType
+        The script.
+    """
 
     hint = ""
 
@@ -64,7 +70,7 @@ class ScriptRunner:
         self._streams = streams
         quick_json.install()
         self._lends = False
-        self._code = compile(read_source(program), program.path, "exec", dont_inherit=True)
+        self.code = compile(read_source(program), program.path, "exec", dont_inherit=True)
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
         """Return the outputs by name.
@@ -140,7 +146,7 @@ class ScriptRunner:
         code = 0
         flushed = True
         try:
-            exec(self._code, main.__dict__)  # noqa: S102 - running the user's op is our work
+            exec(self.code, main.__dict__)  # noqa: S102 - running the user's op is our work
         except SystemExit as error:
             code = _exit_code(error)
         finally:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import machinery
 from typing import Any
 
-from gpuemu_flow.runners.imports import is_installed
+from gpuemu_flow.installed import is_installed
 
 Search = tuple[str, tuple[str, ...] | None]
 """A module's name and the folders that were searched; None for those of ``sys.path``.
@@ -24,6 +24,8 @@ A name that ends in ``.dist-info`` is that of a distribution.
 """
 
 _INFO = ".dist-info"
+_NO_FOLDER = re.compile(r"__editable__\..*_hook__")
+"""Matches entries of ``sys.path`` of editable installs, which only an import hook understands."""
 
 
 class Searches:
@@ -154,7 +156,8 @@ def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
     here = os.getcwd()  # noqa: PTH109
     texts = [folder for folder in folders if isinstance(folder, str)]
     absolute = [os.path.normpath(os.path.join(here, text)) for text in texts]  # noqa: PTH118
-    return tuple(a for a, text in zip(absolute, texts, strict=True) if not text.endswith("_hook__"))
+    pairs = zip(absolute, texts, strict=True)
+    return tuple(path for path, text in pairs if not _NO_FOLDER.fullmatch(text))
 
 
 def _set_finder(method: Any) -> None:

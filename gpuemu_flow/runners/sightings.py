@@ -11,6 +11,7 @@ import os
 import re
 from functools import lru_cache
 
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.observed import ALL_VARIABLES, Observation
 from gpuemu_flow.runners.own_changes import OwnChanges
@@ -37,7 +38,8 @@ _END = b"\x01"
 _BYTECODE = "/__pycache__/"
 _COMPILED = re.compile(r"/__pycache__(?:/[^/]+\.(?:pyc|nbi|nbc)(?:\.[^/]+)?)?\Z")
 """Matches Python's and Numba's compiled code, and its folder; other files there are as any."""
-_INSTALLED = re.compile(r"/(?:site-packages|dist-packages|lib\d*/python\d[\d.]*)(?:/|\Z)")
+_NO_FOLDER = re.compile(r".*/__editable__\.[^/]*_hook__")
+"""Matches entries of ``sys.path`` of editable installs, which only an import hook understands."""
 MAX_REPORT = 32 << 20
 _OWN_LIBRARY = re.compile(r"/kernels/[0-9a-f]{64}\.so\Z")
 _TOO_MUCH = "the program used more files than are written down"
@@ -190,7 +192,7 @@ class Sightings:
             return
         if _is_own_library(path):
             return
-        if kind == MISSED and (changes.is_gone(path) or path.endswith("_hook__")):
+        if kind == MISSED and (changes.is_gone(path) or _NO_FOLDER.fullmatch(path)):
             return
         path = changes.meant(path)
         if changes.is_own(path):
@@ -198,7 +200,7 @@ class Sightings:
                 changes.use(path)
             elif kind != FOLDER and not changes.is_own_file(path):
                 self._inside.add(path)
-        elif kind not in LISTINGS or not _INSTALLED.search(path):
+        elif kind not in LISTINGS or not is_installed(path):
             self._seen[kind].add(path)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import select
 import socket
 import stat
 from pathlib import Path
 
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.runners.named_paths import behind_process, is_environment, is_system, tidied
 from gpuemu_flow.runners.notices import Notice, ProcessMemory, Receiver
 from gpuemu_flow.runners.sightings import framed
@@ -22,7 +22,6 @@ _MAY_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 _TEMPORARY = 0o600  # the mode that `mkstemp` gives
 _HERE = -100  # AT_FDCWD
 _PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
-_INSTALLED = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/")
 _AT_ONCE = 64
 CHILDREN_ONLY, ALL = b"c", b"a"
 ANNOUNCED = b"/\1gpuemu-flow lists "
@@ -330,7 +329,7 @@ def _is_bytecode(path: bytes) -> bool:
     """
     if not path.endswith(b".pyc") or b"/__pycache__/" not in path:
         return False
-    return not _INSTALLED.search(path)
+    return not is_installed(os.fsdecode(path))
 
 
 def _signed(word: int) -> int:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.observed import ALL_VARIABLES
-from gpuemu_flow.runners.imports import is_installed
 from gpuemu_flow.runners.stdlib_files import files_of
 
 NEVER = frozenset(("_", "GPUEMU_KWARGS", "PYTEST_CURRENT_TEST"))

@@ -42,6 +42,7 @@ from gpuemu_flow.runners.conduct import Conduct
 from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
 from gpuemu_flow.runners.execute import CaseExecutor, Executed, Runner, converted
 from gpuemu_flow.runners.float_dtype import begin_call
+from gpuemu_flow.runners.guard import forbidden_function
 from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
 from gpuemu_flow.runners.observe import Observer
 from gpuemu_flow.runners.slots import Slot, end_of
@@ -102,11 +103,13 @@ def _foreign_command(program: Program, function: str) -> list[str]:
     """Build the command that runs a program in another interpreter, which may lack this package."""
     inherited = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
-    if not function:
+    forbidden = forbidden_function(program)
+    if not function and not all(forbidden):
         return [program.python, program.path, *program.argv]
-    names = [program.path, program.module, function]
-    os.environ["GPUEMU_KWARGS"] = json.dumps(dict(program.kwargs))
-    return [program.python, str(_SHIM), *names, ",".join(program.output_names)]
+    names = [program.path, program.module, function, ",".join(program.output_names)]
+    if function:
+        os.environ["GPUEMU_KWARGS"] = json.dumps(dict(program.kwargs))
+    return [program.python, str(_SHIM), *names, *forbidden, *([] if function else program.argv)]
 
 
 class Worker:
@@ -203,7 +206,7 @@ class Worker:
             self._watch.preparing()
             self._conduct = Conduct(program)
             runner = _runner(program, self._streams)
-            self._conduct.loaded()
+            self._conduct.loaded(getattr(runner, "code", None))
             limits.limit_memory(extra)
             limits.limit_file_size(None)
             self._runner = runner

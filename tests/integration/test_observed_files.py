@@ -167,12 +167,13 @@ VARIABLES: dict[str, tuple[str, set[str]]] = {
     ),
     "of a terminal, by a library": (
         "import os\nfor n in 'TERM', 'SSH_TTY', 'X_SESSION_ID':\n"
-        "    exec(compile('os.getenv(n)', '/x/site-packages/y.py', 'exec'), {'os': os, 'n': n})",
+        "    code = compile('os.getenv(n)', '/usr/lib/python3/site-packages/y.py', 'exec')\n"
+        "    exec(code, {'os': os, 'n': n})",
         {"X_SESSION_ID"},
     ),
     "width, by a library": (
         "import shutil\n"
-        "code = compile('get_terminal_size()', '/x/site-packages/y.py', 'exec')\n"
+        "code = compile('get_terminal_size()', '/usr/lib/python3/site-packages/y.py', 'exec')\n"
         "exec(code, {'get_terminal_size': shutil.get_terminal_size})",
         set(),
     ),

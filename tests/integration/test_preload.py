@@ -36,14 +36,15 @@ PACKAGES = {
     ),
     "elsewhere": (
         "import sys\nfrom pathlib import Path\n"
-        "sys.path.append(str(Path(__file__).parents[2] / 'elsewhere'))\nimport not_installed\n",
+        "sys.path.append(str(Path(__file__).parents[4] / 'elsewhere'))\nimport not_installed\n",
         "refused: not_installed was loaded from ",
     ),
 }
 
 
 def _installed(folder: Path, text: str) -> Path:
-    site = folder / "site-packages"
+    site = folder / "lib/python3.11/site-packages"
+    (folder / "pyvenv.cfg").write_text("")
     (site / "torch").mkdir(parents=True)
     (site / "torch/__init__.py").write_text(text)
     (site / "torch/part.py").write_text("")

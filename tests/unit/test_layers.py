@@ -38,6 +38,7 @@ LAYERS = (
         "let_through",
         "expressions",
         "in_place",
+        "installed",
         "value_rules",
         "plain_text",
         "shown_values",
@@ -97,7 +98,8 @@ BESIDE = {
 FROM_OUTSIDE = ("client", "frameworks", "fuzzing", "rng", "tolerances", "validate", "validation")
 """Used in other people's processes: they see only what the wire needs."""
 FOR_OUTSIDE = (
-    "wire", "numerics", "types", "errors", "syntax", "verdicts", "in_place", "", *FROM_OUTSIDE
+    "wire", "numerics", "types", "errors", "syntax", "verdicts", "in_place", "installed", "",
+    *FROM_OUTSIDE
 )  # fmt: skip
 
 PUBLIC = ("gpuemu_flow", "gpuemu_flow.client", "gpuemu_flow.frameworks")

@@ -61,7 +61,8 @@ def test_what_was_loaded_before_workers_is_not_looked_at_again(
 ) -> None:
     """Also where it seems to lie in the workspace; a module that takes its place is another."""
     monkeypatch.setattr(jobs, "_never_taken", {})
-    put(tmp_path / "site-packages" / "m.py")
+    (tmp_path / "pyvenv.cfg").write_text("")
+    put(tmp_path / "lib/python3.11/site-packages/m.py")
     jobs.prepare()
     assert jobs._never_taken[NAME] is sys.modules[NAME]
     assert jobs._never_taken["sys"] is sys

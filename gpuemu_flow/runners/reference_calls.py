@@ -1,0 +1,184 @@
+"""Notice each call of one function, whatever name, wrapper or container leads to it.
+
+Interpreters that lack this package load this file by its path, so it imports nothing of the package
+and runs under older versions of Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, NamedTuple  # noqa: UP035 - 3.8
+
+REFUSED = 213
+"""Exit code of `shim` where the program calls the forbidden function."""
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_MOST_WRAPPERS = 16
+
+
+class WatchedCall(NamedTuple):
+    """The code that a call executes, and the arguments by which it is told from other calls."""
+
+    code: CodeType
+    expected: Mapping[str, Any] = {}
+
+
+class Given(NamedTuple):
+    """The arguments that the tool itself passes: names of inputs, and keyword arguments."""
+
+    inputs: Collection[str] = ()
+    kwargs: Mapping[str, Any] = {}
+
+
+def calls_of(
+    found: Any, name: str, given: Given, is_own: Callable[[FunctionType], bool]
+) -> list[WatchedCall]:
+    """List the code that runs when the tool calls a function as it calls references.
+
+    A function that takes a flag is another function with another flag, so the values of all other
+    parameters count: defaults, and those that a partial or a method holds. Each function gets a
+    code object of its own, since functions that one ``def`` statement made share theirs.
+
+    Parameters
+    ----------
+    found : object
+        The function, or another object that can be called.
+    name : str
+        The name by which the function is found in its module.
+    given : Given
+    is_own : callable
+        Tells whether a function may be watched; those of a library are used by others, too.
+    """
+    last = name.rpartition(".")[2]
+    calls = []
+    for function, args, kwargs in _functions(found):
+        is_inner = function is not found and found is not None and args is None
+        if not is_own(function) or (is_inner and function.__code__.co_name != last):
+            continue
+        function.__code__ = function.__code__.replace()
+        calls.append(WatchedCall(function.__code__, _expected(function, args or (), kwargs, given)))
+    return calls
+
+
+def _functions(
+    found: Any,
+) -> Iterator[tuple[FunctionType, tuple[Any, ...] | None, Mapping[str, Any]]]:
+    """Yield the functions that a call leads to, with the arguments that partials hold.
+
+    Functions that a decorator wrapped have None for the arguments.
+    """
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    while isinstance(found, functools.partial):
+        args, kwargs, found = (*found.args, *args), {**found.keywords, **kwargs}, found.func
+    if isinstance(found, MethodType):
+        args, found = (found.__self__, *args), found.__func__
+    elif not isinstance(found, (FunctionType, type)):
+        called = getattr(type(found), "__call__", None)  # noqa: B004 - the function is wanted
+        if isinstance(called, FunctionType):
+            yield called, (found, *args), kwargs
+    if isinstance(found, FunctionType):
+        yield found, args, kwargs
+    for _ in range(_MOST_WRAPPERS):
+        found = getattr(found, "__wrapped__", None)
+        if isinstance(found, FunctionType):
+            yield found, None, {}
+
+
+def _expected(
+    function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Given
+) -> dict[str, Any]:
+    code = function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    defaults = function.__defaults__ or ()
+    values = dict(zip(positional[len(positional) - len(defaults) :], defaults))  # noqa: B905 - 3.8
+    values.update(function.__kwdefaults__ or {})
+    values.update({k: v for k, v in given.kwargs.items() if k in names})
+    values = {name: value for name, value in values.items() if name not in given.inputs}
+    values.update(zip(positional, args))  # noqa: B905
+    values.update({k: v for k, v in kwargs.items() if k in names})
+    return values
+
+
+def calls_in(code: CodeType, name: str) -> list[WatchedCall]:
+    """Return the calls of a function whose ``def`` statement is in the code of a script."""
+    found = [code]
+    for part in name.split("."):
+        inside = [constant for each in found for constant in each.co_consts]
+        found = [c for c in inside if isinstance(c, CodeType) and c.co_name == part]
+    return [WatchedCall(each) for each in found]
+
+
+def resolved(owner: Any, names: Iterable[str]) -> Any:
+    """Return the attribute that the names lead to, one after the other; None if there is none."""
+    for name in names:
+        owner = getattr(owner, name, None)
+    return owner
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Tell whether two objects that can be called compute the same, as far as it can be seen.
+
+    They are one object, a class and a subclass that defines nothing, or two partials, methods or
+    instances with the same arguments or attributes.
+    """
+    if one is other:
+        return True
+    if isinstance(one, type) and isinstance(other, type):
+        return issubclass(one, other) and not any(map(callable, vars(one).values()))
+    if type(one) is not type(other) or isinstance(one, (type, FunctionType)):
+        return False
+    if isinstance(one, functools.partial):
+        ours, theirs = (one.func, *one.args), (other.func, *other.args)
+        return _are_equal(dict(enumerate(ours)), dict(enumerate(theirs))) and _are_equal(
+            one.keywords, other.keywords
+        )
+    if isinstance(one, MethodType):
+        return one.__func__ is other.__func__ and one.__self__ is other.__self__
+    states = [getattr(each, "__dict__", None) for each in (one, other)]
+    return None not in states and _are_equal(*states)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return one.keys() == other.keys() and all(_is_equal(one[name], other[name]) for name in one)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    plain = type(one) is type(other) and isinstance(one, _PLAIN)
+    return one is other or (plain and bool(one == other))
+
+
+def is_compiled(function: Any) -> bool:
+    """Tell whether a compiler made a function: that one is judged by the function it was made of.
+
+    The compilers are those of jax and numba, whose functions have types of their own, and torch's.
+    """
+    home = sys.modules.get(type(function).__module__)
+    file = getattr(home, "__file__", None) or ""
+    return "-packages" in file or hasattr(function, "_torchdynamo_orig_callable")
+
+
+def watch(calls: list[WatchedCall], on_call: Callable[[], object]) -> None:
+    """Call `on_call` at the beginning of each of the calls, in this thread and in later ones."""
+    if not calls:
+        return
+
+    def hook(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            code = frame.f_code
+            for call in calls:
+                if code is call.code and _has_arguments(frame, call.expected):
+                    on_call()
+
+    sys.setprofile(hook)
+    threading.setprofile(hook)
+
+
+def _has_arguments(frame: FrameType, expected: Mapping[str, Any]) -> bool:
+    if not expected:
+        return True
+    values = frame.f_locals
+    return all(name in values and _is_equal(values[name], expected[name]) for name in expected)
