@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generated_values import decode_values
 from gpuemu_flow.cases.rule_values import draw_by_rule, setting_of
+from gpuemu_flow.cases.shared_values import SHARING, lenders_of, put_shared
 from gpuemu_flow.cases.special_values import put_specials
 from gpuemu_flow.cases.turns import holds_specials
 from gpuemu_flow.cases.values import draw, draw_alike, put_ends
@@ -31,8 +32,8 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     """Return the values of one input, read-only where the layout repeats them.
 
     The data come from the domains ``data`` and ``input_<position>`` of the case's seed, so that an
-    input does not depend on the others. For the layout ``expanded`` the values are drawn once for
-    the reduced shape and repeated without copying.
+    input does not depend on the others, unless it is to share values with them. For the layout
+    ``expanded`` the values are drawn once for the reduced shape and repeated without copying.
 
     Raises
     ------
@@ -45,11 +46,27 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     if spec.rule is None:
         where = SeededRng(seed), _drawn_shape(spec), spec.dtype
         values = draw(spec.strategy, *where, *_range(spec), turn=spec.turn)
+        _share(values, case, spec, seed, *_range(spec))
         return _finished(values, spec, seed, *_range(spec))
     sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
     setting = setting_of(replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes)
     values = draw_by_rule(setting, spec.strategy, _compared(case, spec.rule), turn=spec.turn)
+    _share(values, case, spec, seed, setting.low, setting.high)
     return _finished(values, spec, seed, setting.low, setting.high)
+
+
+def _share(
+    values: Array, case: Case, spec: InputSpec, seed: int, low: float | None, high: float | None
+) -> None:
+    """Write values of other inputs among those of an input, in place, if its spec demands it."""
+    if _shares(spec):
+        lent = [input_values(case, other) for other in lenders_of(spec, case.inputs)]
+        if lent:
+            put_shared(values, spec.dtype, SeededRng(seed), lent, low, high)
+
+
+def _shares(spec: InputSpec) -> bool:
+    return spec.strategy == SHARING and spec.turn > 0
 
 
 def _seed_of(case: Case, spec: InputSpec) -> int:
@@ -141,7 +158,7 @@ def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
     alike: dict[tuple[Any, ...], list[tuple[int, InputSpec]]] = {}
     for number, case in enumerate(cases):
         for spec in case.inputs:
-            if spec.rule is None and not spec.is_generated:
+            if spec.rule is None and not spec.is_generated and not _shares(spec):
                 shape = _drawn_shape(spec)
                 if 0 < math.prod(shape) <= MOST_ALIKE:
                     key = (spec.strategy, spec.turn, shape, spec.dtype, *_range(spec))

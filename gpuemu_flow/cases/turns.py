@@ -13,6 +13,8 @@ So the first cases in which an input has a strategy show its varieties in turn. 
   to 1000.
 - `ties`: a few values, then only zeros.
 - `special`: NaN and both infinities, then a single +Inf, a single NaN, and only -Inf.
+- `normal`, beside another input that is drawn otherwise and may be compared with this one: a
+  quarter of the values are values of that input, in two cases. Integers have these, too.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpuemu_flow.cases.shared_values import SHARING, lenders_of
 from gpuemu_flow.types import DTYPES, InputSpec
 
-VARIETIES = {"negative": 3, "offset": 4, "extremes": 1, "wide": 2, "ties": 2, "special": 4}
+VARIETIES = {
+    "negative": 3, "offset": 4, "extremes": 1, "wide": 2, "ties": 2, "special": 4, SHARING: 2,
+}  # fmt: skip
 """Number of first cases of a strategy that show its varieties."""
 FEWER_ROWS = {"offset": 4}
 """Number of rows from which on a tensor has room for all varieties of a strategy."""
@@ -63,14 +68,19 @@ class Turns:
         infinity in each of two inputs makes NaN of a difference.
         """
         alone = sum(map(holds_specials, inputs)) == 1
-        return tuple(self._with_turn(spec, alone=alone) for spec in inputs)
+        return tuple(self._with_turn(spec, inputs, alone=alone) for spec in inputs)
 
-    def _with_turn(self, spec: InputSpec, *, alone: bool) -> InputSpec:
+    def _with_turn(self, spec: InputSpec, inputs: Sequence[InputSpec], *, alone: bool) -> InputSpec:
         key, elements = (spec.name, spec.strategy), math.prod(spec.shape)
         shown = self._shown[key]
-        if shown >= VARIETIES.get(spec.strategy, 0) or not _is_free(spec):
+        if shown >= VARIETIES.get(spec.strategy, 0):
             return spec
-        if spec.strategy == "special":
+        if spec.strategy == SHARING:
+            if not lenders_of(spec, inputs):
+                return spec
+        elif not _is_free(spec):
+            return spec
+        elif spec.strategy == "special":
             if not holds_specials(spec) or (not alone if shown else elements < NEEDED):
                 return spec
         elif math.prod(spec.shape[:-1]) >= FEWER_ROWS.get(spec.strategy, math.inf):

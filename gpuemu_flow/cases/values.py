@@ -125,7 +125,7 @@ def draw_alike(
     if nonfinite:
         np.copyto(values, drawn, where=~np.isfinite(drawn.astype(np.float64)))
     elif nonfinite is False:
-        values = _finite(values, dtype)
+        values = _finite(values, dtype, low, high)
     return values.reshape(whole)
 
 
@@ -386,12 +386,17 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
     return rounded
 
 
-def _finite(values: Array, dtype: str) -> Array:
-    """Replace NaN by 0, and infinities by the largest numbers of the dtype."""
-    exact = values.astype(np.float64)
+def _finite(values: Array, dtype: str, low: float | None, high: float | None) -> Array:
+    """Replace NaN by the value of the range nearest to 0, infinities by the largest numbers."""
     largest = float_limits(dtype).max
-    exact = np.clip(np.where(np.isnan(exact), 0.0, exact), -largest, largest)
-    return exact.astype(numpy_dtype(dtype))
+    exact = values.astype(np.float64)
+    nan = np.isnan(exact)
+    finite = np.clip(np.where(nan, 0.0, exact), -largest, largest).astype(numpy_dtype(dtype))
+    if low is not None and low > 0.0:
+        finite[nan] = _representable(min(low, largest), dtype, up=True)
+    elif high is not None and high < 0.0:
+        finite[nan] = _representable(max(high, -largest), dtype, up=False)
+    return finite
 
 
 def put_ends(

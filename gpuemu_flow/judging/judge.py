@@ -279,8 +279,10 @@ class Judge:
         name, contracts = contract.name, criteria.contracts
         values = contracts.masked(name, actual[name])
         if contract.statistics is not None:
-            result = tested(name, values, contracts.means(contract), contract.statistics)
-            kind, rate = FailureKind.TOLERANCE, contract.statistics.false_alarms
+            declared = contract.statistics
+            drawn = contracts.masked(name, contracts.whole(name)) if declared.mean else None
+            result = tested(name, values, contracts.means(contract), declared, drawn)
+            kind, rate = FailureKind.TOLERANCE, declared.false_alarms
             failures = tuple(
                 Failure(kind, f"{text} (false alarms: at most {rate:g} of cases)", name)
                 for text in result.failures

@@ -2,12 +2,14 @@
 
 Each case is tested by itself, on all of its elements. The rate of false alarms that the contract
 states is divided among the tests. Each test uses a bound that holds for few elements as well as for
-many: no test assumes that a sum is normally distributed.
+many: no test assumes that a sum is normally distributed. The whole is tested first, then whether
+draws repeat, then each part (`random_parts`).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,18 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import Statistics
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+from gpuemu_flow.numerics.random_groups import grouped
+from gpuemu_flow.numerics.random_parts import PartEvidence, Series, Zeros, divergences, wrong_part
+from gpuemu_flow.numerics.random_repeats import (
+    are_independent,
+    is_repeated,
+    mirrored,
+    neighbours,
+    pairs,
+    repeated_shift,
+    scaled_terms,
+    tile_lags,
+)
 from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
@@ -23,6 +37,16 @@ Wide = NDArray[np.float64]
 MARGIN = 16.0
 """Only means between ``MARGIN`` times the smallest normal and 1/``MARGIN`` of the largest value are
 tested: beyond them, a correct op overflows or rounds by as much as the mean."""
+
+FAMILIES = 3
+"""The tests of the whole, of shifts and of parts each have the same share of the false alarms."""
+
+TRIED = 0.99 * 0.7 ** np.arange(12)
+"""Shares of the inverse of the largest excess that `_has_std` tries as weights."""
+
+LARGE_SQUARES = 3600.0
+"""If the squares of n elements are all small, larger ones of up to this share of ``std^2 / n`` are
+taken for possible."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +67,13 @@ class Tested:
     note: str = ""
 
 
-def tested(name: str, values: Array, means: Array, statistics: Statistics) -> Tested:
+def tested(
+    name: str,
+    values: Array,
+    means: Array,
+    statistics: Statistics,
+    reference: Array | None = None,
+) -> Tested:
     """Test the elements of one output against their distribution, and return the result.
 
     Parameters
@@ -56,76 +86,210 @@ def tested(name: str, values: Array, means: Array, statistics: Statistics) -> Te
         Mean of each element, of the same shape.
     statistics : Statistics
         The distribution that the configuration declares.
+    reference : ndarray or None
+        The reference's output, of the same shape, if it may be drawn from the distribution, too.
+        Where it drops whole channels, so must the op.
     """
     fmt = FLOAT_LIMITS.get(dtype_name(values.dtype) or "")
     drawn, wanted = to_float64(values), to_float64(means)
     by_element = not isinstance(statistics.mean, float)
     telling = _telling(wanted, fmt, by_element=by_element)
+    eps = 0.0 if fmt is None else fmt.eps
+    what = "elements"
+    if reference is not None and statistics.zeros is not None and by_element:
+        groups = grouped(name, drawn, wanted, telling, to_float64(reference), eps)
+        if groups is not None:
+            if groups.failure:
+                return Tested(int(np.count_nonzero(telling)), (groups.failure,))
+            drawn, wanted, telling, what = groups.drawn, groups.wanted, groups.telling, groups.what
     count = int(np.count_nonzero(telling))
     if count < statistics.samples:
-        needed = f"statistics of {name!r} need {statistics.samples} elements"
+        needed = f"statistics of {name!r} need {statistics.samples} {what}"
         return Tested(0, note=f"{needed}; this case has {count} whose mean says anything")
     broken = int(np.count_nonzero(telling & ~np.isfinite(drawn)))
     if broken:
-        return Tested(count, (f"{broken} of {count} elements of {name!r} are NaN or infinite",))
-    lags = _lags(values.size)
-    tests = 1 + 2 * by_element + (statistics.std is not None) + (statistics.zeros is not None)
-    tests += values.ndim + len(lags)
-    at_least = math.log(2.0 * tests / statistics.false_alarms)  # -log of each test's share
-    failures = []
+        return Tested(count, (f"{broken} of {count} {what} of {name!r} are NaN or infinite",))
     with np.errstate(all="ignore"):
-        residual = np.where(telling, drawn - wanted, 0.0)
-        eps = 0.0 if fmt is None else fmt.eps
+        tests = _Tests(name, drawn, wanted, telling, statistics, eps, by_element=by_element)
+        failures = tests.of_whole() or tests.of_shifts() or tests.of_parts()
+    return Tested(count, tuple(failures))
+
+
+class _Tests:
+    """The tests of one output; each kind of test returns its failures.
+
+    Parameters
+    ----------
+    name : str
+    drawn, wanted : ndarray of float64
+        The elements, and their means.
+    telling : ndarray of bool
+        Elements that are tested.
+    statistics : Statistics
+    eps : float
+        Relative spacing of the output's dtype.
+    by_element : bool
+        Whether each element has a mean of its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        drawn: Wide,
+        wanted: Wide,
+        telling: NDArray[np.bool_],
+        statistics: Statistics,
+        eps: float,
+        *,
+        by_element: bool,
+    ) -> None:
+        self.name, self.wanted, self.telling = name, wanted, telling
+        self.statistics, self.by_element = statistics, by_element
+        self.count = int(np.count_nonzero(telling))
+        self.share = statistics.false_alarms / FAMILIES
+        off = np.where(telling, drawn - wanted, 0.0)
         rounding = eps * np.abs(np.where(telling, drawn, 0.0))
-        if not residual.any():
-            failures.append(f"nothing of {name!r} is random: every element is its mean")
-        elif not _is_centred(residual, rounding, at_least):
-            found = residual.sum() / count
-            failures.append(
-                f"the elements of {name!r} lie off their means, by {found:.4g} on average"
-            )
+        dropped = statistics.zeros if by_element else None
+        kept = None if dropped is None else dropped / max(1.0 - dropped, eps)
+        size = np.where(telling, np.abs(wanted), 1.0)
+        most = float(size.max(initial=0.0))
+        wide = None if kept is None else (most * max(kept, 1.0),) * 2
+        self.off = Series(off, rounding, self._off_text, wide)
+        self.terms = self.off  # of one distribution, as far as is known
+        self.variance = 0.0 if statistics.std is None else statistics.std**2
         if by_element:
-            size = np.where(telling, wanted, 1.0)
-            if not _is_centred(residual / size, rounding / np.abs(size), at_least):
-                share = 1.0 + float((residual / size).sum()) / count
-                failures.append(
-                    f"the elements of {name!r} are {share:.4g} times their means on average"
-                )
-            residual = residual / size
-            parts = (residual[telling], (rounding / np.abs(size))[telling], np.abs(wanted[telling]))
-            slope = _slope(*parts, at_least)
+            limits = None if kept is None else (1.0, kept)
+            signs = np.where(wanted < 0.0, -1.0, 1.0)
+            self.terms = Series(off * signs / size, rounding / size, self._times_text, limits)
+            self.variance = kept or 0.0
+        self.excess: Series | None = None
+        if statistics.std is not None:
+            squares = np.square(off)
+            excess = np.where(telling, squares - statistics.std**2, 0.0)
+            self.excess = Series(excess, 4.0 * eps * squares, self._std_text)
+        self.zeros: Zeros | None = None
+        if statistics.zeros is not None:
+            self.zeros = Zeros(telling & (drawn == 0.0), statistics.zeros, self._zeros_text)
+
+    def of_whole(self) -> list[str]:
+        """Test all elements together, and neighbours and the lengths of usual tiles."""
+        name, count, terms = self.name, self.count, self.terms.terms
+        scaled, variance = scaled_terms(terms, self.variance)
+        lags, opposite = tile_lags(terms.size), mirrored(scaled)
+        tests = 1 + 2 * self.by_element + (self.excess is not None) + (self.zeros is not None)
+        tests += terms.ndim + len(lags) + (opposite is not None)
+        at_least = math.log(2.0 * tests / self.share)  # -log of each test's share
+        failures = []
+        if not self.off.terms.any():
+            failures.append(f"nothing of {name!r} is random: every element is its mean")
+        elif not self._is_centred(self.off, at_least):
+            failures.append(self.off.text(float(self.off.terms.sum()) / count, ""))
+        if self.by_element:
+            if not self._is_centred(self.terms, at_least):
+                failures.append(self.terms.text(float(terms.sum()) / count, ""))
+            slope = self._slope(at_least)
             if not failures and slope is not None:
                 failures.append(
                     f"the elements of {name!r} do not follow their means: the slope over these is"
                     f" {slope:.4g}, not 1"
                 )
-        if statistics.std is not None:
-            excess = np.where(telling, (drawn - wanted) ** 2 - statistics.std**2, 0.0)
-            slack = 4.0 * eps * np.where(telling, (drawn - wanted) ** 2, 0.0)
-            if not _is_centred(excess, slack, at_least):
-                found = math.sqrt(max(0.0, float(excess.sum()) / count + statistics.std**2))
-                text = (
-                    f"the standard deviation of {name!r} is {found:.4g}, not {statistics.std:.4g}"
-                )
-                failures.append(text)
-        if statistics.zeros is not None:
-            zeros = int(np.count_nonzero(telling & (drawn == 0.0)))
-            if count * _divergence(zeros / count, statistics.zeros) > at_least:
-                text = (
-                    f"{zeros} of {count} elements of {name!r} are 0, a share of {zeros / count:.4g}"
-                )
-                failures.append(f"{text} in place of {statistics.zeros:.4g}")
+        excess = self.excess
+        if excess is not None and not self._has_std(excess, at_least):
+            failures.append(excess.text(float(excess.terms.sum()) / count, ""))
+        if self.zeros is not None:
+            zeros = int(np.count_nonzero(self.zeros.marks))
+            share = np.array([zeros / count])
+            if count * float(divergences(share, self.zeros.share)[0]) > at_least:
+                failures.append(self.zeros.text(zeros, count, ""))
         failures += [
             f"neighbours along axis {axis} of {name!r} are not drawn independently"
-            for axis in range(values.ndim)
-            if not _are_independent(*_neighbours(residual, axis), at_least)
+            for axis in range(terms.ndim)
+            if not are_independent(*neighbours(scaled, axis), at_least, variance)
         ]
-        lag = next((n for n in lags if _is_repeated(*_pairs(residual, n), at_least)), None)
-        if lag is not None and not failures:
-            failures.append(
-                f"elements of {name!r} that lie {lag} apart are not drawn independently"
-            )
-    return Tested(count, tuple(failures))
+        if failures:
+            return failures
+        lag = next((n for n in lags if is_repeated(*pairs(scaled, n), at_least, variance)), None)
+        if lag is not None:
+            return [self._lag_text(lag)]
+        if opposite is not None and is_repeated(*opposite, at_least, variance):
+            text = "whose last two indices are exchanged are not drawn independently"
+            return [f"elements of {name!r} {text}"]
+        return []
+
+    def of_shifts(self) -> list[str]:
+        """Test whether draws repeat after any distance in memory."""
+        if self.excess is None:
+            scaled = scaled_terms(self.terms.terms, self.variance)
+        else:
+            scaled = scaled_terms(self.off.terms, (self.statistics.std or 0.0) ** 2)
+        lag = repeated_shift(*scaled, self.share)
+        return [] if lag is None else [self._lag_text(lag)]
+
+    def of_parts(self) -> list[str]:
+        """Test each part alone."""
+        series = [self.off, self.terms] if self.by_element else [self.off]
+        series += [] if self.excess is None else [self.excess]
+        means = self.wanted if self.by_element else None
+        wrong = wrong_part(self.telling, means, series, self.zeros, self.share)
+        return [] if wrong is None else [wrong]
+
+    def _is_centred(self, series: Series, at_least: float) -> bool:
+        """Tell whether the sum of all terms is compatible with mean 0.
+
+        Of few elements of which a known share is dropped, all may be kept: the sum is then as large
+        as the root of its squares allows. So the bound for skewed terms has to be exceeded, too.
+        """
+        if _is_centred(series.terms, series.rounding, at_least):
+            return True
+        if series.limits is None:
+            return False
+        whole = PartEvidence(series)
+        return float(whole.of(*(np.array([a.sum()]) for a in whole.arrays))[0]) <= at_least
+
+    def _has_std(self, excess: Series, at_least: float) -> bool:
+        std = self.statistics.std or 0.0
+        return _has_std(excess.terms, excess.rounding, self.count, std, at_least)
+
+    def _slope(self, at_least: float) -> float | None:
+        """Test that elements are proportional to their means; return their slope if they are not.
+
+        Elements that were computed for other indices are not proportional to these means. Where a
+        mean is small, the relative deviation of such an element may have any size, so a small mean
+        gets a small weight. The three quarters of the elements with the largest means have equal
+        weights, so that the test does not depend on a few elements.
+        """
+        sizes = np.where(self.telling, np.abs(self.wanted), 0.0)
+        quarter = np.quantile(sizes[self.telling], 0.25)
+        weights = np.square(np.minimum(1.0, sizes / quarter))
+        terms, rounding = self.terms.terms * weights, self.terms.rounding * weights
+        if self._is_centred(replace(self.terms, terms=terms, rounding=rounding), at_least):
+            return None
+        return 1.0 + float(terms.sum() / weights.sum())
+
+    def _which(self, where: str) -> str:
+        return f"{self.name!r} {where}".rstrip()
+
+    def _lag_text(self, lag: int) -> str:
+        return f"elements of {self.name!r} that lie {lag} apart are not drawn independently"
+
+    def _off_text(self, mean: float, where: str) -> str:
+        comma = "" if where else ","
+        which = self._which(where)
+        return f"the elements of {which} lie off their means{comma} by {mean:.4g} on average"
+
+    def _times_text(self, mean: float, where: str) -> str:
+        times = f"{1.0 + mean:.4g} times their means on average"
+        return f"the elements of {self._which(where)} are {times}"
+
+    def _std_text(self, mean: float, where: str) -> str:
+        std = self.statistics.std or 0.0
+        found = math.sqrt(max(0.0, mean + std**2))
+        return f"the standard deviation of {self._which(where)} is {found:.4g}, not {std:.4g}"
+
+    def _zeros_text(self, zeros: int, count: int, where: str) -> str:
+        found = f"{zeros} of {count} elements of {self._which(where)} are 0"
+        wanted = f"{self.statistics.zeros or 0.0:.4g}"
+        return f"{found}, a share of {zeros / count:.4g} in place of {wanted}"
 
 
 def _telling(means: Wide, fmt: FloatLimits | None, *, by_element: bool) -> NDArray[np.bool_]:
@@ -156,88 +320,18 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
     return total <= 0.0 or total * total <= 2.0 * at_least * squares
 
 
-def _slope(relative: Wide, rounding: Wide, sizes: Wide, at_least: float) -> float | None:
-    """Test that elements are proportional to their means; return their slope if they are not.
+def _has_std(excess: Wide, rounding: Wide, count: int, std: float, at_least: float) -> bool:
+    """Tell whether squares less their mean `std` squared are compatible with mean 0.
 
-    Elements that were computed for other indices are not proportional to these means. Where a mean
-    is small, the relative deviation of such an element may have any size, so a small mean gets a
-    small weight. The three quarters of the elements with the largest means have equal weights, so
-    that the test does not depend on a few elements.
-
-    Parameters
-    ----------
-    relative : ndarray
-        Deviations from the means, relative to these.
-    rounding : ndarray
-        Largest errors of `relative` by rounding.
-    sizes : ndarray
-        Magnitudes of the means.
-    at_least : float
-        As for `_is_centred`.
-
-    Returns
-    -------
-    float or None
-        The slope of the elements over their means; None if 1 is compatible with them.
+    `_is_centred` takes a negative sum of squares less their mean for too small far too often: a few
+    squares are large, and if none of these occurred, the sum is negative and the root of its own
+    squares is small. A negative sum is therefore tested by the most likely distribution of mean 0
+    that has only values which occurred (Owen, "Empirical likelihood ratio confidence intervals for
+    a single functional", 1988), in which the large ones are the likelier the fewer there were. Of
+    few elements, the largest one says little on what can occur.
     """
-    weights = np.minimum(1.0, sizes / np.quantile(sizes, 0.25)) ** 2
-    if _is_centred(relative * weights, rounding * weights, at_least):
-        return None
-    return 1.0 + float((relative * weights).sum() / weights.sum())
-
-
-def _neighbours(residual: Wide, axis: int) -> tuple[Wide, Wide]:
-    """Return pairs of neighbours along an axis; each element is in at most one pair."""
-    scaled = residual / (float(np.abs(residual).max(initial=0.0)) or 1.0)
-    moved = np.moveaxis(scaled, axis, 0)
-    return moved[: len(moved) - 1 : 2], moved[1::2]
-
-
-def _are_independent(first: Wide, second: Wide, at_least: float) -> bool:
-    """Tell whether the sum of products of independent terms of mean 0 is compatible with mean 0.
-
-    The products of skewed terms, such as those of a mask that is nearly always 0, are skewed: a few
-    are large, and many small ones are negative. If none of the large ones occurred, the sum would
-    be negative and its squares far too small. The product of the terms' own squares, which does not
-    depend on who is paired with whom, is then the better variance, and the bound for symmetric
-    terms holds for the short tail of skewed ones, too.
-    """
-    products = first * second
-    total, squares = float(products.sum()), float(np.square(products).sum())
-    if total < 0.0:
-        apart = float(np.square(first).sum()) * float(np.square(second).sum()) / products.size
-        squares = max(squares, apart)
-    return total * total <= 2.0 * at_least * squares
-
-
-def _lags(size: int) -> list[int]:
-    """Return 2^k and 3 · 2^k up to half of a size: lengths after which tiles repeat their draws."""
-    powers = [2**k for k in range(1, max(size, 2).bit_length())]
-    return sorted(lag for power in powers for lag in (power, 3 * power // 2) if 2 * lag <= size)
-
-
-def _is_repeated(first: Wide, second: Wide, at_least: float) -> bool:
-    """Tell whether products are positive more often than those of independent terms.
-
-    Products of repeated draws are positive. A negative sum of products proves nothing. If few terms
-    are large, for example in a mask that is nearly always 0, the large terms may not be paired with
-    each other.
-    """
-    return float((first * second).sum()) > 0.0 and not _are_independent(first, second, at_least)
-
-
-def _pairs(residual: Wide, lag: int) -> tuple[Wide, Wide]:
-    """Return pairs of elements `lag` places apart in memory; each element is in at most one."""
-    whole = residual.size // (2 * lag) * 2 * lag
-    scaled = residual.reshape(-1)[:whole] / (float(np.abs(residual).max(initial=0.0)) or 1.0)
-    halves = scaled.reshape(-1, 2, lag)
-    return halves[:, 0], halves[:, 1]
-
-
-def _divergence(found: float, wanted: float) -> float:
-    """Return the relative entropy of two shares: Chernoff's exponent of a binomial's tail."""
-    parts = 0.0
-    for one, other in ((found, wanted), (1.0 - found, 1.0 - wanted)):
-        if one > 0.0:
-            parts += math.inf if other <= 0.0 else one * math.log(one / other)
-    return parts
+    if float(excess.sum()) >= 0.0:
+        return _is_centred(excess, rounding, at_least)
+    largest = max(float(excess.max(initial=0.0)), std**2 * LARGE_SQUARES / count)
+    reach = at_least + math.log(len(TRIED))
+    return all(float(np.log1p((-excess - rounding) * y / largest).sum()) <= reach for y in TRIED)

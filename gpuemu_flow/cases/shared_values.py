@@ -1,0 +1,126 @@
+"""Values that an input takes from another one, so that ops meet equal values when they compare.
+
+Inputs that are drawn alike share values under `ties` and `integers`. Sorted edges and the values
+that are looked up in them, or values and a threshold, would never be equal by chance: an op that
+takes ``<`` for ``<=`` would pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import DTYPES, InputSpec
+from gpuemu_flow.value_rules import ABSENT, SCALAR, ValueRule
+
+Array = NDArray[Any]
+
+SHARING = "normal"
+"""The strategy whose first cases share values: it has no structure that these could spoil."""
+SHARE = 0.25
+LEAST = 4
+"""Number of elements from which on an input takes some from another."""
+LENT = 4096
+"""Largest number of elements of an input that others take."""
+COMPARABLE = ("", "sorted", "unique", SCALAR)
+"""Kinds of inputs whose values an op may compare with those of others."""
+
+
+def lenders_of(spec: InputSpec, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
+    """Return the inputs of a case from which an input can take values; none if it has to keep its.
+
+    Both have the same dtype, or the lender is a Python number of the same family, and they are not
+    drawn alike. Inputs without a kind take values from earlier inputs only.
+    """
+    rule = spec.rule or ValueRule()
+    whole = rule.kind or rule.values or rule.concerns_whole
+    family = DTYPES[spec.dtype].kind
+    if spec.strategy != SHARING or whole or family == "bool" or math.prod(spec.shape) < LEAST:
+        return ()
+    return tuple(other for other in inputs if other is not spec and _lends(other, spec, family))
+
+
+def _lends(other: InputSpec, spec: InputSpec, family: str) -> bool:
+    rule = other.rule or ValueRule()
+    if rule.kind not in COMPARABLE or rule.relation or rule.generate or other.strategy == ABSENT:
+        return False
+    alike = other.dtype == spec.dtype
+    if rule.kind == SCALAR:
+        alike = DTYPES[other.dtype].kind == family
+    if not alike or not math.prod(other.shape):
+        return False
+    if rule.kind:
+        return True
+    drawn_alike = (other.low, other.high, other.rule) == (spec.low, spec.high, spec.rule)
+    return other.position < spec.position and other.strategy == SHARING and not drawn_alike
+
+
+def put_shared(
+    values: Array,
+    dtype: str,
+    rng: SeededRng,
+    lent: Sequence[Array],
+    low: float | None,
+    high: float | None,
+) -> None:
+    """Write values of other inputs into about a quarter of the elements, in place.
+
+    The smallest and the largest value that is lent are among them. If a lender has the input's
+    shape, half of the values come from the same places of the lender.
+
+    Parameters
+    ----------
+    values : ndarray
+        The input's own values, C-contiguous.
+    dtype : str
+    rng : SeededRng
+        The input's generator.
+    lent : sequence of ndarray
+        Values of the other inputs.
+    low, high : float or None
+        Range of the input's values; what lies outside is not taken.
+    """
+    flat = values.reshape(-1)
+    rng = rng.derive("shared")
+    places = np.flatnonzero(rng.derive("places").f64(flat.size) < SHARE)
+    if places.size < 2:
+        first = rng.derive("some").gen_range(0, flat.size)
+        places = np.array([first, (first + 1) % flat.size])
+    pools = [_allowed(array, dtype, low, high) for array in lent]
+    pool = np.concatenate([taken[kept][:LENT] for taken, kept in pools])
+    if not pool.size:
+        return
+    flat[places] = pool[rng.ranges(places.size, 0, pool.size)]
+    flat[places[0]], flat[places[-1]] = pool.min(), pool.max()
+    for array, (taken, kept) in zip(lent, pools, strict=True):
+        if array.shape == values.shape:
+            beside = places[1::2]
+            beside = beside[kept[beside]]
+            flat[beside] = taken[beside]
+
+
+def _allowed(
+    lent: Array, dtype: str, low: float | None, high: float | None
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Return values in another dtype, and which of them it represents exactly and may have."""
+    flat = np.ascontiguousarray(lent).reshape(-1)
+    target = numpy_dtype(dtype)
+    with np.errstate(all="ignore"):
+        taken = flat.astype(target)
+        kept = taken.astype(flat.dtype) == flat
+    if DTYPES[dtype].kind == "float":
+        exact = taken.astype(np.float64)
+        kept &= np.isfinite(exact)
+    else:
+        exact = taken
+    if low is not None:
+        kept &= exact >= low
+    if high is not None:
+        kept &= exact <= high
+    return taken, kept

@@ -1,0 +1,93 @@
+"""Random outputs whose elements are dropped together, as whole channels are, and not one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.quick_dataclass import dataclass
+
+Wide = NDArray[np.float64]
+Marks = NDArray[np.bool_]
+
+ROUNDINGS = 16.0
+"""Largest difference of the factors in one group, in units of the relative spacing."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """One element of each group of elements that share a draw, or the failure of the op.
+
+    Attributes
+    ----------
+    drawn, wanted : ndarray of float64
+    telling : ndarray of bool
+    what : str
+        The name of these elements in messages.
+    failure : str
+        The message where the op's elements do not share a draw; empty where they do.
+    """
+
+    drawn: Wide
+    wanted: Wide
+    telling: Marks
+    what: str
+    failure: str = ""
+
+
+def grouped(
+    name: str, drawn: Wide, wanted: Wide, telling: Marks, reference: Wide, eps: float
+) -> Groups | None:
+    """Return an element of each group that the reference drops together; None if there are none.
+
+    Parameters
+    ----------
+    name : str
+        Name of the output, for messages.
+    drawn, wanted : ndarray of float64
+        The op's elements, and their means.
+    telling : ndarray of bool
+        Elements that are tested.
+    reference : ndarray of float64
+        The reference's elements. Whether they are 0 says which axes share a draw: those along which
+        it never differs, although it does along another one.
+    eps : float
+        Relative spacing of the output's dtype.
+    """
+    axes = _shared_axes(reference == 0.0, telling)
+    if not axes:
+        return None
+    said = f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
+    with np.errstate(all="ignore"):
+        factors = np.where(telling, drawn / np.where(telling, wanted, 1.0), np.nan)
+        least = np.where(telling, factors, np.inf).min(axis=axes)
+        most = np.where(telling, factors, -np.inf).max(axis=axes)
+        some: Marks = np.asarray(telling.any(axis=axes))
+        apart = some & ~(most - least <= ROUNDINGS * eps * np.abs(most))
+    failure = ""
+    if apart.any():
+        failure = (
+            f"elements of {name!r} along {said} do not share a draw, as those of the reference do:"
+            f" their factors differ in {int(np.count_nonzero(apart))} of {int(some.sum())} groups"
+        )
+    first = np.expand_dims(_flat(telling, axes).argmax(axis=-1), -1)
+    picked, means = (np.take_along_axis(_flat(a, axes), first, -1)[..., 0] for a in (drawn, wanted))
+    return Groups(picked, means, some, f"groups of elements along {said}", failure)
+
+
+def _shared_axes(zero: Marks, telling: Marks) -> tuple[int, ...]:
+    """Return the axes along which elements are always 0 together; empty if all axes are such."""
+    wide = [axis for axis, size in enumerate(zero.shape) if size > 1]
+    no, yes = telling & zero, telling & ~zero
+    shared = tuple(axis for axis in wide if not (no.any(axis=axis) & yes.any(axis=axis)).any())
+    return () if len(shared) == len(wide) else shared
+
+
+def _flat(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
+    """Return the values with some axes joined to one, the last."""
+    kept = [axis for axis in range(values.ndim) if axis not in axes]
+    moved = values.transpose(*kept, *axes)
+    joined: NDArray[Any] = moved.reshape(*moved.shape[: len(kept)], -1)
+    return joined

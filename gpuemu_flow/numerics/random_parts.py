@@ -1,0 +1,342 @@
+"""Random outputs: tests of parts of an output, such as its rows, columns, tiles and lanes.
+
+An op that is wrong in one part alone changes little of the whole: a last tile without dropout, one
+lane that always draws 0, another rate in the second half. The parts are chosen without regard to
+what was drawn, and a bound that holds for few terms as well as for many limits the chance that any
+of them looks wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.quick_dataclass import dataclass
+
+Wide = NDArray[np.float64]
+Sums = Callable[[Wide], Wide]
+
+LEAST = 8
+"""Least number of elements of a part: fewer cannot prove anything at any usual rate."""
+FIRST_BLOCK = 32
+FIRST_TILE = 8
+LANES = 128
+BINS = 8
+SAMPLED = 4096
+"""Elements from which the borders of bins are taken."""
+MOST_LEVELS = 12
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Disjoint parts of an output.
+
+    Attributes
+    ----------
+    sums : callable
+        Returns the sum over each part, given the sums of its `Division`.
+    name : callable
+        Returns, for the number of a part, words that follow "the elements of 'y'".
+    """
+
+    sums: Sums
+    name: Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class Division:
+    """Small disjoint parts of an output, from which larger ones are made.
+
+    Attributes
+    ----------
+    sums : callable
+        Returns, for an array of the output's shape, its sums over the small parts.
+    parts : list of Parts
+    """
+
+    sums: Sums
+    parts: list[Parts]
+
+
+def divisions_of(shape: tuple[int, ...], means: Wide | None) -> Iterator[Division]:
+    """Yield all divisions of an output into parts.
+
+    Indices of each axis, blocks of 2^k of them and indices modulo 2^k, square tiles of the last
+    two axes, the same blocks and lanes in memory, and, where each element has a mean of its own,
+    elements whose means are alike in value or in magnitude.
+    """
+    size = math.prod(shape)
+    if len([n for n in shape if n > 1]) > 1:
+        for axis, count in enumerate(shape):
+            where = f"of axis {axis}"
+            parts = [*_blocks(count, 1, size, where), *_lanes(count, size, where)]
+            yield Division(_along(axis, len(shape)), parts)
+        yield _tiles(shape)
+    yield Division(_every(FIRST_BLOCK), list(_blocks(size, FIRST_BLOCK, size, "in memory")))
+    lanes = 1 << (min(LANES, size // LEAST, size // 2).bit_length() - 1) if size >= LEAST else 1
+    yield Division(_modulo(lanes), list(_lanes(size, size, "in memory")))
+    if means is not None:
+        yield from _alike(means, "means")
+        yield from _alike(np.abs(means), "magnitudes of means")
+
+
+def _along(axis: int, rank: int) -> Sums:
+    others = tuple(a for a in range(rank) if a != axis)
+    return lambda values: values.sum(axis=others)
+
+
+def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
+    """Yield blocks of 2^k of `count` indices, given the sums over blocks of `first` indices."""
+    length = first
+    while length < count:
+        if length * (size // count) >= LEAST:
+            yield Parts(_every(length // first), _block_name(length, count, where))
+        length *= 2
+
+
+def _every(length: int) -> Sums:
+    """Return a function that sums blocks of a length; the last one may be shorter."""
+
+    def sums(values: Wide) -> Wide:
+        flat = values.reshape(-1)
+        whole = flat.size // length * length
+        found = flat[:whole].reshape(-1, length).sum(axis=1)
+        return found if whole == flat.size else np.append(found, flat[whole:].sum())
+
+    return sums
+
+
+def _block_name(length: int, count: int, where: str) -> Callable[[int], str]:
+    def name(number: int) -> str:
+        first, last = number * length, min(count, (number + 1) * length) - 1
+        indices = f"index {first}" if first == last else f"indices {first} to {last}"
+        return f"at {indices} {where}"
+
+    return name
+
+
+def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
+    """Yield `count` indices modulo 2^k, given the sums over indices or over more of such lanes."""
+    modulus = 2
+    while modulus <= min(LANES, count // 2) and size // modulus >= LEAST:
+        yield Parts(_modulo(modulus), _lane_name(modulus, where))
+        modulus *= 2
+
+
+def _modulo(modulus: int) -> Sums:
+    """Return a function that sums the elements with each remainder."""
+
+    def sums(values: Wide) -> Wide:
+        flat = values.reshape(-1)
+        whole = flat.size // modulus * modulus
+        found: Wide = flat[:whole].reshape(-1, modulus).sum(axis=0)
+        found[: flat.size - whole] += flat[whole:]
+        return found
+
+    return sums
+
+
+def _lane_name(modulus: int, where: str) -> Callable[[int], str]:
+    return lambda number: f"at indices {where} that are {number} modulo {modulus}"
+
+
+def _tiles(shape: tuple[int, ...]) -> Division:
+    """Return square tiles of 2^k rows and columns; all axes but the last form the rows."""
+    height, width = math.prod(shape[:-1]), shape[-1]
+    parts = []
+    length = FIRST_TILE
+    while length < min(height, width):
+        parts.append(Parts(_joined_tiles(length // FIRST_TILE), _tile_name(length, width)))
+        length *= 2
+
+    def sums(values: Wide) -> Wide:
+        return _joined(values.reshape(height, width), FIRST_TILE)
+
+    return Division(sums, parts)
+
+
+def _joined_tiles(length: int) -> Sums:
+    return lambda tiles: _joined(tiles, length).reshape(-1)
+
+
+def _joined(values: Wide, length: int) -> Wide:
+    """Return the sums over square tiles of a matrix."""
+    rows = np.add.reduceat(values, np.arange(0, len(values), length), axis=0)
+    found: Wide = np.add.reduceat(rows, np.arange(0, rows.shape[1], length), axis=1)
+    return found
+
+
+def _tile_name(length: int, width: int) -> Callable[[int], str]:
+    def name(number: int) -> str:
+        row, column = divmod(number, -(-width // length))
+        return f"in the tile of {length} rows and columns at [{row * length}, {column * length}]"
+
+    return name
+
+
+def _alike(keys: Wide, what: str) -> Iterator[Division]:
+    """Yield the elements in bins of about equal counts by a key; equal keys are in one bin."""
+    flat = keys.reshape(-1)
+    known = flat[:: -(-flat.size // SAMPLED)]
+    known = known[np.isfinite(known)]
+    if known.size < LEAST * BINS:
+        return
+    edges = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
+    bins = np.searchsorted(edges, flat, side="right")
+    ends = [-math.inf, *edges.tolist(), math.inf]
+
+    def sums(values: Wide) -> Wide:
+        found = np.bincount(bins, weights=values.reshape(-1), minlength=len(edges) + 1)
+        return found.astype(np.float64, copy=False)
+
+    parts = [Parts(_every(joined), _bin_name(ends, joined, what)) for joined in (1, 2, 4)]
+    yield Division(sums, parts[: len(edges)])
+
+
+def _bin_name(ends: list[float], joined: int, what: str) -> Callable[[int], str]:
+    def name(number: int) -> str:
+        first, last = number * joined, min(len(ends) - 1, (number + 1) * joined)
+        return f"with {what} of {ends[first]:.4g} to {ends[last]:.4g}"
+
+    return name
+
+
+@dataclass(frozen=True)
+class Series:
+    """Independent terms whose mean is 0 for a right op.
+
+    Attributes
+    ----------
+    terms : ndarray
+        0 for elements that are not tested.
+    rounding : ndarray
+        Largest errors of the terms by rounding.
+    text : callable
+        Returns the message on a part, given the mean of its terms and the words that name it.
+    limits : (float, float) or None
+        How far below and above 0 terms can be, if that is known; a term may still exceed it.
+    """
+
+    terms: Wide
+    rounding: Wide
+    text: Callable[[float, str], str]
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """The elements that are 0, and the share that is to be.
+
+    Attributes
+    ----------
+    marks : ndarray of bool
+    share : float
+    text : callable
+        Returns the message on a part, given its numbers of zeros and of elements, and its name.
+    """
+
+    marks: NDArray[np.bool_]
+    share: float
+    text: Callable[[int, int, str], str]
+
+
+class PartEvidence:
+    """PartEvidence against the terms of a part: minus the logarithm of a bound of its probability.
+
+    If no term is below -L, ``log(1 + y t / L) >= y t / L - c (y t / L)^2`` for ``0 < y < 1`` with
+    ``c = (-log(1 - y) - y) / y^2``, so that ``exp`` of the sum of the right sides has a mean of at
+    most 1 for independent terms of mean 0 (Fan, Grama and Liu, "Exponential inequalities for
+    martingales with applications", 2015). By Markov's inequality it exceeds ``1 / p`` with a
+    probability of at most `p`, however few and skewed the terms are. Several `y` are tried.
+    """
+
+    def __init__(self, series: Series) -> None:
+        self._series = series
+        self._squares = np.square(series.terms)
+        levels = 2 + math.ceil(math.log2(max(series.terms.size, 2)) / 2)
+        shares = 0.5 ** np.arange(1, min(levels, MOST_LEVELS) + 1)[:, None]
+        self._shares, self._tried = shares, 2.0 * len(shares)
+        self._costs = (-np.log1p(-shares) - shares) / np.square(shares)
+        below, above = series.limits or (0.0, 0.0)
+        self._below = max(below, -float(series.terms.min(initial=0.0)))
+        self._above = max(above, float(series.terms.max(initial=0.0)))
+
+    @property
+    def arrays(self) -> tuple[Wide, Wide, Wide]:
+        """Return the arrays of which `of` takes the sums over parts."""
+        return self._series.terms, self._squares, self._series.rounding
+
+    def of(self, total: Wide, squares: Wide, rounding: Wide) -> Wide:
+        """Return the evidence against each part, given its sums of `arrays`."""
+        best = np.zeros_like(total)
+        for sign, limit in ((1.0, self._below), (-1.0, self._above)):
+            if limit > 0.0:
+                rates = self._shares / limit
+                found = rates * (sign * total - rounding) - self._costs * np.square(rates) * squares
+                best = np.maximum(best, found.max(axis=0))
+        return best - math.log(self._tried)
+
+
+def wrong_part(
+    telling: NDArray[np.bool_],
+    means: Wide | None,
+    series: Sequence[Series],
+    zeros: Zeros | None,
+    rate: float,
+) -> str | None:
+    """Describe the part of an output that looks wrong most clearly; return None if none does.
+
+    Parameters
+    ----------
+    telling : ndarray of bool
+        Elements that are tested.
+    means : ndarray or None
+        The mean of each element; None if all have the same one.
+    series : sequence of Series
+    zeros : Zeros or None
+    rate : float
+        Largest probability with which a right output fails.
+    """
+    divisions = [each for each in divisions_of(telling.shape, means) if each.parts]
+    kinds = sum(len(division.parts) for division in divisions)
+    tests = kinds * (len(series) + (zeros is not None))
+    known = [(one, PartEvidence(one)) for one in series]
+    elements = telling.astype(np.float64)
+    marks = None if zeros is None else zeros.marks.astype(np.float64)
+    clearest, message = 0.0, None
+    for division in divisions:
+        small = division.sums(elements)
+        small_marks = None if marks is None else division.sums(marks)
+        small_sums = [[division.sums(array) for array in each.arrays] for _, each in known]
+        for parts in division.parts:
+            counts = parts.sums(small)
+            at_least = math.log(tests * len(counts) / rate)
+            for (one, evidence), sums in zip(known, small_sums, strict=True):
+                total, *rest = map(parts.sums, sums)
+                found = evidence.of(total, *rest)
+                at = int(found.argmax())
+                if found[at] - at_least > clearest:
+                    clearest = float(found[at]) - at_least
+                    message = one.text(float(total[at] / counts[at]), parts.name(at))
+            if zeros is not None and small_marks is not None:
+                some = parts.sums(small_marks)
+                found = counts * divergences(some / np.maximum(counts, 1.0), zeros.share)
+                found -= math.log(2.0)
+                at = int(found.argmax())
+                if found[at] - at_least > clearest:
+                    clearest = float(found[at]) - at_least
+                    message = zeros.text(int(some[at]), int(counts[at]), parts.name(at))
+    return message
+
+
+def divergences(found: Wide, wanted: float) -> Wide:
+    """Return the relative entropy of shares and a wanted one: the exponent of Chernoff's bound."""
+    parts = np.zeros_like(found)
+    for one, other in ((found, wanted), (1.0 - found, 1.0 - wanted)):
+        some = one > 0.0
+        logs = np.log(one[some] / other) if other > 0.0 else math.inf
+        parts[some] += one[some] * logs
+    return parts

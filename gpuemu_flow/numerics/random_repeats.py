@@ -1,0 +1,125 @@
+"""Random outputs: tests that elements are drawn independently of each other."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Wide = NDArray[np.float64]
+
+MOST_SHIFTED = 1 << 20
+"""Elements of which all shifts are compared; larger outputs are represented by so many of them."""
+CANDIDATES = 4
+"""Likeliest shifts that are examined without the rounding of the transforms."""
+ROUNDING = 1e-13
+"""Share of a transform's largest result below which its other results are taken for rounding."""
+
+
+def scaled_terms(terms: Wide, variance: float) -> tuple[Wide, float]:
+    """Return terms of at most 1, whose squares do not overflow, and their variance."""
+    largest = float(np.abs(terms).max(initial=0.0)) or 1.0
+    return terms / largest, variance / largest / largest
+
+
+def neighbours(terms: Wide, axis: int) -> tuple[Wide, Wide]:
+    """Return pairs of neighbours along an axis; each element is in at most one pair."""
+    moved = np.moveaxis(terms, axis, 0)
+    return moved[: len(moved) - 1 : 2], moved[1::2]
+
+
+def are_independent(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
+    """Tell whether the sum of products of independent terms of mean 0 is compatible with mean 0.
+
+    `variance` is that of each term, 0 if unknown. Few skewed terms may all be alike, and small: the
+    squares of their products then say too little.
+
+    The products of skewed terms, such as those of a mask that is nearly always 0, are skewed: a few
+    are large, and many small ones are negative. If none of the large ones occurred, the sum would
+    be negative and its squares far too small. The product of the terms' own squares, which does not
+    depend on who is paired with whom, is then the better variance, and the bound for symmetric
+    terms holds for the short tail of skewed ones, too.
+    """
+    products = first * second
+    total, squares = float(products.sum()), float(np.square(products).sum())
+    squares = max(squares, variance * variance * np.count_nonzero(products))
+    if total < 0.0:
+        apart = float(np.square(first).sum()) * float(np.square(second).sum()) / products.size
+        squares = max(squares, apart)
+    return total * total <= 2.0 * at_least * squares
+
+
+def tile_lags(size: int) -> list[int]:
+    """Return 2^k and 3 · 2^k up to half of a size: lengths after which tiles repeat their draws."""
+    powers = [2**k for k in range(1, max(size, 2).bit_length())]
+    return sorted(lag for power in powers for lag in (power, 3 * power // 2) if 2 * lag <= size)
+
+
+def is_repeated(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
+    """Tell whether products are positive more often than those of independent terms.
+
+    Products of repeated draws are positive. A negative sum of products proves nothing. If few terms
+    are large, for example in a mask that is nearly always 0, the large terms may not be paired with
+    each other.
+    """
+    repeated = float((first * second).sum()) > 0.0
+    return repeated and not are_independent(first, second, at_least, variance)
+
+
+def pairs(terms: Wide, lag: int) -> tuple[Wide, Wide]:
+    """Return pairs of elements `lag` places apart in memory; each element is in at most one."""
+    whole = terms.size // (2 * lag) * 2 * lag
+    halves = terms.reshape(-1)[:whole].reshape(-1, 2, lag)
+    return halves[:, 0], halves[:, 1]
+
+
+def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
+    """Return a distance in memory after which draws repeat; None if they repeat after none.
+
+    Rows and tiles of any length are found, and rows that are shifted copies of each other. All
+    distances up to half of the output are compared at once by Fourier transforms. For independent
+    signs, those of the products of terms a fixed distance apart are independent, too, although each
+    term is in two products, so that the bound of `are_independent` holds.
+    """
+    terms = terms.reshape(-1)[:MOST_SHIFTED]
+    most = terms.size // 2
+    if most < 1:
+        return None
+    at_least = math.log(2.0 * most / rate)
+    length = _transform_length(terms.size + most)
+    totals = _correlations(terms, length)[1 : most + 1]
+    squares = _correlations(np.square(terms), length)[: most + 1]
+    floor = ROUNDING * float(squares[0]) or 1.0
+    clear = np.square(np.maximum(totals, 0.0)) / np.maximum(squares[1:], floor)
+    for at in np.argsort(clear)[: -CANDIDATES - 1 : -1].tolist():
+        if clear[at] <= 2.0 * at_least:
+            return None
+        lag = at + 1
+        if is_repeated(terms[:-lag], terms[lag:], at_least, variance):
+            return int(lag)
+    return None
+
+
+def _transform_length(least: int) -> int:
+    """Return 2^k or 3 · 2^k, for which transforms are fast."""
+    power = 1 << (least - 1).bit_length()
+    return power * 3 // 4 if power * 3 // 4 >= least else power
+
+
+def _correlations(terms: Wide, length: int) -> Wide:
+    """Return the sums of products of terms, for each distance between them."""
+    spectrum = np.fft.rfft(terms, length)
+    found: Wide = np.fft.irfft(spectrum * spectrum.conj(), length)
+    return found
+
+
+def mirrored(terms: Wide) -> tuple[Wide, Wide] | None:
+    """Return the pairs of elements whose last two indices are exchanged; None without such pairs.
+
+    A generator whose counter is a product or a sum of both indices gives them the same draw.
+    """
+    if terms.ndim < 2 or terms.shape[-1] != terms.shape[-2] or terms.shape[-1] < 2:
+        return None
+    rows, columns = np.triu_indices(terms.shape[-1], 1)
+    return terms[..., rows, columns], terms[..., columns, rows]
