@@ -25,6 +25,7 @@ from gpuemu_flow.store.disk import (
     evict_for,
     insert_new,
     keys_from,
+    keys_holding,
     present,
 )
 from gpuemu_flow.store.private_files import PrivateFolder
@@ -360,6 +361,10 @@ class JsonStore:
     def keys_from(self, prefix: str) -> list[str]:
         """Return the keys that begin with `prefix`, which must be ASCII."""
         return self._guarded(lambda cache: keys_from(cache, prefix))
+
+    def keys_holding(self, text: str) -> list[str]:
+        """Return the keys of records that may hold `text` in their JSON; no record is parsed."""
+        return self._guarded(lambda cache: keys_holding(cache, text))
 
     def volume(self) -> int:
         """Return the estimated size on disk in bytes."""
