@@ -60,6 +60,8 @@ from gpuemu_flow.types import (
 )
 
 Arrays = Mapping[str, NDArray[Any]]
+MOST_NAMED = 8
+"""Largest number of failures that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,34 @@ def find_failures(workspace: Workspace, word: str, op: str | None = None) -> lis
                 raise UsageError(Problem("unknown-failure", message, hint)) from None
         return [store.get(word)]
     return sorted(found, key=lambda record: record.minimized_from is not None)
+
+
+def find_failure(workspace: Workspace, word: str, op: str | None = None) -> FailureRecord:
+    """Find one failure by seed or id.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-failure``, or ``ambiguous-failure`` if a seed names several.
+    """
+    return only_failure(find_failures(workspace, word, op), word)
+
+
+def only_failure(found: Sequence[FailureRecord], seed: int | str) -> FailureRecord:
+    """Return the failure that a seed names, which was shrunk only if the original is not recorded.
+
+    Raises
+    ------
+    UsageError
+        ``ambiguous-failure`` if the failures are of several ops, dtypes or cases.
+    """
+    whole = [record for record in found if record.minimized_from is None] or found[:1]
+    if len({(r.op, r.dtype, Case.from_json(r.case).to_text()) for r in whole}) > 1:
+        which = ", ".join(f"{r.id} ({r.op} {r.dtype})" for r in whole[:MOST_NAMED])
+        more = f" and {len(whole) - MOST_NAMED} more" if len(whole) > MOST_NAMED else ""
+        message = f"{len(whole)} failures have the seed {seed}: {which}{more}"
+        raise UsageError(Problem("ambiguous-failure", message, "name one by its id"))
+    return whole[0]
 
 
 def find_or_make(
