@@ -360,17 +360,9 @@ def minimize(
     seed: int | str, strategy: str, max_iters: int, request_id: str
 ) -> Call[MinimizeResult]:
     """Make the request to shrink a recorded failure; a string is the failure's id."""
-    return Call(
-        {
-            "type": "Minimize",
-            **failure_fields(seed),
-            "strategy": _STRATEGIES.get(strategy, strategy),
-            "max_iters": max_iters,
-            "request_id": request_id,
-        },
-        "MinimizeResult",
-        lambda reply: MinimizeResult.from_dict(reply.fields),
-    )
+    wanted = {"strategy": _STRATEGIES.get(strategy, strategy), "max_iters": max_iters}
+    request = {"type": "Minimize", **failure_fields(seed), **wanted, "request_id": request_id}
+    return Call(request, "MinimizeResult", lambda reply: MinimizeResult.from_dict(reply.fields))
 
 
 def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:

@@ -146,7 +146,7 @@ class OwnOutputs:
         return self.judge_error(op, case, explained)
 
     def given_values(self, op: str, dtype: str, inputs: Arrays) -> dict[str, Any]:
-        """Return what stands for each input: a number or word, None if absent, else its array."""
+        """Return the inputs as functions get them: scalars as values, None for an absent one."""
         with self._lock:
             return given_values(self._subject(op, dtype, None).reference, inputs)
 

@@ -21,7 +21,7 @@ def arguments(program: Program, inputs: Inputs) -> dict[str, Any]:
 
 
 def given_values(program: Program, inputs: Inputs) -> dict[str, Any]:
-    """Return what stands for each input: a number or word, None if absent, else its array."""
+    """Return the inputs as functions get them: scalars as values, None for an absent one."""
     if not (program.scalars or program.optional):
         return dict(inputs)
     return {name: _argument(program, name, array) for name, array in inputs.items()}
