@@ -261,10 +261,12 @@ class JsonStore:
         """Return the problem behind SQLite's message that writing failed."""
         if _FAILED in text:  # Python 3.10 passes no number of the error on
             return io_problem(self._folder, text)
+        full = "full" in text
+        fix = "free some space" if full else "check the owner and the mode of the cache folder"
         return Problem(
-            "cache-disk-full" if "full" in text else "cache-not-writable",
+            "cache-disk-full" if full else "cache-not-writable",
             f"cannot write {self._folder}: {text}",
-            "free some space, or check the folder's mode; what was finished is kept",
+            f"{fix}; what was finished is kept",
         )
 
     def get(self, key: str) -> Json | None:
