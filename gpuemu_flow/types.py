@@ -145,6 +145,7 @@ class FailureKind(str, enum.Enum):
     TRAP = "KernelTrap"
     KERNEL_BYPASSED = "KernelBypassed"
     GENERATOR = "GeneratorError"
+    OUTPUT_NAMES = "OutputNamesMismatch"
 
 
 @dataclass(frozen=True)
@@ -494,7 +495,6 @@ def failure_from_json(data: Mapping[str, Json]) -> Failure:
         number_from_json(data["expected"]),
         number_from_json(data["actual"]),
         None if finding is None else KernelFinding.from_json(finding),
-        # An older version's says nothing of these two.
-        str(data.get("why", "")),
+        str(data.get("why", "")),  # an older version wrote neither `why` nor `place`
         str(data.get("place", "")),
     )

@@ -89,6 +89,12 @@ class Terminal:
             self._read(deadline)
         return self.process.wait(GIVE_UP)
 
+    def hang_up(self) -> int:
+        """Close the terminal under the process; return its exit code."""
+        os.close(self._own)
+        self._own = -1
+        return self.process.wait(GIVE_UP)
+
     @property
     def plain(self) -> str:
         return _ESCAPE.sub("", self.text)
@@ -118,7 +124,8 @@ class Terminal:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._own)
+        if self._own >= 0:
+            os.close(self._own)
 
 
 @contextmanager

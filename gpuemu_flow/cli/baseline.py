@@ -22,6 +22,11 @@ class _TagGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None:
+            if len(args) > 1 and not any(word.startswith("-") for word in args[:2]):
+                ctx.fail(
+                    f"`baseline` has no command {args[0]!r}; `gpuemu-flow baseline TAG` stores "
+                    "one, `gpuemu-flow diff TAG` compares with it"
+                )
             args = ["store", *args]
         return super().resolve_command(ctx, args)
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.engine.signals import terminating_as_interrupting
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.plain_text import printable
 
@@ -33,7 +34,8 @@ def exit_code_of(command: Callable[[], object]) -> int:
     code: object
     try:
         try:
-            code = command()
+            with terminating_as_interrupting():
+                code = command()
         except SystemExit as end:  # how commands report their exit code
             code = end.code
         sys.stdout.flush()
@@ -41,8 +43,8 @@ def exit_code_of(command: Callable[[], object]) -> int:
         print_problems(error.problems)
         code = error.exit_code
     except (KeyboardInterrupt, CancelledRunError):
-        say("interrupted", err=True)
         code = INTERRUPTED
+        _say_last("interrupted")
     except BrokenPipeError:
         # The reader has ended (`| head`); later writes must not report that again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -55,7 +57,15 @@ def exit_code_of(command: Callable[[], object]) -> int:
 
             print_problems([disk_problem(error, error.filename)])
             return 3
-        say(f"error: cannot write the output: {error.strerror}", err=True)
+        _say_last(f"error: cannot write the output: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 3
     return code if isinstance(code, int) else 0
+
+
+def _say_last(text: str) -> None:
+    """Print a line on standard error, unless its terminal was closed."""
+    try:
+        say(text, err=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

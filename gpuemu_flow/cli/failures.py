@@ -88,10 +88,10 @@ def export(failure: str, as_pytest: bool, output: Path | None) -> None:
     """Write a failure as files that do not need this workspace, and print their path."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.exporting import export_pytest  # noqa: PLC0415
-    from gpuemu_flow.fuzz.failures import find_failures  # noqa: PLC0415
+    from gpuemu_flow.fuzz.failures import find_failure  # noqa: PLC0415
 
     if not as_pytest:
         raise click.UsageError("say in which form: --pytest")
     workspace = Workspace()
-    record = find_failures(workspace, failure)[0]
+    record = find_failure(workspace, failure)
     say(str(export_pytest(workspace, record, output)))

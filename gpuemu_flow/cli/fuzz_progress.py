@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gpuemu_flow.cli.progress import live_display
 from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.types import Verdict
 
@@ -62,13 +63,5 @@ def fuzz_display(*, live: bool) -> Iterator[FuzzDisplay]:
     if not live:
         yield display
         return
-    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
-    from rich.live import Live  # noqa: PLC0415
-
-    with Live(
-        console=Console(),
-        get_renderable=display.line,
-        refresh_per_second=REDRAWS_PER_SECOND,
-        transient=True,
-    ):
+    with live_display(display.line, REDRAWS_PER_SECOND):
         yield display

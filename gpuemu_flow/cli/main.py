@@ -46,6 +46,16 @@ class Commands(click.Group):
         """Import a command; return None if there is no command of that name."""
         return self.load(cmd_name) if cmd_name in COMMANDS else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; if there is none, name the most similar one."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from gpuemu_flow.errors import did_you_mean  # noqa: PLC0415 - seldom needed
+
+            ctx.fail(f"there is no command {args[0]!r}; {did_you_mean(args[0], sorted(COMMANDS))}")
+        return super().resolve_command(ctx, args)
+
     def load(self, name: str) -> click.Command:
         """Import an existing command."""
         if name not in self.commands:

@@ -38,7 +38,7 @@ def minimize(
     """
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.failures import find_failures  # noqa: PLC0415
+    from gpuemu_flow.fuzz.failures import find_failure  # noqa: PLC0415
     from gpuemu_flow.fuzz.minimizing import minimise_failure  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
 
@@ -47,7 +47,7 @@ def minimize(
         raise click.UsageError("give the seed or the id of a failure")
     known = {"shrink-values": "binary-search-values", "shrink-all": "all"}
     workspace = Workspace()
-    record = find_failures(workspace, word, op)[0]
+    record = find_failure(workspace, word, op)
     with cancel_on_signals() as cancel:
         found = minimise_failure(
             workspace, record, strategy=known.get(strategy, strategy), budget=budget, cancel=cancel

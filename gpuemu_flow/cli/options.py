@@ -78,8 +78,12 @@ def parse_shard(
 
     index, _, count = value.partition("/")
     digits = all(part.isascii() and part.isdigit() and len(part) < 7 for part in (index, count))
-    if not digits or not 1 <= int(index) <= int(count) <= MAX_SHARDS:
+    if not digits:
         raise click.BadParameter(f"{value!r} is no shard such as 2/5, the second of five")
+    if not 1 <= int(count) <= MAX_SHARDS:
+        raise click.BadParameter(f"{value!r}: there are 1 to {MAX_SHARDS} shards")
+    if not 1 <= int(index) <= int(count):
+        raise click.BadParameter(f"{value!r}: the first number is one from 1 to {int(count)}")
     return Shard(int(index), int(count))
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.cli.remaining import Remaining
 from gpuemu_flow.cli.say import say
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.plain_text import printable
 from gpuemu_flow.tasks.base import Progress
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def waiting_for(holder: str) -> str:
@@ -152,16 +156,31 @@ def make_listener(*, live: bool) -> Iterator[Listener]:
     if not live:
         yield PlainListener()
         return
-    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
-    from rich.live import Live  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - only a terminal needs it
 
     listener = LiveListener()
+    with live_display(lambda: Text(listener.picture()), 12):
+        yield listener
+
+
+@contextmanager
+def live_display(picture: Callable[[], RenderableType], per_second: float) -> Iterator[None]:
+    """Draw a picture on the terminal again and again; erase it in the end.
+
+    A terminal that was closed is no error, so that the results of an interrupted run are kept.
+    """
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.live import Live  # noqa: PLC0415
+
     display = Live(
         console=Console(),
-        refresh_per_second=12,
+        refresh_per_second=per_second,
         transient=True,
-        get_renderable=lambda: Text(listener.picture()),
+        get_renderable=picture,
     )
-    with display:
-        yield listener
+    display.start()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            display.stop()

@@ -24,10 +24,41 @@ if TYPE_CHECKING:
     from gpuemu_flow.results.document import Report
 
 DEFAULT_KEY = Path("gpuemu-report-key")
+_MERGE = "--merge"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.group(invoke_without_command=True, short_help="Report what is known, as a file.")
+class _ReportGroup(click.Group):
+    """The group `report`, whose option ``--merge`` takes all words up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line, with ``--merge`` put before each word that belongs to it."""
+        repeated: list[str] = []
+        merging = False
+        for word in args:
+            if word.startswith("-"):
+                merging = word == _MERGE or word.startswith(f"{_MERGE}=")
+            elif merging and repeated[-1] != _MERGE:
+                repeated.append(_MERGE)
+            repeated.append(word)
+        return super().parse_args(ctx, repeated)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a subcommand; if there is none, name the options that take a file or a folder."""
+        word = args[0]
+        if self.get_command(ctx, word) is None and not word.startswith("-"):
+            ctx.fail(
+                f"`report` has no command {word!r}; to write a report into that file, give "
+                f"`-o {word}`, to join reports of shards, `{_MERGE} {word}`"
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_ReportGroup, invoke_without_command=True, short_help="Report what is known, as a file."
+)
 @report_format_option(*FORMATS)
 @output_option
 @click.option(
@@ -41,8 +72,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )  # fmt: skip
 @click.option("--sign", "key_file", type=_FILE, metavar="KEY", help="Sign with this private key.")
 @click.option(
-    "--merge", "shards", multiple=True, type=click.Path(path_type=Path, exists=True),
-    metavar="DIR|FILE", help="Join the JSON of all shards of `ci --shard`; may be repeated.",
+    _MERGE, "shards", multiple=True, type=click.Path(path_type=Path, exists=True),
+    metavar="DIR|FILE...", help="Join the JSON of all shards of `ci --shard`; may be repeated.",
 )  # fmt: skip
 @click.option("--open", "show", is_flag=True, help="Show the HTML report in a browser.")
 @click.pass_context

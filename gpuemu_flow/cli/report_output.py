@@ -72,13 +72,14 @@ def check_outputs(outputs: Sequence[Path]) -> None:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
         if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            problems.append(_not_writable(path, "there is no folder that can be written"))
+            problems.append(_not_writable(path, f"{folder} is no folder to write to"))
     if problems:
         raise UsageError(*problems)
 
 
 def _not_writable(path: Path, reason: str) -> Problem:
-    return Problem("report-not-writable", f"cannot write the report: {reason}", "", str(path))
+    hint = "name a file in a folder that you may write to"
+    return Problem("report-not-writable", f"cannot write the report: {reason}", hint, str(path))
 
 
 def render(report: Report, name: str, *, color: bool = False, warn_threshold: float = 1.0) -> str:

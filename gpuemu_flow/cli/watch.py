@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -63,7 +61,7 @@ def watch_with(
     files.follow_config(config)
     loop = make(config, files, options, seed)
     try:
-        with _terminating_like_interrupting(), closing(loop), open_alarm(poll=poll) as alarm:
+        with closing(loop), open_alarm(poll=poll) as alarm:
             saved: set[str] = set()
             while not loop.turn(saved):
                 saved = wait_for_save(files, alarm)
@@ -71,15 +69,6 @@ def watch_with(
         say("")
         raise SystemExit(0) from None
     raise SystemExit(130)
-
-
-@contextmanager
-def _terminating_like_interrupting() -> Iterator[None]:
-    """Make SIGTERM raise KeyboardInterrupt as SIGINT does, so that all workers are ended."""
-    from gpuemu_flow.engine.signals import handled  # noqa: PLC0415
-
-    with handled(signal.default_int_handler, signal.SIGTERM):
-        yield
 
 
 @dataclass

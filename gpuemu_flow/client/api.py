@@ -405,19 +405,19 @@ class Client(Calling):
         )
         return self._do_long(call, on_progress)
 
-    def reproduce(self, seed: int, *, rerun: bool = False) -> ReproduceResult:
-        """Return a recorded failure with its inputs. With `rerun`, run the op on them again."""
+    def reproduce(self, seed: int | str, *, rerun: bool = False) -> ReproduceResult:
+        """Return a failure, by seed or id, with its inputs; with `rerun`, run the op again."""
         return self._do(calls.reproduce(seed, rerun=rerun))
 
     def minimize(
-        self, seed: int, strategy: str | None = None, max_iters: int = 100
+        self, seed: int | str, strategy: str | None = None, max_iters: int = 100
     ) -> MinimizeResult:
         """Search for the smallest case that fails in the same way as a recorded failure.
 
         Parameters
         ----------
-        seed : int
-            The failure's seed.
+        seed : int or str
+            The failure's seed, or its id.
         strategy : str, optional
             ``binary-search-dims`` (the default), ``binary-search-values`` or ``all``.
         max_iters : int

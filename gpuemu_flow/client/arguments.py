@@ -90,3 +90,8 @@ def _case_or_seed(given: Any, what: str) -> TestCase | int:
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     hint = "give cases of get_test_batch, gpuemu_flow.client.TestCase(seed=…, inputs=…), or seeds"
     raise ClientError(Problem("client-not-a-case", f"{what} is of type {name}", hint))
+
+
+def failure_fields(failure: int | str) -> dict[str, Json]:
+    """Return the fields of a request that name a failure by its seed, or by its id if a string."""
+    return {"failure_id": failure} if isinstance(failure, str) else {"seed": failure}

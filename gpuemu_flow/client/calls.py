@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.client.arguments import checked_arguments
+from gpuemu_flow.client.arguments import checked_arguments, failure_fields
 from gpuemu_flow.client.arrays import as_arrays, output_fields
 from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.client.results import (
@@ -333,8 +333,8 @@ def cancel(request_id: str) -> Call[None]:
     return Call({"type": "Cancel", "request_id": request_id}, "Ok", _nothing)
 
 
-def reproduce(seed: int, *, rerun: bool) -> Call[ReproduceResult]:
-    """Make the request for a recorded failure with its inputs."""
+def reproduce(seed: int | str, *, rerun: bool) -> Call[ReproduceResult]:
+    """Make the request for a recorded failure with its inputs; a string is the failure's id."""
 
     def read(reply: Reply) -> ReproduceResult:
         current = reply.fields.get("current")
@@ -345,7 +345,7 @@ def reproduce(seed: int, *, rerun: bool) -> Call[ReproduceResult]:
             None if current is None else ValidationResult.from_dict(current),
         )
 
-    request = {"type": "Reproduce", "seed": seed, "exchange": True}
+    request = {"type": "Reproduce", **failure_fields(seed), "exchange": True}
     return Call({**request, "rerun": True} if rerun else request, "ReproduceResult", read)
 
 
@@ -356,19 +356,13 @@ _STRATEGIES = {
 }
 
 
-def minimize(seed: int, strategy: str, max_iters: int, request_id: str) -> Call[MinimizeResult]:
-    """Make the request to shrink a recorded failure."""
-    return Call(
-        {
-            "type": "Minimize",
-            "seed": seed,
-            "strategy": _STRATEGIES.get(strategy, strategy),
-            "max_iters": max_iters,
-            "request_id": request_id,
-        },
-        "MinimizeResult",
-        lambda reply: MinimizeResult.from_dict(reply.fields),
-    )
+def minimize(
+    seed: int | str, strategy: str, max_iters: int, request_id: str
+) -> Call[MinimizeResult]:
+    """Make the request to shrink a recorded failure; a string is the failure's id."""
+    wanted = {"strategy": _STRATEGIES.get(strategy, strategy), "max_iters": max_iters}
+    request = {"type": "Minimize", **failure_fields(seed), **wanted, "request_id": request_id}
+    return Call(request, "MinimizeResult", lambda reply: MinimizeResult.from_dict(reply.fields))
 
 
 def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import field
@@ -14,6 +15,8 @@ from gpuemu_flow.errors import nearest
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SIBLINGS = 2000
+UNREADABLE = "cannot be read"
+UNREADABLE_HINT = "check the owner and the mode of the file and of its folders"
 MAX_NAME, MAX_PATH = 255, 4095  # bytes: the limits of Linux, for names and paths
 
 
@@ -171,6 +174,7 @@ class WorkspacePaths:
         if fault:
             within = f"name a file in it: {text.rstrip('/') + '/op.py'!r}"
             hint = within if os.path.isdir(path) else self.beside(path)  # noqa: PTH112 - never raises
+            hint = UNREADABLE_HINT if fault.startswith(UNREADABLE) else hint
             out.add("config-path-missing", where, f"{dotted(where)} = {shown(text)} {fault}", hint)
             return None
         return path
@@ -185,9 +189,9 @@ class WorkspacePaths:
                 return "does not exist"
             if not path.is_file():
                 return "is not a regular file"
-            return "" if os.access(path, os.R_OK) else "cannot be read"
+            return "" if os.access(path, os.R_OK) else f"{UNREADABLE}: {os.strerror(errno.EACCES)}"
         except OSError as error:
-            return f"cannot be looked at: {error.strerror}"
+            return f"{UNREADABLE}: {error.strerror}"
 
     def beside(self, path: Path) -> str:
         """Return a hint with the file in the same folder whose name is most similar to `path`'s."""

@@ -107,7 +107,7 @@ def _read_bytes(source: ConfigSource) -> bytes | None:
         return None
     except OSError as error:
         text = f"the configuration cannot be read: {error.strerror or error}"
-        source.out.add("config-unreadable", (), text)
+        source.out.add("config-unreadable", (), text, "check the owner and the mode of the file")
         return None
     return _sized(data, source.out)
 

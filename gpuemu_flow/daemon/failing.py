@@ -12,7 +12,7 @@ from gpuemu_flow.daemon.records import MAX_LIMIT
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import UsageError
-from gpuemu_flow.fuzz.failures import reproduce, stored_inputs
+from gpuemu_flow.fuzz.failures import only_failure, reproduce, stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json
@@ -37,7 +37,7 @@ def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, J
 
     With ``rerun``, which the protocol does not have, the op is run again on these inputs.
     """
-    record = _find(service, fields.u64("seed"))
+    record = _find(service, fields)
     inputs = stored_inputs(service.failures, record)
     reply: dict[str, Json] = {
         "type": "ReproduceResult",
@@ -55,10 +55,9 @@ def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, J
 
 def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     """Answer ``Minimize``: find the smallest case that fails in the same way, and record it."""
-    seed = fields.u64("seed")
     strategy = STRATEGIES[fields.choice("strategy", tuple(STRATEGIES))]
     budget = fields.integer("max_iters", 0, MAX_ITERS)
-    record = _find(service, seed)
+    record = _find(service, fields)
     cancel = threading.Event()
     with job.linked(cancel):
         found = minimise_failure(
@@ -71,7 +70,7 @@ def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     smallest = found.minimized or record
     return {
         "type": "MinimizeResult",
-        "original_seed": seed,
+        "original_seed": wire_seed(record),
         "minimized_seed": wire_seed(smallest),
         "minimized_shape": list(smallest.shape),
         "result": _as_result(smallest),
@@ -91,20 +90,26 @@ def wire_seed(record: FailureRecord) -> int:
     return record.seed if record.minimized_from is None else int(record.id[:ID_LENGTH], 16)
 
 
-def _find(service: Service, seed: int) -> FailureRecord:
-    """Return the newest failure with a seed, as `wire_seed` defines it.
+def _find(service: Service, fields: Fields) -> FailureRecord:
+    """Return the failure that a request names by its id, or by a seed as `wire_seed` defines it.
 
     Raises
     ------
     RequestError
         ``NotFound``.
+    UsageError
+        ``ambiguous-failure``.
     """
+    wanted = fields.optional_name("failure_id")
+    if wanted is not None:
+        try:
+            return service.failures.get(wanted)
+        except UsageError as error:
+            raise RequestError("NotFound", error.problems[0].message) from None
+    seed = fields.u64("seed")
     named = service.failures.find(seed)
-    for record in named:
-        if record.minimized_from is None:
-            return record
     if named:
-        return named[0]
+        return only_failure(named, seed)
     if seed < 1 << (4 * ID_LENGTH):
         try:
             return service.failures.get(f"{seed:0{ID_LENGTH}x}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuemu_flow.debug.session import DebugSession, Quit
+from gpuemu_flow.engine.signals import TerminatedError
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports.text import printable
@@ -59,8 +60,8 @@ def run_repl(
             code = code or error.exit_code
             for problem in error.problems:
                 complain(printable(str(problem)))
-        except KeyboardInterrupt:
-            if not reader.interactive:
+        except KeyboardInterrupt as stop:
+            if not reader.interactive or isinstance(stop, TerminatedError):
                 raise
             complain("\ninterrupted")
 

@@ -133,7 +133,7 @@ class DebugSession:
 
     def _select(self, word: str) -> FailureRecord:
         if word:
-            record = failures.find_failures(Workspace(), word, self.op)[0]
+            record = failures.find_failure(Workspace(), word, self.op)
             if self.selected is None or record.id != self.selected.id:
                 self._forget()
             self.selected = record

@@ -1,10 +1,10 @@
-"""Handle SIGINT and SIGTERM so that a run can end in an orderly way."""
+"""Handle the signals that ask a process to end, so that a command can end in an orderly way."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -15,25 +15,53 @@ Python runs a signal's handler only between two instructions of the main thread.
 when the main thread has just decided to sleep, the handler runs only after the sleep."""
 
 
+class TerminatedError(KeyboardInterrupt):
+    """Raised by SIGTERM and SIGHUP where SIGINT raises KeyboardInterrupt."""
+
+
 @contextmanager
 def on_signals(react: Callable[[], None]) -> Iterator[None]:
-    """Call `react` on the first SIGINT or SIGTERM in the context; end the process on the second.
+    """Call `react` on the first SIGINT, SIGTERM or SIGHUP; end the process on the second.
 
     Outside of the main thread, do nothing, since Python handles no signals there.
     """
+    with _reacting(react, (signal.SIGINT, *_termination_signals())):
+        yield
+
+
+@contextmanager
+def terminating_as_interrupting() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise `TerminatedError`, so that they end a command as Ctrl-C does."""
+
+    def end() -> None:
+        raise TerminatedError
+
+    with _reacting(end, _termination_signals()):
+        yield
+
+
+def _termination_signals() -> tuple[signal.Signals, ...]:
+    """Return SIGTERM and SIGHUP, without those that this process ignores, as under ``nohup``."""
+    both = (signal.SIGTERM, signal.SIGHUP)
+    return tuple(number for number in both if signal.getsignal(number) is not signal.SIG_IGN)
+
+
+@contextmanager
+def _reacting(react: Callable[[], None], numbers: Sequence[signal.Signals]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     seen = False
 
-    def handler(_number: int, _frame: FrameType | None) -> None:
+    def handler(number: int, _frame: FrameType | None) -> None:
         nonlocal seen
-        if seen:
+        if not seen:
+            seen = True
+            react()
+        elif number != signal.SIGHUP:  # a terminal that closes sends several
             raise KeyboardInterrupt
-        seen = True
-        react()
 
-    with handled(handler, signal.SIGINT, signal.SIGTERM):
+    with handled(handler, *numbers):
         yield
 
 
@@ -52,7 +80,7 @@ def handled(
 
 @contextmanager
 def cancel_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT or SIGTERM sets."""
+    """Yield an event that SIGINT, SIGTERM or SIGHUP sets."""
     cancel = threading.Event()
     with on_signals(cancel.set):
         yield cancel

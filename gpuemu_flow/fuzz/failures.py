@@ -60,6 +60,10 @@ from gpuemu_flow.types import (
 )
 
 Arrays = Mapping[str, NDArray[Any]]
+MOST_DIGITS = 40
+"""Largest number of digits of what may be a seed; Python refuses to read thousands of them."""
+MOST_NAMED = 8
+"""Largest number of failures that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,10 @@ def inputs_dropped(workspace: Workspace) -> list[Problem]:
     return [inputs_dropped_problem(count, INPUTS_LIMIT)] if count else []
 
 
+def _may_be_seed(word: str) -> bool:
+    return word.isdecimal() and len(word) <= MOST_DIGITS
+
+
 def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
     """Find failures by seed or id, newest first, but shrunk failures last.
 
@@ -207,7 +215,7 @@ def find_failures(workspace: Workspace, word: str, op: str | None = None) -> lis
         ``unknown-failure`` when none is found.
     """
     store = FailureStore(workspace.cache)
-    found = list(store.find(int(word), op)) if word.isdecimal() else []
+    found = list(store.find(int(word), op)) if _may_be_seed(word) else []
     if not found:
         if word.isdecimal():
             hint = "`gpuemu-flow failures` lists those that are kept"
@@ -219,6 +227,34 @@ def find_failures(workspace: Workspace, word: str, op: str | None = None) -> lis
                 raise UsageError(Problem("unknown-failure", message, hint)) from None
         return [store.get(word)]
     return sorted(found, key=lambda record: record.minimized_from is not None)
+
+
+def find_failure(workspace: Workspace, word: str, op: str | None = None) -> FailureRecord:
+    """Find one failure by seed or id.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-failure``, or ``ambiguous-failure`` if a seed names several.
+    """
+    return only_failure(find_failures(workspace, word, op), word)
+
+
+def only_failure(found: Sequence[FailureRecord], seed: int | str) -> FailureRecord:
+    """Return the failure that a seed names, which was shrunk only if the original is not recorded.
+
+    Raises
+    ------
+    UsageError
+        ``ambiguous-failure`` if the failures are of several ops, dtypes or cases.
+    """
+    whole = [record for record in found if record.minimized_from is None] or found[:1]
+    if len({(r.op, r.dtype, Case.from_json(r.case).to_text()) for r in whole}) > 1:
+        which = ", ".join(f"{r.id} ({r.op} {r.dtype})" for r in whole[:MOST_NAMED])
+        more = f" and {len(whole) - MOST_NAMED} more" if len(whole) > MOST_NAMED else ""
+        message = f"{len(whole)} failures have the seed {seed}: {which}{more}"
+        raise UsageError(Problem("ambiguous-failure", message, "name one by its id"))
+    return whole[0]
 
 
 def find_or_make(
@@ -234,7 +270,7 @@ def find_or_make(
     try:
         found = find_failures(workspace, word, op)
     except UsageError:
-        if op is None or not word.isdecimal():
+        if op is None or not _may_be_seed(word):
             raise
         found = []
     if case_text is not None:
@@ -243,7 +279,7 @@ def find_or_make(
         found = [one for one in found if one.dtype == wanted]
     if found:
         return found
-    if op is None or not word.isdecimal() or int(word) >= 1 << 64:
+    if op is None or not _may_be_seed(word) or int(word) >= 1 << 64:
         message = f"no failure with the seed {word} is of that dtype or case"
         raise UsageError(Problem("unknown-failure", message, "give --op, too"))
     return records_from_words(workspace, int(word), op, wanted or dtype, case_text)

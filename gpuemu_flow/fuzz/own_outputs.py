@@ -28,6 +28,7 @@ from gpuemu_flow.judging.generated import with_generated
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, RunError
+from gpuemu_flow.runners.arguments import given_values
 from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.runners.pool import Pool
@@ -143,6 +144,11 @@ class OwnOutputs:
         if isinstance(error, FlowError):
             return run_error_result(FailureKind.EXECUTION, explained)
         return self.judge_error(op, case, explained)
+
+    def given_values(self, op: str, dtype: str, inputs: Arrays) -> dict[str, Any]:
+        """Return the inputs as functions get them: scalars as values, None for an absent one."""
+        with self._lock:
+            return given_values(self._subject(op, dtype, None).reference, inputs)
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
         """Return the names of an op's outputs, in order."""

@@ -11,7 +11,7 @@ from threading import Event
 from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.cases.features import group
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
 from gpuemu_flow.fuzz.coverage import add_fuzz_coverage
 from gpuemu_flow.fuzz.failures import FailureLog
@@ -139,7 +139,7 @@ def _fuzz_op(
         )
     causes = _causes(workspace, op, outcome, options, cancel)
     groups = _groups(log, op, outcome, causes)
-    if minimize and not outcome.interrupted:
+    if minimize:
         groups = [_minimized(workspace, log, cause, cancel) for cause in groups]
     add_fuzz_coverage(workspace, outcome.coverage)
     verdict, why = outcome.tally.verdict()
@@ -162,8 +162,8 @@ def _fuzz_op(
         gaps=tuple(_gaps(fuzzer.subjects, outcome)),
         groups=tuple(groups),
         left_out=outcome.left_out,
-        interrupted=outcome.interrupted,
-        stopped_early=_stopped_early(outcome, options),
+        interrupted=cancel.is_set(),
+        stopped_early=_stopped_early(outcome, options, cancel),
         not_run=outcome.count(Verdict.SKIPPED),
     )
 
@@ -180,10 +180,12 @@ def _gaps(subjects: Iterable[OpSubject], outcome: OpFuzzOutcome) -> Iterator[str
                 yield f"{gap.dtype}: {gap.aspect.replace('_', ' ')} {names}"
 
 
-def _stopped_early(outcome: OpFuzzOutcome, options: FuzzOptions) -> str:
+def _stopped_early(outcome: OpFuzzOutcome, options: FuzzOptions, cancel: Event) -> str:
     count = outcome.cases
     if outcome.interrupted:
         return f"interrupted after {count} cases; what was judged is kept: run again to go on"
+    if cancel.is_set():
+        return "interrupted once all cases were judged; run again to search for causes"
     if options.iterations is not None and count < options.iterations:
         why = "its first failure" if options.fail_fast and outcome.failures else "its time limit"
         if outcome.timed_out_again:
@@ -195,12 +197,15 @@ def _stopped_early(outcome: OpFuzzOutcome, options: FuzzOptions) -> str:
 def _causes(
     workspace: Workspace, op: str, outcome: OpFuzzOutcome, options: FuzzOptions, cancel: Event
 ) -> Sequence[Cause]:
-    """Return causes of the failures, confirmed by new cases; none if the run was interrupted."""
-    if not outcome.failures or outcome.interrupted or options.fail_fast:
+    """Return causes of the failures, confirmed by new cases; none if `cancel` is set meanwhile."""
+    if not outcome.failures or cancel.is_set() or options.fail_fast:
         return ()
     budget = cause_budget(workspace, confirm=options.confirm)
     failing = [(judged.case, judged.result) for judged in outcome.failures]
-    return causes_of(workspace, op, failing, outcome.passing, budget=budget, cancel=cancel)
+    try:
+        return causes_of(workspace, op, failing, outcome.passing, budget=budget, cancel=cancel)
+    except CancelledRunError:
+        return ()
 
 
 def _groups(
@@ -297,11 +302,15 @@ def _minimized(
 ) -> CauseGroup:
     from gpuemu_flow.fuzz.minimizing import minimise_failure  # noqa: PLC0415 - asked for seldom
 
+    if cancel.is_set():
+        return cause
     smallest = log.store.get(cause.failures[0].id)
     try:
         found = minimise_failure(
             workspace, smallest, strategy="all", budget=MINIMIZE_BUDGET, cancel=cancel
         )
+    except CancelledRunError:
+        return cause
     except RunnerError as error:
         why = error.problems[0].message
     else:

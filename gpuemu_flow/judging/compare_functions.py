@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.contract import CompareRef
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import OpError, Program
+from gpuemu_flow.runners.arguments import given_values
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.types import Failure, FailureKind, Tolerance
 
@@ -56,12 +57,13 @@ class CompareFunctions:
 
     Parameters
     ----------
-    root : str
-        The workspace's folder.
+    reference : Program
+        The op's reference. The functions get scalars and absent inputs as it gets them.
     """
 
-    def __init__(self, root: str) -> None:
-        self._root = root
+    def __init__(self, reference: Program) -> None:
+        self._reference = reference
+        self._root = reference.root
         self._loaded: dict[CompareRef, Any] = {}
 
     def ask(
@@ -81,7 +83,8 @@ class CompareFunctions:
         """
         function = self._function(ref)
         # The function gets copies, since it may write to its arguments.
-        given = {key: array.copy() for key, array in inputs.items()}
+        copies = {key: array.copy() for key, array in inputs.items()}
+        given = given_values(self._reference, copies)
         try:
             with np.errstate(all="ignore"):
                 returned = function(actual.copy(), expected.copy(), given, tolerance)

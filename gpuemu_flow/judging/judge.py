@@ -12,6 +12,7 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.reference_overflow import overflow_notes
 from gpuemu_flow.judging.remedies import precision_note, range_notes, wider_precisions
 from gpuemu_flow.judging.traits import OpTraits, find_traits
 from gpuemu_flow.judging.unsteady_reference import blamed, unsteady_output
@@ -236,7 +237,8 @@ class Judge:
         findings = self._findings(result, actual, expected, inputs, criteria)
         fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
         fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
-        return replace(result, notes=(*findings, *fix, *result.notes))
+        overflows = overflow_notes(actual, expected, inputs, self._evaluate)
+        return replace(result, notes=(*overflows, *findings, *fix, *result.notes))
 
     def _compared(
         self,

@@ -312,7 +312,7 @@ class JudgeService:
                 self._samples,
                 context.evaluate,
                 traits=traits,
-                functions=CompareFunctions(context.evaluate.program.root),
+                functions=CompareFunctions(context.evaluate.program),
             )
         return self._judge
 

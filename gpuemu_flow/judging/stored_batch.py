@@ -26,7 +26,7 @@ def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[
     """
     samples = [Case.from_json(case) for case in payload["samples"]]
     settings = CompareParams.from_json(payload["compare"])
-    functions = CompareFunctions(evaluator.program.root)
+    functions = CompareFunctions(evaluator.program)
     judge = Judge(settings, payload["expected_dtypes"], samples, evaluator, functions=functions)
     places = payload["blobs"]
     results = []

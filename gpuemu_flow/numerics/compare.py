@@ -212,14 +212,11 @@ def check_structure(
     wanted: Mapping[str, str | None],
     known: Callable[[np.dtype[Any]], str | None] = dtype_name,
 ) -> list[Failure]:
-    """Return failures: missing and unexpected outputs, wrong shapes, then wrong dtypes."""
+    """Return failures: wrong names of outputs, wrong shapes, then wrong dtypes."""
     shapes: list[Failure] = []
     dtypes: list[Failure] = []
     for name, reference in expected.items():
         if name not in actual:
-            given = ", ".join(actual) or "none"
-            message = f"output {name!r} is missing; outputs given: {given}"
-            shapes.append(Failure(FailureKind.SHAPE, message, output=name))
             continue
         output = actual[name]
         if output.shape != reference.shape:
@@ -231,11 +228,18 @@ def check_structure(
         if dtype is None or dtype != wanted[name]:
             message = f"output {name!r} has dtype {output.dtype}, expected {wanted[name]}"
             dtypes.append(Failure(FailureKind.DTYPE, message, output=name))
-    for name in actual:
-        if name not in expected:
-            message = f"output {name!r} is not among the expected ones: {', '.join(expected)}"
-            shapes.append(Failure(FailureKind.SHAPE, message, output=name))
-    return shapes + dtypes
+    return [*_check_names(tuple(actual), tuple(expected)), *shapes, *dtypes]
+
+
+def _check_names(given: Sequence[str], expected: Sequence[str]) -> list[Failure]:
+    """Return a failure, in a list, if the outputs have other names than the expected ones."""
+    missing = [name for name in expected if name not in given]
+    unknown = [name for name in given if name not in expected]
+    if not missing and not unknown:
+        return []
+    wanted, came = (", ".join(map(repr, names)) or "none" for names in (expected, given))
+    message = f"outputs expected: {wanted}; outputs given: {came}"
+    return [Failure(FailureKind.OUTPUT_NAMES, message, output=(*missing, *unknown)[0])]
 
 
 def _check_preserved(actual: Arrays, policy: Policy, inputs: Arrays | None) -> list[Failure]:

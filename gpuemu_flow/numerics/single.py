@@ -98,15 +98,19 @@ class Single(Base):
         return out[0] if len(out) == 1 else out
 
     def _again(self, result: Any) -> Any:
-        """Wrap results as arrays of this class again."""
+        """Wrap results as arrays of this class again, a single integer only if this is one.
+
+        Of larger arrays such results are counts and places, which may be used as Python's numbers.
+        """
         if isinstance(result, (tuple, list)):
             make = getattr(type(result), "_make", type(result))
             return make(map(self._again, result))
         result = narrowed(bare(result), weak=False)
         if getattr(result, "dtype", None) == np.float32:
             return np.asarray(result).view(type(self))
-        if type(result) is np.ndarray and result.dtype.kind in _INTEGERS:
-            return result.view(type(self))
+        held = type(result) is np.ndarray or (not self.ndim and isinstance(result, np.generic))
+        if held and result.dtype.kind in _INTEGERS:
+            return np.asarray(result).view(type(self))
         return result
 
 

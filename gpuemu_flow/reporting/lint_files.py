@@ -139,11 +139,12 @@ def _pairs(paths: Sequence[Path]) -> list[_Pair]:
     pairs: dict[Path, _Pair] = {}
     bad = []
     for path in dict.fromkeys(paths):
+        hint = "correct the path; relative ones start at the current folder"
         if path.suffix not in SUFFIXES:
             hint = "give .ptx and .cubin files; a .cu file is built as one of [[kernels]]"
             bad.append(Problem("lint-bad-file", "is no .ptx or .cubin file", hint, str(path)))
         elif not path.is_file():
-            bad.append(Problem("lint-bad-file", "there is no such file", "", str(path)))
+            bad.append(Problem("lint-bad-file", "there is no such file", hint, str(path)))
         else:
             pair = pairs.setdefault(path.with_suffix(""), _Pair())
             if path.suffix == ".ptx":

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.engine.signals import on_signals
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.fuzz.failures import stored_inputs
@@ -30,7 +31,7 @@ MINIMIZE_RUNS = 300
 SECONDS = 60.0
 """Time limit in seconds for all drawings together; a missing drawing has a note."""
 
-NO_TIME = "there was no time left to draw it"
+NOT_DRAWN = "it was not drawn: its time was over, or a signal interrupted the drawing"
 
 NOT_KEPT = "it needs a run: `gpuemu-flow ci -o report.html` draws it"
 
@@ -40,19 +41,22 @@ Key = tuple[str, int, str]
 def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS) -> Report:
     """Return the report with drawings of its worst failures, one for each op, dtype and kind.
 
-    Ops and references are run again, as by `reproduce`, but no verdict changes.
+    Ops and references are run again, as by `reproduce`, but no verdict changes. If a signal
+    interrupts that, the report lacks only drawings, and counts as interrupted.
     """
     chosen = report.representatives()
     if not chosen:
         return report
     deadline = time.monotonic() + seconds
-    with _cancel_at(seconds) as cancel:
+    with _cancel_at(seconds) as cancel, _interrupting(cancel) as interrupted:
         # Drawing is much faster than minimising, and more useful.
         pictures = dict(_draw_all(workspace, report, chosen, deadline, cancel))
         minimise_some(workspace, report, chosen, cancel)
         known = known_failures(workspace, report.run)
     for failure in chosen:
         store_picture(workspace.cache, failure, pictures[report.key(failure)])
+    if interrupted.is_set():
+        report = replace(report, run=replace(report.run, interrupted=True))
     return _complete(workspace, replace(report, known=known), chosen, pictures)
 
 
@@ -89,6 +93,19 @@ def _cancel_at(seconds: float) -> Iterator[threading.Event]:
         yield cancel
     finally:
         timer.cancel()
+
+
+@contextmanager
+def _interrupting(cancel: threading.Event) -> Iterator[threading.Event]:
+    """Yield an event that is set, together with `cancel`, by the signals that end a command."""
+    interrupted = threading.Event()
+
+    def stop() -> None:
+        interrupted.set()
+        cancel.set()
+
+    with on_signals(stop):
+        yield interrupted
 
 
 def minimise_some(
@@ -132,7 +149,7 @@ def _draw_all(
             elif number >= MAX_PICTURES:
                 yield key, Picture(note=f"only the worst {MAX_PICTURES} failures are drawn")
             elif time.monotonic() > deadline:
-                yield key, Picture(note=NO_TIME)
+                yield key, Picture(note=NOT_DRAWN)
             else:
                 subject = op_subject(workspace, failure.op, failure.case.dtype).subject
                 try:
@@ -140,7 +157,7 @@ def _draw_all(
                         picture = _picture(evaluator, failure)
                     yield key, picture
                 except CancelledRunError:
-                    yield key, Picture(note=NO_TIME)
+                    yield key, Picture(note=NOT_DRAWN)
                 except FlowError as error:
                     yield key, Picture(note=f"it could not be run again: {error.problems[0]}")
 

@@ -17,10 +17,11 @@ Inputs = Mapping[str, np.ndarray]
 
 def arguments(program: Program, inputs: Inputs) -> dict[str, Any]:
     """Return the arguments of a call by name, in the order of the program's inputs."""
-    return joined(program, _single(program, inputs))
+    return joined(program, given_values(program, inputs))
 
 
-def _single(program: Program, inputs: Inputs) -> dict[str, Any]:
+def given_values(program: Program, inputs: Inputs) -> dict[str, Any]:
+    """Return the inputs as functions get them: scalars as values, None for an absent one."""
     if not (program.scalars or program.optional):
         return dict(inputs)
     return {name: _argument(program, name, array) for name, array in inputs.items()}
@@ -28,7 +29,7 @@ def _single(program: Program, inputs: Inputs) -> dict[str, Any]:
 
 def split(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
     """Return the inputs that are passed as tensors, and the others as keyword arguments."""
-    given = _single(program, inputs)
+    given = given_values(program, inputs)
     rest = {name: v for name, v in given.items() if v is not inputs[name]}
     return {name: array for name, array in inputs.items() if name not in rest}, rest
 

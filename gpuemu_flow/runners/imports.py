@@ -11,6 +11,7 @@ from importlib import machinery
 from pathlib import Path
 from typing import Any
 
+from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.installed import is_installed
 from gpuemu_flow.runners.api import OpError, Program, RunError
 
@@ -168,6 +169,7 @@ def load_function(program: Program) -> Callable[..., Any]:
         Whatever the module raises while it is loaded.
     """
     found: Any = load_module(program)
+    module = found
     where = program.path or program.module
     for name in program.function.split("."):
         found = getattr(found, name, None)
@@ -178,6 +180,12 @@ def load_function(program: Program) -> Callable[..., Any]:
             raise OpError(RunError("op-not-loadable", message, file=program.path))
     if not callable(found):
         message = f"{where} defines no callable {program.function!r}"
-        raise OpError(RunError("op-not-loadable", message, file=program.path))
+        own = [
+            name
+            for name, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
+        hint = did_you_mean(program.function, own)
+        raise OpError(RunError("op-not-loadable", message, hint, file=program.path))
     function: Callable[..., Any] = found
     return function

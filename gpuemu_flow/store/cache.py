@@ -25,6 +25,7 @@ from gpuemu_flow.store.disk import (
     evict_for,
     insert_new,
     keys_from,
+    keys_holding,
     present,
 )
 from gpuemu_flow.store.private_files import PrivateFolder
@@ -260,10 +261,12 @@ class JsonStore:
         """Return the problem behind SQLite's message that writing failed."""
         if _FAILED in text:  # Python 3.10 passes no number of the error on
             return io_problem(self._folder, text)
+        full = "full" in text
+        fix = "free some space" if full else "check the owner and the mode of the cache folder"
         return Problem(
-            "cache-disk-full" if "full" in text else "cache-not-writable",
+            "cache-disk-full" if full else "cache-not-writable",
             f"cannot write {self._folder}: {text}",
-            "free some space, or check the folder's mode; what was finished is kept",
+            f"{fix}; what was finished is kept",
         )
 
     def get(self, key: str) -> Json | None:
@@ -360,6 +363,10 @@ class JsonStore:
     def keys_from(self, prefix: str) -> list[str]:
         """Return the keys that begin with `prefix`, which must be ASCII."""
         return self._guarded(lambda cache: keys_from(cache, prefix))
+
+    def keys_holding(self, text: str) -> list[str]:
+        """Return the keys of records that may hold `text` in their JSON; no record is parsed."""
+        return self._guarded(lambda cache: keys_holding(cache, text))
 
     def volume(self) -> int:
         """Return the estimated size on disk in bytes."""

@@ -139,6 +139,15 @@ def keys_from(cache: Cache, prefix: str) -> list[str]:
     return [key for (key,) in found if type(key) is str]
 
 
+def keys_holding(cache: Cache, text: str) -> list[str]:
+    """Return the keys of records that hold `text`, and of all records that have separate files."""
+    found = cache._sql(
+        "SELECT key FROM Cache WHERE raw = 1 AND (value IS NULL OR instr(value, ?))",
+        (text.encode(),),
+    )
+    return [key for (key,) in found if type(key) is str]
+
+
 def delete_all(cache: Cache, keys: Sequence[str]) -> None:
     """Delete records in one transaction, with few SQL statements."""
     with cache._transact() as (sql, cleanup):

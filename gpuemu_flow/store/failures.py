@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gpuemu_flow.errors import Problem, UsageError
@@ -162,7 +162,8 @@ class FailureStore:
         exact = self._read(wanted) if wanted else None
         if exact is not None:
             return exact
-        found = [r for r in self if r.id.startswith(wanted)] if wanted else []
+        alike = self._records.keys_from(wanted) if wanted and wanted.isascii() else []
+        found = [record for record in map(self._read, alike) if record is not None]
         if len(found) == 1:
             return found[0]
         if found:
@@ -181,18 +182,18 @@ class FailureStore:
         this seed, failures with a seed that rounds to it are returned. If several different seeds
         round to it, the result is empty.
         """
-        records = self.list(op)
-        exact = tuple(record for record in records if record.seed == seed)
+        holding = filter(None, map(self._read, self._records.keys_holding(str(seed))))
+        exact = _newest_first(
+            record for record in holding if record.seed == seed and op in (None, record.op)
+        )
         if exact or not _SAFE_INTEGER <= seed <= _LARGEST_ROUNDED:
             return exact
-        rounded = tuple(record for record in records if float(record.seed) == float(seed))
+        rounded = tuple(record for record in self.list(op) if float(record.seed) == float(seed))
         return rounded if len({record.seed for record in rounded}) == 1 else ()
 
     def list(self, op: str | None = None, limit: int | None = None) -> tuple[FailureRecord, ...]:
         """Return the failures of one op or of all ops, newest first, at most `limit`."""
-        found = [record for record in self if op is None or record.op == op]
-        found.sort(key=lambda record: (record.time, record.id), reverse=True)
-        return tuple(found[:limit])
+        return _newest_first(record for record in self if op in (None, record.op))[:limit]
 
     def explain(self, failure_id: str, cause: str) -> FailureRecord:
         """Set the cause of a failure, and return the updated record.
@@ -251,3 +252,7 @@ class FailureStore:
     def pinned(self) -> frozenset[str]:
         """Return the digests of the blobs that garbage collection must keep."""
         return frozenset(held.digest for held in self._stored_inputs())
+
+
+def _newest_first(records: Iterable[FailureRecord]) -> tuple[FailureRecord, ...]:
+    return tuple(sorted(records, key=lambda record: (record.time, record.id), reverse=True))

@@ -23,8 +23,8 @@ _BY_WEIGHT = (Verdict.PASSED, Verdict.SKIPPED, Verdict.INCONCLUSIVE)
 """Verdicts from the lightest to the heaviest; any other verdict is heavier than all of these."""
 
 
-class GpuemuCase(Mapping[str, "NDArray[Any]"]):
-    """One case: a mapping of input names to arrays, with attributes that identify it.
+class GpuemuCase(Mapping[str, Any]):
+    """One case: a mapping of input names to values, with attributes that identify it.
 
     Attributes
     ----------
@@ -56,7 +56,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         marked = self._item.marked
         sequence = CaseSequence(self.dtype, self.master_seed, marked.strategies, marked.layouts)
         self._case = self._session.outputs.case(self.op, sequence, index)
-        self._inputs: dict[str, NDArray[Any]] | None = None
+        self._inputs: dict[str, Any] | None = None
+        self._replaced: dict[str, NDArray[Any]] = {}
         self._tolerance: tuple[float, float] | None = None
         self.result: CheckResult | None = None
         self.error: Exception | None = None
@@ -113,15 +114,25 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         return dict(self._session.outputs.op(self.op).kwargs)
 
     @property
-    def inputs(self) -> dict[str, NDArray[Any]]:
-        """Return the input arrays, in the op's order and in their layouts."""
+    def inputs(self) -> dict[str, Any]:
+        """Return the inputs in the op's order: arrays in their layouts, scalars as Python values.
+
+        An absent input is None.
+        """
         if self._inputs is None:
             from gpuemu_flow.cases.generate import materialise  # noqa: PLC0415
 
-            self._inputs = materialise(self._case)
+            arrays = materialise(self._case)
+            given = self._session.outputs.given_values(self.op, self.dtype, arrays)
+            self._replaced = {name: a for name, a in arrays.items() if given[name] is not a}
+            self._inputs = given
         return self._inputs
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def _arrays_after(self) -> dict[str, NDArray[Any]] | None:
+        """Return the input arrays as the test left them; None if it did not ask for them."""
+        return None if self._inputs is None else {**self._inputs, **self._replaced}
+
+    def __getitem__(self, name: str) -> Any:
         if name not in self.inputs:
             raise KeyError(f"{name!r}; the inputs of {self.op} are {', '.join(self.inputs)}")
         return self.inputs[name]
@@ -240,7 +251,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
         outputs = self._session.outputs
         names = outputs.output_names(self.op, self.dtype)
-        output = outputs.with_changed_inputs(self.op, self.dtype, output, self._inputs)
+        output = outputs.with_changed_inputs(self.op, self.dtype, output, self._arrays_after())
         try:
             if isinstance(output, Mapping) and not outputs.op(self.op).gradients:
                 output = name_values(output, outputs.declared_outputs(self.op, self.dtype))
@@ -254,7 +265,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
                 return outputs.judge_error(self.op, self._case, refused.error)
             raise
         return outputs.check(
-            self.op, self._case, arrays, inputs=self._inputs, tolerance=self._tolerance
+            self.op, self._case, arrays, inputs=self._arrays_after(), tolerance=self._tolerance
         )
 
     def raised(self, error: BaseException) -> None:

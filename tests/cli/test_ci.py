@@ -370,14 +370,14 @@ def test_pictures_agree_with_the_verdicts_and_end_with_their_time(
     copy: Mini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpuemu_flow.engine.workspace import Workspace
-    from gpuemu_flow.reporting.pictures import NO_TIME, with_pictures
+    from gpuemu_flow.reporting.pictures import NOT_DRAWN, with_pictures
     from gpuemu_flow.reporting.reporting import ReportQuery, current
 
     monkeypatch.chdir(copy.root)
     workspace = Workspace()
     report = current(workspace, ReportQuery())
     hurried = with_pictures(workspace, report, 0.0)
-    assert {p.note for k, p in hurried.pictures.items() if k[0] == "scale"} == {NO_TIME}
+    assert {p.note for k, p in hurried.pictures.items() if k[0] == "scale"} == {NOT_DRAWN}
     drawn = with_pictures(workspace, report)
     (failure,) = [f for f in report.representatives() if f.op == "scale"]
     picture = drawn.pictures[report.key(failure)]

@@ -60,15 +60,16 @@ def test_listing_and_selecting(failing: Mini) -> None:
 
 
 def test_the_pipeline_step_by_step(failing: Mini) -> None:
-    seed = str(records(failing)[0]["seed"])
-    out, _ = answers(failing, f"s {seed}", "step", "n", "next", "step", "step", "step compare")
+    newest = records(failing)[0]
+    seed, failure = newest["seed"], newest["id"]
+    out, _ = answers(failing, f"s {failure}", "step", "n", "next", "step", "step", "step compare")
     heads = [line for line in out.splitlines() if not line.startswith(" ")][1:]
     dtype = records(failing)[0]["dtype"]
     stages = ["generate", "op", "reference", "compare", "generate", "compare"]
     assert heads == [f"{stage}:total:{dtype}" for stage in stages]
     assert f"seed {seed}" in out and "dims M = " in out
     assert "elements exceed the tolerance" in out
-    once, _ = answers(failing, f"s {seed}", "step all")
+    once, _ = answers(failing, f"s {failure}", "step all")
     assert [line for line in once.splitlines() if not line.startswith(" ")][1:] == heads[:4]
 
 
@@ -124,8 +125,8 @@ def failing_code(mini: Mini, failure: str) -> int:
 
 
 def test_one_failure_at_once(failing: Mini) -> None:
-    seed = str(records(failing)[0]["seed"])
-    done = failing.command("debug", "--seed", seed, "--op", "total", code=1)
+    failure = str(records(failing)[0]["id"])
+    done = failing.command("debug", "--seed", failure, "--op", "total", code=1)
     for sign in ("failed total", "generate:total", "compare:total", "against", "|#"):
         assert sign in done.stdout
 

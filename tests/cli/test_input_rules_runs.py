@@ -113,6 +113,29 @@ def test_a_bug_at_the_edge_is_found_shrunk_and_made_again(mini: Mini, tmp_path: 
 
 
 @pytest.mark.long
+def test_functions_that_compare_get_scalars_as_the_op_does(mini: Mini) -> None:
+    mini.edit(
+        "gpuemu.toml",
+        'output = ["N", "M"]',
+        'output = { dims = ["N", "M"], compare = "own.py:own" }',
+    )
+    mini.write(
+        "own.py",
+        """
+        import numpy as np
+
+        def own(actual, expected, inputs, tolerance):
+            kinds = type(inputs["power"]), type(inputs["mode"])
+            told = [] if kinds == (int, str) else [f"{kinds}"]
+            weight = inputs["weight"]
+            absent = weight is None or weight.shape == inputs["index"].shape
+            return [*told, *([] if absent else [f"{weight}"])]
+        """,
+    )
+    (result,) = mini.run()["results"]
+    assert (result["verdict"], result["passed"]) == ("passed", 24)
+
+
 def test_a_case_with_scalars_is_exported(mini: Mini) -> None:
     mini.run(code=1)
     failure = mini.command("failures").stdout.split()[0]

@@ -182,6 +182,27 @@ def test_a_merge_is_whole_or_an_error(mini: Mini) -> None:
     assert "differ in their split" in merge("--merge", "out")
 
 
+def test_merge_takes_several_reports(mini: Mini) -> None:
+    mini.without_causes()
+    mini.keep_only("scale")
+    assert sharded(mini, 3) == [0, 0, 0]
+    (mini.root / "out/3").rename(mini.root / "verify")  # as a command of `report` is called
+    shards = ("out/1", "out/2/r.json", "verify")
+    for words in (
+        ("--merge", *shards, "-o", "whole.json"),
+        ("-o", "whole.json", f"--merge={shards[0]}", *shards[1:]),
+        ("--merge", *shards[:2], "-o", "whole.json", "--merge", shards[2]),
+    ):
+        mini.command("report", *words)
+        whole = json.loads((mini.root / "whole.json").read_text())
+        assert whole["verdict"] == "passed" and "shard" not in whole
+        (mini.root / "whole.json").unlink()
+    said = mini.command("report", "--merge", *shards[:2], "-o", "x.json", "verfy", code=2).stderr
+    assert "`report` has no command 'verfy'" in said
+    assert "`-o verfy`" in said and "`--merge verfy`" in said
+    assert "'verfy' does not exist" in mini.command("report", "--merge", "verfy", code=2).stderr
+
+
 @pytest.mark.long
 def test_types_of_all_that_is_read_are_checked(mini: Mini) -> None:
     """A value of another type, wherever it stands, is an error with a place, never a traceback."""

@@ -81,7 +81,7 @@ def test_kill_9_at_random_moments(mini: Mini) -> None:
         assert report["problems"] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.long
 def test_a_signal_ends_a_run_in_good_order(mini: Mini, number: signal.Signals) -> None:
     mini.write(

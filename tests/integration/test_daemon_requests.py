@@ -150,6 +150,14 @@ def test_wrong_shape_and_dtype_are_verdicts(client: Client) -> None:
     assert [f.kind for f in dtype.failures] == ["DTypeMismatch"]
 
 
+def test_wrong_names_of_outputs_are_told(client: Client) -> None:
+    x = normal(2, 3)
+    result = client.validate_op("double", {"x": x}, {"doubled": x * 2})
+    (failure,) = result.failures
+    assert (result.verdict, failure.kind) == ("error", "OutputNamesMismatch")
+    assert failure.message == "outputs expected: 'output'; outputs given: 'doubled'"
+
+
 def test_unknown_op_names_the_nearest(client: Client) -> None:
     with pytest.raises(ClientError, match="softmax") as caught:
         client.validate_op("sofmax", {"x": normal(2)}, normal(2))

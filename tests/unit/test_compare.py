@@ -81,12 +81,17 @@ def test_shapes_of_equal_size_still_differ(shape: tuple[int, ...]) -> None:
 def test_missing_and_unexpected_outputs_are_errors() -> None:
     one, two = np.zeros(2, np.float32), np.zeros(2, np.float32)
     missing = check_outputs({"y": one}, {"y": one, "z": two}, tolerance={}, policy=Policy())
-    assert (missing.verdict, kinds(missing)) == (Verdict.ERROR, [FailureKind.SHAPE])
+    assert (missing.verdict, kinds(missing)) == (Verdict.ERROR, [FailureKind.OUTPUT_NAMES])
     assert missing.failures[0].output == "z"
+    assert missing.failures[0].message == "outputs expected: 'y', 'z'; outputs given: 'y'"
     extra = check_outputs({"y": one, "z": two}, {"y": one}, tolerance={}, policy=Policy())
-    assert (extra.verdict, kinds(extra)) == (Verdict.ERROR, [FailureKind.SHAPE])
+    assert (extra.verdict, kinds(extra)) == (Verdict.ERROR, [FailureKind.OUTPUT_NAMES])
     none = check_outputs({}, {"y": one}, tolerance={}, policy=Policy())
     assert none.verdict is Verdict.ERROR
+    assert none.failures[0].message == "outputs expected: 'y'; outputs given: none"
+    flat = {"y": one.reshape(1, 2), "x": two}
+    both = check_outputs(flat, {"y": one, "z": two}, tolerance={}, policy=Policy())
+    assert kinds(both) == [FailureKind.OUTPUT_NAMES, FailureKind.SHAPE]
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, object, np.dtype("S3"), np.dtype(">f4")])

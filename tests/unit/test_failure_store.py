@@ -139,6 +139,32 @@ def test_found_by_a_unique_prefix(store: FailureStore) -> None:
         store.get("zz")
 
 
+@pytest.fixture
+def read_keys(cache: WorkspaceCache, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys of the records that were read, one after another."""
+    keys: list[str] = []
+    get = cache.failures_db.get
+    monkeypatch.setattr(cache.failures_db, "get", lambda key: (keys.append(key), get(key))[1])
+    return keys
+
+
+def test_only_records_that_may_be_meant_are_read(store: FailureStore, read_keys: list[str]) -> None:
+    ids = {n: store.add(make(seed=(n << 40) + 7), TENSORS) for n in range(300)}
+    read_keys.clear()
+    assert [record.id for record in store.find((9 << 40) + 7)] == [ids[9]]
+    assert read_keys == [ids[9]]
+    read_keys.clear()
+    assert store.get(ids[9][:8]).id == ids[9]
+    assert set(read_keys) <= {ids[9], ids[9][:8]}
+
+
+def test_a_record_too_large_for_the_database_is_found_by_its_seed(store: FailureStore) -> None:
+    large = store.add(replace(make(seed=12345), message="m" * 200_000), TENSORS)
+    store.add(make(seed=123), TENSORS)
+    store.add(make(op="12345", seed=6), TENSORS)
+    assert [record.id for record in store.find(12345)] == [large]
+
+
 def test_newest_first(store: FailureStore) -> None:
     for day, op in ((2, "b"), (3, "c"), (1, "a"), (4, "b")):
         store.add(make(op, seed=day, time=f"2024-05-0{day}T00:00:00.000000Z"), TENSORS)

@@ -10,7 +10,7 @@ import pytest
 from envelope_ops import F32, check
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.envelope import shadow_is_faithful
+from gpuemu_flow.numerics.envelope import is_exact_op, shadow_is_faithful
 from gpuemu_flow.numerics.shadow import shadow_source
 from gpuemu_flow.types import Verdict
 
@@ -65,7 +65,16 @@ class Reference:
     has_source = True
 
     def __init__(self, name: str) -> None:
-        text = f"import numpy as np\n{REFERENCES[name]}"
+        self._read(REFERENCES[name])
+
+    @classmethod
+    def of(cls, source: str) -> Reference:
+        made = cls.__new__(cls)
+        made._read(source)
+        return made
+
+    def _read(self, source: str) -> None:
+        text = f"import numpy as np\n{source}"
         self._functions: dict[bool, Callable[..., Any]] = {}
         for shadow, source in ((False, text), (True, shadow_source(text) or text)):
             names: dict[str, Any] = {}
@@ -74,6 +83,37 @@ class Reference:
 
     def __call__(self, inputs: Mapping[str, Array], *, shadow: bool = False) -> dict[str, Array]:
         return {"y": np.asarray(self._functions[shadow](*inputs.values()))}
+
+
+SINGLE_ELEMENTS = {
+    "product": "a * b + a",
+    "remainder": "a // b + a % b",
+    "bits": "(a << 2) ^ b",
+    "largest": "np.maximum(a, b)",
+    "comparison": "np.where(a > b, a, b)",
+    "scaled sum": "(a + b) * 0.1",
+    "norm": "np.sqrt(a * a + b * b)",
+    "quotient": "(a - b) / b",
+    "rounded quotient": "np.round((a + b) / 3).astype(np.int32)",
+    "truncated root": "np.sqrt(a + b).astype(np.int32)",
+    "scaled comparison": "(a > b) * 0.1",
+}
+
+
+@pytest.mark.parametrize("expression", SINGLE_ELEMENTS.values(), ids=SINGLE_ELEMENTS)
+def test_single_elements_are_judged_as_larger_inputs(expression: str) -> None:
+    evaluate = Reference.of(f"def op(a, b):\n    return {expression}\n")
+    found = {}
+    for shape in ((), (1,), (7,)):
+        rng = np.random.default_rng(3)
+        pairs = [
+            {name: np.asarray(rng.integers(1, 1000, shape), np.int32) for name in "ab"}
+            for _ in range(4)
+        ]
+        exact = is_exact_op(evaluate, pairs)
+        found[shape] = exact, exact or shadow_is_faithful(evaluate, pairs)
+    assert found[()] == found[1,] == found[7,]
+    assert found[()][1], "the tolerance would be `auto (weak)`"
 
 
 def time_steps(t: Array, base: float = 10000.0, shift: int = 0) -> Array:

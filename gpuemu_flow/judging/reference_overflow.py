@@ -1,0 +1,109 @@
+"""Find out whether the reference overflows where an op's finite outputs differ from its Inf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.perturb import widen
+
+if TYPE_CHECKING:
+    from gpuemu_flow.numerics.evaluations import Evaluate
+
+    Base = np.ndarray[Any, np.dtype[Any]]
+else:
+    Base = np.ndarray
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_WITH_POLES = (
+    np.true_divide, np.reciprocal, np.log, np.log2, np.log10, np.log1p, np.arctanh, np.tan,
+)  # fmt: skip
+"""Functions whose exact result is infinite for some finite operands."""
+
+
+class OverflowWatch(Base):
+    """A float64 array whose numpy functions note their overflows.
+
+    Attributes
+    ----------
+    found : dict of str to float
+        By function, the smallest magnitude of its first operand at which it overflowed.
+    """
+
+    found: dict[str, float]
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        plain = [_bare(value) for value in inputs]
+        if out:
+            options["out"] = tuple(map(_bare, out))
+        result = getattr(ufunc, method)(*plain, **options)
+        if method == "__call__" and ufunc not in _WITH_POLES:
+            self._note(ufunc, plain, result)
+        if out:
+            return out[0] if len(out) == 1 else out
+        if getattr(result, "dtype", None) == np.float64:
+            return np.asarray(result).view(type(self))
+        return result
+
+    def _note(self, ufunc: np.ufunc, operands: list[Any], result: Any) -> None:
+        if getattr(result, "dtype", None) != np.float64:
+            return
+        lost = np.isinf(result)
+        for operand in operands:
+            lost = lost & np.isfinite(operand)
+        if lost.any():
+            first = np.broadcast_to(np.abs(np.asarray(operands[0], np.float64)), lost.shape)
+            least = float(first[lost].min())
+            self.found[ufunc.__name__] = min(least, self.found.get(ufunc.__name__, least))
+
+
+def _bare(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, OverflowWatch) else value
+
+
+def overflow_notes(
+    actual: Arrays, expected: Arrays, inputs: Arrays, evaluate: Evaluate
+) -> list[str]:
+    """Return a note if the reference overflows on finite inputs, and the op gives numbers there.
+
+    It is a hint and changes no verdict, since the exact result may be beyond float64, as of an
+    ``exp``. References that are not numpy's, or that are not evaluated in this process, give none.
+    """
+    floats = [a for a in inputs.values() if dtype_name(a.dtype) in FLOAT_LIMITS]
+    finite = all(np.isfinite(to_float64(array)).all() for array in floats)
+    if not any(_lost(actual.get(n), values, nan=finite) for n, values in expected.items()):
+        return []
+    found: dict[str, float] = {}
+    kind = type("OverflowWatch", (OverflowWatch,), {"found": found})
+    watched = {
+        name: array.view(kind) if array.dtype == np.float64 else array
+        for name, array in widen(inputs).items()
+    }
+    try:
+        evaluate(watched)
+    except FlowError:
+        return []
+    if not found:
+        return []
+    which = " and ".join(f"`{name}` of {least:.6g} and more" for name, least in found.items())
+    return [
+        f"the reference itself overflows in float64, in {which}; if the exact result is a number, "
+        "the reference is wrong there, not the op: write it without the overflow"
+    ]
+
+
+def _lost(actual: NDArray[Any] | None, expected: NDArray[Any], *, nan: bool) -> bool:
+    """Tell whether an op gives a number somewhere where the reference gives Inf, or `nan`."""
+    if actual is None or actual.shape != expected.shape:
+        return False
+    wanted = to_float64(expected)
+    lost = np.isinf(wanted) | (np.isnan(wanted) if nan else False)
+    return bool((lost & np.isfinite(to_float64(actual))).any())

@@ -1,0 +1,74 @@
+"""Signals that ask a command to end are alike, whatever sends them."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from gpuemu_flow.cli.ending import INTERRUPTED, exit_code_of
+from gpuemu_flow.debug.repl import run_repl
+from gpuemu_flow.engine.signals import (
+    TerminatedError,
+    cancel_on_signals,
+    handled,
+    terminating_as_interrupting,
+)
+
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CATCHABLE = (signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_each_cancels(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with cancel_on_signals() as cancel:
+        signal.raise_signal(number)
+        assert cancel.is_set()
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_each_ends_a_command_with_130(number: signal.Signals) -> None:
+    assert exit_code_of(lambda: signal.raise_signal(number)) == INTERRUPTED
+
+
+def test_only_a_hangup_may_come_again() -> None:
+    with cancel_on_signals(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+    with terminating_as_interrupting():
+        with pytest.raises(TerminatedError):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    with handled(signal.SIG_IGN, signal.SIGHUP):
+        with cancel_on_signals() as cancel, terminating_as_interrupting():
+            signal.raise_signal(signal.SIGHUP)
+        assert not cancel.is_set()
+
+
+class Signalled:
+    """A prompt at which a signal arrives."""
+
+    interactive = True
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+        self.prompts = 0
+
+    def read(self) -> str | None:
+        self.prompts += 1
+        if self.prompts == 1:
+            signal.raise_signal(self._number)
+        return None
+
+
+@pytest.mark.parametrize(("number", "prompts"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+def test_only_ctrl_c_leads_back_to_the_prompt(number: signal.Signals, prompts: int) -> None:
+    prompt = Signalled(number)
+    code = exit_code_of(lambda: run_repl(None, prompt, print, print))  # type: ignore[arg-type]
+    assert (code, prompt.prompts) == (0 if number is signal.SIGINT else INTERRUPTED, prompts)
