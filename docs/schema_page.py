@@ -39,7 +39,10 @@ def kind(schema: Json, of: str) -> str:
         return ", ".join(f"`{json.dumps(word)}`" for word in schema["enum"])
     for word in ("oneOf", "anyOf", "allOf"):
         if word in schema:
-            return " or ".join(dict.fromkeys(kind(option, of) for option in schema[word]))
+            # An option that only says which keys an object must have is no type.
+            options = [option for option in schema[word] if set(option) != {"required"}]
+            if options:
+                return " or ".join(dict.fromkeys(kind(option, of) for option in options))
     types = schema.get("type", "anything")
     text = " or ".join(types) if isinstance(types, list) else types
     if "items" in schema and isinstance(schema["items"], dict):
