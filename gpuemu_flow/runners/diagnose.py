@@ -121,10 +121,10 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     slug = "op-not-loadable" if doing else "op-exception"
     if isinstance(error, RecursionError):
         hint = "raise the recursion limit or use a loop"
-    refused = isinstance(error, OSError) and error.errno in _REFUSALS
-    if refused and program.sandbox is not None:
+    fenced = program.sandbox is not None
+    hint = hint or hint_for(error, fenced=fenced)
+    if fenced and isinstance(error, OSError) and error.errno in _REFUSALS:
         hint = hint or _FENCED
-    hint = hint or hint_for(error, fenced=program.sandbox is not None)
     raised = type(error).__name__[:MOST_NAME]
     text = prefix + _text(error)
     return RunError(slug, text, hint, file=file, line=line, exception=raised)

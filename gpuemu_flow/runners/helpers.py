@@ -15,6 +15,10 @@ _MANAGED = (
     "a `Manager` talks over sockets, which an op may not open: share by `multiprocessing.Array`, "
     "`shared_memory`, a queue or a pipe"
 )
+_FORK_SERVER = (
+    "the start method `forkserver`, the default from Python 3.14 on, needs sockets, which an op "
+    'may not open: take `multiprocessing.get_context("fork")`'
+)
 _STARTED = (
     "a program that an op starts is kept from the same as the op: it reads no credentials and no "
     "folder of version control (`git`), opens no sockets, and writes the temporary folder and what "
@@ -68,6 +72,8 @@ def hint_for(error: BaseException, *, fenced: bool) -> str:
         return ""
     if isinstance(error, EOFError) and _came_from(error.__traceback__, "multiprocessing.managers"):
         return _MANAGED
+    if isinstance(error, OSError) and _came_from(error.__traceback__, "multiprocessing.forkserver"):
+        return _FORK_SERVER
     programs = sys.modules.get("subprocess")
     return _STARTED if isinstance(error, getattr(programs, "SubprocessError", ())) else ""
 

@@ -29,8 +29,14 @@ def submitted(x):
     "managed": """
 def managed(x):
     import multiprocessing
-    with multiprocessing.Manager() as manager:
+    with multiprocessing.get_context("fork").Manager() as manager:
         return x * manager.Value("i", 2).value
+""",
+    "served": """
+def served(x):
+    import multiprocessing
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        return pool.map(twice, [x])[0]
 """,
     "started": """
 def started(x):
@@ -56,6 +62,7 @@ HINTS = {
     "spawned": "processes that `multiprocessing` spawns cannot import the op's own file",
     "submitted": "processes that `multiprocessing` spawns cannot import the op's own file",
     "managed": "a `Manager` talks over sockets",
+    "served": "the start method `forkserver`",
     "started": "a program that an op starts is kept from the same as the op",
     "slow": "raise `timeout`",
     "ended": "",
@@ -83,7 +90,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", OPS)
 def test_a_hint_says_what_is_the_matter(told: dict[str, str], name: str) -> None:
-    if name in ("managed", "started") and lacks(system_level()):
+    if name in ("managed", "served", "started") and lacks(system_level()):
         pytest.skip("ops have no fence here")
     hints = [line for line in told[name].splitlines() if line.startswith("    hint: ")]
     assert len(hints) == bool(HINTS[name]), told[name]
