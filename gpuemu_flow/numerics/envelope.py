@@ -80,6 +80,7 @@ class Envelope:
         self._rounding = rounding
         self._unexcused: set[str] = set()
         self._first: ErrorMeasurement | None = None
+        self._fault = ""
         self._thorough: Mapping[str, ElementBound] | None = None
         self._longest_dim = max((d for a in inputs.values() for d in a.shape), default=1)
         self.evaluations = None if evaluate is None else Evaluations(evaluate, inputs)
@@ -97,11 +98,11 @@ class Envelope:
 
     @property
     def reason(self) -> str:
-        """Return the reason why no envelope could be measured; empty if one was."""
-        tried = self.evaluations
-        if tried is None or not tried.failed or tried.succeeded:
-            return ""
-        return tried.reason
+        """Return the reason why no envelope could be measured; empty if one was.
+
+        The shadow may succeed all the same, but alone it measures nothing.
+        """
+        return self._fault
 
     def quick(self, name: str) -> Bound:
         """Return a bound that needs no evaluation, and is never above the bound of `full`."""
@@ -192,6 +193,7 @@ class Envelope:
             rounding=self._rounding,
         )
         self._weak = measured.weak
+        self._fault = self._fault or measured.fault
         return measured
 
 

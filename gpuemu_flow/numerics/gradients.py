@@ -128,7 +128,8 @@ def cotangent(
     values = _steps(name, shape)
     if _moving is not None:
         shares = 2.0 * _moving.rng.f64(values.size).reshape(shape) - 1.0
-        values = values * (1.0 + _moving.unit * shares)
+        # Arithmetic on arrays without dims returns numpy scalars, which PyTorch does not convert.
+        values = np.asarray(values * (1.0 + _moving.unit * shares))
     if mask is None or mask["input"] not in inputs:
         return values
     test = Mask(**{**mask, "axes": tuple(mask["axes"])})

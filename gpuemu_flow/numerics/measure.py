@@ -85,6 +85,8 @@ class ErrorMeasurement:
     ----------
     weak : bool
         True if measured without a shadow.
+    fault : str
+        Reason why every evaluation on perturbed inputs failed; empty if one succeeded.
 
     Notes
     -----
@@ -147,11 +149,13 @@ class ErrorMeasurement:
         self._unit = unit(FLOAT_LIMITS["float64" if in_float64 else "float32"])
         session = _Session(self._outputs, evaluations, self._inputs64, seed, self._unit)
         self._session = session
+        before = evaluations.succeeded
         with np.errstate(all="ignore"):
             session.plain_draws()
             if thorough:
                 session.more_plain_draws()
-            if not evaluations.succeeded:
+            self.fault = evaluations.reason if evaluations.succeeded == before else ""
+            if evaluations.succeeded == before:
                 session.exclude_all()
             # No type is wider than float64: the reference's own rounding is measured instead.
             if in_float64:
@@ -447,10 +451,8 @@ class _Session:
 
     def exclude_far_inputs(self) -> None:
         """Withhold verdicts where float32 intermediates may overflow or underflow unnoticed."""
-        narrow = all(
-            output.fmt is None or output.fmt.min_exponent > -126
-            for output in self._outputs.values()
-        )
+        formats = [output.fmt for output in self._outputs.values()]
+        narrow = all(fmt is None or fmt.min_exponent > -126 for fmt in formats)
         if has_far_values(self._inputs64, small=not narrow):
             self.exclude_all()
 
@@ -476,12 +478,11 @@ class _Session:
 
     def _add(self, values: dict[str, NDArray[Any]] | None, *, ties_kept: bool = False) -> None:
         for name, flat in (values or {}).items():
-            if self._narrow:
-                self._outputs[name].add_rounded(flat)
-            else:
-                self._outputs[name].add(flat)
+            output = self._outputs[name]
+            add = output.add_rounded if self._narrow else output.add
+            add(flat)
             if ties_kept:
-                self._outputs[name].add_discrete(flat)
+                output.add_discrete(flat)
 
     def _add_rounded(
         self, values: dict[str, NDArray[Any]] | None, *, operands: bool = False

@@ -24,9 +24,12 @@ FAR_LARGEST, FAR_SMALLEST = 1e18, 1e-18
 
 
 def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -> Arrays:
-    """Return the inputs with `change` applied to float64 arrays and the others unchanged."""
+    """Return the inputs with `change` applied to float64 arrays and the others unchanged.
+
+    Arrays without dims stay arrays, since references cannot use numpy's scalars in their place.
+    """
     return {
-        name: change(array) if array.dtype == np.float64 else array
+        name: np.asarray(change(array)) if array.dtype == np.float64 else array
         for name, array in inputs.items()
     }
 
@@ -90,7 +93,7 @@ class Perturbation:
         self, values: Float64Array, shares: Float64Array, scale: float = 1.0
     ) -> Float64Array:
         """Change each value by a share of one rounding, times `scale`."""
-        moved: Float64Array = values * (1.0 + shares * (scale * self._unit))
+        moved: Float64Array = np.asarray(values * (1.0 + shares * (scale * self._unit)))
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
             small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
             if small.any():

@@ -260,6 +260,69 @@ def test_outputs_have_to_be_right_with_gradients_too(tmp_path: Path) -> None:
     assert made.verdicts() == {"path": "failed", "plain": "passed"}
 
 
+LOSSES = """
+import torch
+import torch.nn.functional as F
+
+
+def right(x, y):
+    return (x - y).square().sum() / x.numel()
+
+def mean(x, y):
+    return F.mse_loss(x, y, reduction="sum") / (x.numel() + 1)
+
+def tail(x, y):
+    d = (x - y).square().flatten()
+    return d[:16].sum() / d.numel()
+
+def nan(x, y):
+    return F.mse_loss(x, y) + (x.sum() - x.sum()) / (y.sum() - y.sum())
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return F.mse_loss(x, y)
+
+    @staticmethod
+    def backward(ctx, sent):
+        x, y = ctx.saved_tensors
+        half = sent * (x - y) / x.numel()
+        return half, -half
+
+def half(x, y):
+    return Product.apply(x, y)
+
+def f(x, y):
+    return {output}
+"""
+LOSS_REFERENCE = """
+import torch.nn.functional as F
+
+def f(x, y):
+    return {output}
+"""
+LOSS_SCHEMA = (
+    "{ dims = { M = [5], N = [9] }, inputs = { " + f"x = {MN}, y = {MN} }}, " + "output = %s }"
+)
+
+
+@needs_torch
+@pytest.mark.parametrize("gradients", ["true", '["x"]'])
+def test_wrong_losses_without_dims_fail_as_those_with_one_do(
+    tmp_path: Path, gradients: str
+) -> None:
+    made = Trained(tmp_path / "ws", cases=2, strategies='["normal", "sparse"]')
+    wanted = {}
+    for name in ("right", "mean", "tail", "nan", "half"):
+        for form, dims, text in (("none", "[]", "{}"), ("one", "[1]", "{}.reshape(1)")):
+            op = dedent(LOSSES).replace("{output}", text.format(f"{name}(x, y)"))
+            reference = LOSS_REFERENCE.replace("{output}", text.format("F.mse_loss(x, y)"))
+            made.add(f"{name}_{form}", LOSS_SCHEMA % dims, op, reference, gradients=gradients)
+            wanted[f"{name}_{form}"] = "passed" if name == "right" else "failed"
+    assert made.verdicts() == wanted
+
+
 RAISING = """
 import torch
 

@@ -46,6 +46,27 @@ def test_a_shadow_that_fails_makes_the_tolerance_weak() -> None:
     assert "auto (weak)" in result.failures[0].message
 
 
+def test_a_shadow_alone_measures_nothing_and_the_reason_is_told() -> None:
+    reference = Reference("softmax")
+    inputs = inputs_of("softmax", "normal", (4, 128), "float32", 1)
+
+    def unmoved_alone(moved: Arrays, *, shadow: bool = False) -> Arrays:
+        if not shadow and not np.array_equal(moved["x"], inputs["x"]):
+            raise RunnerError(Problem("reference-failed", "other inputs than those"))
+        return reference(moved, shadow=shadow)
+
+    result, envelope = check(
+        unmoved_alone, lambda x: online_softmax(x) * F32(1.1), inputs, "float32"
+    )
+    assert result.verdict is Verdict.INCONCLUSIVE
+    told = [note for note in result.notes if "the reference fails on all moved inputs" in note]
+    assert told and "other inputs than those" in told[0]
+    # Nor do further evaluations, which come after a shadow that succeeded.
+    envelope.thorough("y")
+    bound = envelope.thorough("y").no_verdict(slice(None))
+    assert bound is not None and bound.all()
+
+
 def logistic(steps: int, shadow_rate: float = 3.9) -> Evaluate:
     """Return a recurrence in which the error doubles in each step, and its float32 copy."""
 

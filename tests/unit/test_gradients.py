@@ -7,11 +7,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from gpuemu_flow.judging.gradients import as_submitted, half_judged
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.numerics.gradients import Kinks, cotangent, unit_of
+from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, cotangent, unit_of
 from gpuemu_flow.runners.api import Gradients, Program
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
@@ -107,3 +108,16 @@ def test_without_gradients_keys_are_as_they_were() -> None:
     assert "gradients" not in program.to_json()
     more = Program("torch", root="/", input_names=("x",), gradients=Gradients(("x",), plain=True))
     assert Program.from_json(more.to_json()) == more
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 3)])
+def test_moved_cotangents_are_arrays_of_the_outputs_shape(shape: tuple[int, ...]) -> None:
+    def reference(inputs: Arrays, **_: Any) -> Arrays:
+        return {"y": cotangent("y", shape, None, inputs)}
+
+    usual, moved = reference({}), MovedCotangents(reference, 7, UNIT)({})
+    for found in (usual["y"], moved["y"]):
+        # Frameworks convert arrays, but not scalars of numpy, to tensors.
+        assert isinstance(found, np.ndarray) and found.shape == shape
+    assert np.allclose(moved["y"], usual["y"], rtol=8.0 * UNIT, atol=0.0)
+    assert (moved["y"] != usual["y"]).any() == (moved["y"].size > 0)
