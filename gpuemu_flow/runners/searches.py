@@ -161,7 +161,7 @@ def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
 
 
 def _set_finder(method: Any) -> None:
-    """Replace the class method by which modules are found in folders."""
+    """Make `method` the class method of Python that finds modules in folders."""
     finder: Any = machinery.PathFinder
     finder.find_spec = method
 
