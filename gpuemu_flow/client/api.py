@@ -251,8 +251,7 @@ class Client(Calling):
         dtypes : sequence of str, optional
             Dtypes that replace the op's own.
         seeds : sequence of int, optional
-            Return the first case of each of these seeds. They may also be passed in place of
-            `count`.
+            Return the first case of each of these seeds. May be passed in place of `count`, too.
         """
         if not isinstance(count, int):
             seeds = count
@@ -295,7 +294,8 @@ class Client(Calling):
             See `get_test_batch`.
         run_op, op_fn : callable
             The op, under one of these two names: it gets a dict of inputs by name and returns the
-            output, a dict of outputs by name, or nothing if inputs of its `mutates` hold them.
+            output, a dict of outputs by name, or None if it wrote all outputs to inputs that
+            `mutates` names.
         iterations : int
             Number of cases. They are fetched in small batches.
         fail_fast : bool
@@ -406,7 +406,7 @@ class Client(Calling):
         return self._do_long(call, on_progress)
 
     def reproduce(self, seed: int | str, *, rerun: bool = False) -> ReproduceResult:
-        """Return a failure, by seed or id, with its inputs; with `rerun`, run the op again."""
+        """Return a failure, by seed or id, with its inputs; if `rerun`, first run the op again."""
         return self._do(calls.reproduce(seed, rerun=rerun))
 
     def minimize(

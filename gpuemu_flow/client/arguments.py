@@ -93,5 +93,5 @@ def _case_or_seed(given: Any, what: str) -> TestCase | int:
 
 
 def failure_fields(failure: int | str) -> dict[str, Json]:
-    """Return the fields of a request that name a failure by its seed, or by its id if a string."""
+    """Return the fields of a request that name a failure: by seed, or by id if it is a str."""
     return {"failure_id": failure} if isinstance(failure, str) else {"seed": failure}

@@ -33,8 +33,8 @@ def as_array(
     dtype : str, optional
         Dtype to convert to.
     known : callable
-        Returns the name of a dtype; None refuses it. The default accepts the protocol's dtypes;
-        arrays that are not sent may have others.
+        Returns the name of a dtype, or None to refuse arrays of this dtype. By default only the
+        protocol's dtypes are accepted; arrays that are not sent may have other dtypes.
 
     Raises
     ------

@@ -285,7 +285,8 @@ class Connection:
         Returns
         -------
         Exchange or None
-            Folder for passing tensors as files; None if the daemon cannot use it.
+            Folder for passing tensors as files; None if the daemon has none, or this process cannot
+            use it.
 
         Raises
         ------

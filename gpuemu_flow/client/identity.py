@@ -72,7 +72,7 @@ def code_of(function: Callable[..., Any]) -> dict[str, Json]:
     The digest covers the function's file and all of the user's files that it imports, directly or
     not; ``files`` holds the digest of each. For a function without a file, such as one of a
     notebook, it covers the function's source and the files that its globals and the notebook's
-    import statements lead to. It is empty where neither can be found.
+    import statements lead to. If neither source nor files can be found, the result is empty.
 
     A partial, a method or a closure also contains values that its maker gave it, so the files of
     the caller of this package count, too.
@@ -149,7 +149,7 @@ def _of_module(module: ModuleType | None, name: str) -> dict[str, Json]:
 def _of_namespace(
     path: str, names: Mapping[str, Any], name: str, code: CodeType | None = None
 ) -> dict[str, Json]:
-    """Identify code by its file and imports; without a file, by the source of `code`, if any."""
+    """Identify code by its file and imports; if there is no file, by the source of `code`."""
     own = _read(path, names)
     digests = {} if own.digest is None else {path: own.digest}
     source = ""
@@ -192,8 +192,9 @@ class _Place(NamedTuple):
 def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
     """Yield the files that a module's values and import statements lead to.
 
-    Only an import statement leads to the module of a constant that was imported by its name: the
-    value does not show where it was defined. Where a name is computed, all loaded modules count.
+    Values lead to the modules that define them. Constants, such as numbers, do not show where they
+    were defined, so that import statements are needed, too. If the name of an imported module is
+    computed, the files of all loaded modules are yielded.
     """
     named = modules_of(place.imports, place.package)
     loaded = list(map(sys.modules.get, named))
@@ -248,7 +249,7 @@ def _package_of(names: Mapping[str, Any]) -> str:
 
 
 def _imports_in_memory(source: str) -> tuple[Import, ...]:
-    """List the imports of a source text, and of all cells of a notebook or an interpreter."""
+    """List the imports of a source text, and of all code entered in a notebook or interpreter."""
     found = list(imports_of(source))
     entries: list[tuple[Any, ...]] = list(linecache.cache.values())
     for entry in entries:

@@ -33,7 +33,7 @@ _COMPUTED = re.compile("|".join(sorted(_BY_NAME | _BY_OTHER_NAMES | _PATHS)))
 class Import(NamedTuple):
     """An import statement: ``from base import names``, or ``import base``.
 
-    Also a call that imports; see `LOADED` and `BY_PATH`.
+    A call of a function that imports is stored in this form, too; see `LOADED` and `BY_PATH`.
     """
 
     base: str
@@ -65,7 +65,11 @@ def imports_of(source: bytes | str) -> tuple[Import, ...]:
 
 
 def _called(tree: ast.AST) -> Iterator[Import]:
-    """Yield the imports by functions; one that is not called in its place may import anything."""
+    """Yield the imports that calls of functions such as ``import_module`` make.
+
+    If such a function is not called but stored or passed on, it may import any module; then yield
+    an import of the level `LOADED`.
+    """
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     plain = {id(call.func) for call in calls}
     for call in calls:

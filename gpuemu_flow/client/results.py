@@ -239,7 +239,10 @@ def _verdict(result: ValidationResult) -> Verdict:
 
 
 def _elements(result: ValidationResult) -> Elements:
-    """Count the compared elements; for an older daemon, all elements."""
+    """Return the counts of a result's elements.
+
+    An older daemon sends none. Then all elements count as judged and finite.
+    """
     try:
         return Elements.from_json(result.compared)
     except (KeyError, TypeError, ValueError):
@@ -257,7 +260,8 @@ class TestCase(Record):
         The memory layout of each input, if the arrays really lie in memory like that. Cases of
         protocol v1 have only a label for all inputs, `layout`, and contiguous arrays.
     mutates, outputs : list of str
-        Names of the inputs that the op may change, and of its outputs; empty if it changes none.
+        Names of the inputs that the op may change, and of its outputs. Both lists are empty if the
+        op changes no input.
     """
 
     __test__ = False  # pytest takes classes of this name for its own

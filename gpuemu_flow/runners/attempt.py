@@ -104,7 +104,7 @@ class WorkerClient:
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        Set by the caller, to record which cases the worker's service is prepared for.
+        Set by callers, who record here for which cases the worker's service is prepared.
     """
 
     def __init__(

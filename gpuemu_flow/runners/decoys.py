@@ -16,7 +16,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
-    """Copy the judged inputs' first and last elements into every second decoy.
+    """Copy the first and last elements of the judged inputs into every second decoy.
 
     An op that finds stored results by a digest of those elements then returns the decoy's result.
     The other decoys differ in all elements, so that a result that the op kept from them is wrong
@@ -46,6 +46,6 @@ def comes_again(seed: int, earlier_cases: int) -> bool:
 
 
 def told(failures: Sequence[Failure]) -> list[Failure]:
-    """Return the failures with messages that say that they were found in the decoy calls."""
+    """Return the failures, each with a note that it was found in the decoy calls."""
     place = "in the call before the judged one and in one after it, on other inputs: "
     return [replace(failure, message=place + failure.message) for failure in failures]

@@ -89,9 +89,11 @@ class GradientCall:
             )
 
     def demand_parameters(self, found: Collection[str]) -> None:
-        """Raise OpError if a reference lacks a wanted parameter, or if no gradient would remain.
+        """Raise OpError if a reference lacks a parameter whose gradient is requested.
 
-        A parameter that only the op lacks has the gradient 0, like one that is detached.
+        If an op lacks a parameter, the parameter's gradient counts as 0, like that of a detached
+        one. OpError is raised for an op only if all requested gradients are those of parameters,
+        and the op has none of these parameters.
         """
         wanted = [name for name in self.wanted.inputs if names_parameter(name)]
         missing = [name for name in wanted if name != PARAMETERS and name not in found]
@@ -143,7 +145,10 @@ class GradientCall:
         return {**self._plain, **found, **others}
 
     def _counting(self, name: str, array: np.ndarray, own: np.ndarray | None) -> np.ndarray:
-        """Return an output; take elements that are not compared from the call without gradients."""
+        """Return `array`, but take the elements that are not compared from `own`.
+
+        `own` is the same output from the call without gradients.
+        """
         mask = self.wanted.masks.get(name)
         if mask is None or own is None or own.shape != array.shape or own.dtype != array.dtype:
             return array

@@ -134,8 +134,8 @@ class Guard:
     def loaded(self, script: CodeType | None = None) -> None:
         """Refuse calls of the forbidden function from now on.
 
-        It is replaced by a stand-in in all modules of the workspace. Since other objects may hold
-        it, each call of it is looked at as well.
+        That function is replaced by a stand-in in all modules of the workspace. Since other objects
+        may still hold it, its calls are watched as well.
 
         Parameters
         ----------

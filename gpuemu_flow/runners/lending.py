@@ -1,8 +1,8 @@
 """Pass a script's input and output as objects, so that megabytes need not pass through files.
 
 A protocol script reads its whole request from ``sys.stdin`` and writes its answer to
-``sys.stdout``. Once a script was seen to do so, its requests are *lent*: descriptor 0 is empty, and
-`quick_json` passes parsed and dumped documents on as objects.
+``sys.stdout``. Once a script has been seen to do so, its requests are *lent*: descriptor 0 is
+empty, and `quick_json` passes parsed and dumped documents on as objects.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class ScriptCall:
     served : int
         Number of times that the whole request was taken through ``sys.stdin``.
     denied : bool
-        True if the script wanted to read in a way that lending does not allow.
+        True if the request is lent, and the script tried to read it in a way that needs a real
+        descriptor 0.
     dumped : Captured or None
         The document that was dumped last.
     """
@@ -114,7 +115,10 @@ class ScriptCall:
         return unread
 
     def deny(self) -> None:
-        """Record, if the request is lent, that the script's way of reading it forbids lending."""
+        """Record that requests must not be lent to this script, because of the way it reads them.
+
+        Does nothing if the present request was not lent, but passed through descriptor 0.
+        """
         self.denied = self.denied or self.lent
 
 

@@ -269,7 +269,8 @@ class Observer:
     def _look_at_program(self, path: str) -> None:
         """Record an executed file, and the interpreter that the kernel loads for it.
 
-        Their modes count as well: without the right to execute it a program does not start.
+        The modes of both files are recorded as well, since they decide whether the program may
+        start.
         """
         for _ in range(_MAX_INTERPRETERS):
             if not path.startswith("/"):

@@ -58,8 +58,8 @@ def off_limits(
     alone : iterable of Path
         Absolute paths of modules that are part of the reference and not of the op.
     defined : tuple of Path and str, optional
-        File and name of the reference's function, if the reference imports it; without the name
-        for a script whose function the op's process has to find.
+        File and name of the reference's function, if the reference imports it. The name is empty
+        for a script, whose function is found in the op's process.
     cache : Path
         The cache folder.
     root : Path

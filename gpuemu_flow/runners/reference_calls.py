@@ -19,7 +19,7 @@ _MOST_WRAPPERS = 16
 
 
 class WatchedCall(NamedTuple):
-    """The code that a call executes, and the arguments by which it is told from other calls."""
+    """The code that a call executes, and the arguments that distinguish the call from others."""
 
     code: CodeType
     expected: Mapping[str, Any] = {}
@@ -37,9 +37,10 @@ def calls_of(
 ) -> list[WatchedCall]:
     """List the code that runs when the tool calls a function as it calls references.
 
-    A function that takes a flag is another function with another flag, so the values of all other
-    parameters count: defaults, and those that a partial or a method holds. Each function gets a
-    code object of its own, since functions that one ``def`` statement made share theirs.
+    With another value of a flag, a function may compute something else. So the values of parameters
+    that are not inputs are part of a call: defaults, keyword arguments that the tool passes, and
+    values that a partial or a method holds. Each function gets a code object of its own, since
+    functions that one ``def`` statement made share theirs.
 
     Parameters
     ----------
@@ -120,10 +121,10 @@ def resolved(owner: Any, names: Iterable[str]) -> Any:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Tell whether two objects that can be called compute the same, as far as it can be seen.
+    """Tell whether two callables are seen to compute the same.
 
-    They are one object, a class and a subclass that defines nothing, or two partials, methods or
-    instances with the same arguments or attributes.
+    This is so if they are one object, if `one` is a subclass of `other` without methods of its own,
+    or if they are two partials, methods or instances with the same arguments or attributes.
     """
     if one is other:
         return True
@@ -152,9 +153,10 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def is_compiled(function: Any) -> bool:
-    """Tell whether a compiler made a function: that one is judged by the function it was made of.
+    """Tell whether a function is the result of a compiler, made from another function.
 
-    The compilers are those of jax and numba, whose functions have types of their own, and torch's.
+    The compilers are jax, numba and torch. Those of jax and numba give the function a type of their
+    own.
     """
     home = sys.modules.get(type(function).__module__)
     file = getattr(home, "__file__", None) or ""

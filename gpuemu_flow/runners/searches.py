@@ -125,10 +125,11 @@ class Searches:
                     break
 
     def present(self) -> list[str]:
-        """Return the files that `missed` found since the last call, but that were not imported.
+        """Return files that a search found, but that were not imported; call `missed` before.
 
-        For a namespace package, which has no ``__init__`` file, its folders are returned, even if
-        the package was imported.
+        Only searches that `missed` went through since the last call of this method count. For
+        a namespace package, which has no ``__init__`` file, its folders are returned, even if the
+        package was imported.
         """
         present, self._present = self._present, []
         return present
@@ -161,7 +162,7 @@ def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
 
 
 def _set_finder(method: Any) -> None:
-    """Replace the class method by which modules are found in folders."""
+    """Make `method` the class method of Python that finds modules in folders."""
     finder: Any = machinery.PathFinder
     finder.find_spec = method
 

@@ -32,7 +32,7 @@ def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
 
 
 def _said(attempt: Attempt) -> Attempt:
-    """Append to an error's hint that the case was not tried in a process of its own."""
+    """Add to an error's hint that the case was not repeated in a separate process."""
     error = attempt.outcome.error
     if error is None:
         return attempt

@@ -165,7 +165,7 @@ class _Caller:
                 weight.copy_(self._torch.from_numpy(drawn).bfloat16())
 
     def _units(self, name: str, weight: Any) -> np.ndarray:
-        """Draw multiples of 1/256 in the open interval from -1 to 1, in the shape of a weight."""
+        """Draw multiples of 1/256 between -1 and 1 (never 0, -1 or 1), shaped as a weight."""
         shape = tuple(weight.shape)
         digest = hashlib.sha256(f"{self._seed} {name} {shape}".encode()).digest()
         rng = SeededRng(int.from_bytes(digest[:8], "little"))

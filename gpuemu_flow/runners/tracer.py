@@ -253,9 +253,10 @@ class Tracer:
                 self._write(b"r", path)  # its links decide which folder it is
 
     def _start(self, path: bytes) -> None:
-        """Record a started program and its interpreter, which the kernel opens, with their modes.
+        """Record a started program, and the interpreter that the kernel loads for it.
 
-        Without the right to execute it a program does not start.
+        The modes of both files are recorded as well, since they decide whether the program may
+        start.
         """
         for _ in range(4):
             if {b"r" + path, b"e" + path} <= self._written:

@@ -12,7 +12,9 @@ from gpuemu_flow.runners import notices, tracer
 
 
 class Tracing:
-    """Requests notices once in each process, when they are first needed.
+    """Asks the system, once in each process, to report file accesses to the fork server.
+
+    This is done when the reports are first needed; see `notices`.
 
     Parameters
     ----------

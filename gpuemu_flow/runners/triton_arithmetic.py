@@ -40,7 +40,7 @@ class Arithmetic:
         self._dot_sizes = dot_sizes
 
     def patches(self) -> list[Patch]:
-        """Return the attributes of the builder to replace."""
+        """Return the replacements for attributes of the interpreter's builder."""
         builder = self._builder
         found: list[Patch] = [
             (builder, name, self._comparison(getattr(builder, name)))

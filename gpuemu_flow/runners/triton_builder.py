@@ -61,7 +61,7 @@ class CheckedBuilder:
         self._permutation: np.ndarray | None = None
 
     def patches(self) -> list[Patch]:
-        """Return the methods of the builder to replace."""
+        """Return the replacements for methods of the interpreter's builder."""
         names = {
             "create_masked_load": self._load,
             "create_masked_store": self._store,

@@ -103,7 +103,7 @@ def _mode_class(torch: Any) -> Any:
     }
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        """Torch function mode that intercepts every call by the host code."""
+        """Torch function mode that answers the host code's calls as if there were a GPU."""
 
         def __init__(self, owner: CpuDevice, on_address: Callable[[Any], None]) -> None:
             super().__init__()

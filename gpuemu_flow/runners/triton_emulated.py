@@ -152,8 +152,8 @@ class CompiledTriton:
     def _chosen(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> bool:
         """Tell whether to run a configuration of an autotuned kernel.
 
-        In each round of autotuning, this is the first configuration that works, unless the variable
-        `CONFIGURATION` selects one.
+        In each round of autotuning, only the first configuration that works is run, unless the
+        variable `CONFIGURATION` selects one.
         """
         wanted = os.environ.get(CONFIGURATION)
         if wanted is not None:

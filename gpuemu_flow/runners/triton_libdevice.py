@@ -81,7 +81,7 @@ class Libdevice:
         self._handle = interpreter.TensorHandle
 
     def patches(self) -> list[Patch]:
-        """Return the functions of Triton's own modules to replace or add."""
+        """Return the replacements for the functions of Triton's own libdevice modules."""
         found: list[Patch] = []
         for name in MODULES:
             try:

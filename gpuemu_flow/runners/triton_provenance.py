@@ -275,7 +275,7 @@ def dispatch_mode(provenance: Provenance) -> Any:
     base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     class Mode(base):  # type: ignore[misc]
-        """Torch dispatch mode that sees every operator, also those not called from Python."""
+        """Torch dispatch mode that reports every operator, also those not called from Python."""
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None

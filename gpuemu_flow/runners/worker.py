@@ -327,7 +327,7 @@ class Worker:
         return {"type": "called", "serial": serial, **called.to_json()}
 
     def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
-        """Return the input values that came with a case."""
+        """Return the input values that came with a case; None if none came."""
         assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
         return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None

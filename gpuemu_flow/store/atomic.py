@@ -21,7 +21,7 @@ DISK_ERRNOS = FAILING_ERRNOS | {
 def disk_problem(error: OSError, path: Path | str) -> Problem:
     """Return the diagnosis of an operating system error while writing below the cache.
 
-    Errors of the `FAILING_ERRNOS` may also have occurred while reading.
+    An error whose number is in `FAILING_ERRNOS` may also have occurred while reading.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Problem(

@@ -222,7 +222,7 @@ class BaselineStore:
         Raises
         ------
         UsageError
-            ``unknown-baseline``; ``nothing-to-compare`` if it contains only data from clients.
+            ``unknown-baseline``; ``nothing-to-compare`` for a baseline with data from clients only.
         """
         found = self.get(tag)
         if not found.holds_a_run:
@@ -266,15 +266,15 @@ class BaselineStore:
         self._cache.files.remove(path)
 
     def trim(self, keep: int, spared: str) -> tuple[str, ...]:
-        """Delete the oldest baselines beyond a number, and return their tags.
+        """Delete all but the newest baselines, and return the tags of the deleted ones.
 
         Parameters
         ----------
         keep : int
             Number of baselines to keep; 0 for all.
         spared : str
-            Tag of a baseline that is never deleted, however old, since it may just have been
-            imported. It counts toward `keep`.
+            Tag of a baseline to keep however old it is, since it may just have been imported.
+            This baseline counts toward `keep`.
         """
         others = [baseline.tag for baseline in self.list() if baseline.tag != spared]
         dropped = tuple(others[keep - 1 :] if keep else ())

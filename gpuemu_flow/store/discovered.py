@@ -225,7 +225,13 @@ class SeenInputs:
         self.used = Discovered()
 
     def find(self, get: Callable[[str], T | None]) -> T | None:
-        """Return the first result that `get` finds for the present states of inputs; else None."""
+        """Return an earlier result whose inputs have the same states now; None if there is none.
+
+        Parameters
+        ----------
+        get : callable
+            Returns the result stored under a key, or None.
+        """
         for names, shared in self._earlier:
             found = get(shared)
             if found is not None:
@@ -259,7 +265,10 @@ class SeenInputs:
             self._known.add(names)
 
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
-        """Add the inputs that a program was seen to use so far, unless `seen` was just added."""
+        """Add the inputs that a program was seen to use so far.
+
+        Does nothing if the last call for the same `who` passed the same object as `seen`.
+        """
         with self._lock:
             if self._last.get(who) is seen:
                 return

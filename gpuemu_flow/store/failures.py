@@ -210,7 +210,7 @@ class FailureStore:
         return record
 
     def set_seen(self, failure_id: str, *, mended: bool, intermittent: bool) -> None:
-        """Record the outcome of running a failure again; do nothing if it is not recorded."""
+        """Record the outcome of running a failure again; do nothing if the failure is unknown."""
         record = self._read(failure_id)
         if record is not None and (record.mended, record.intermittent) != (mended, intermittent):
             self._write(replace(record, mended=mended, intermittent=intermittent))

@@ -73,7 +73,7 @@ class CountedResult:
         Parameters
         ----------
         elements : str
-            The text of `elements`, if it is known already.
+            The attribute `elements` as JSON text; empty to make this text here.
         """
         figures = _read_figures(self)
         total = sum(figures)
@@ -170,10 +170,10 @@ class NewResult:
         The sha256 of each file of the code that computed the output. Equal sets of files are stored
         only once.
     result : mapping
-        The daemon's reply. `encode` leaves only its text, since garbage collections visit the
-        objects of a mapping.
+        The daemon's reply. `encode` stores the reply as `text` and leaves this mapping empty, since
+        each garbage collection would visit all objects in it.
     text, client_text, elements_text : str
-        `result`, `client` and `judged.elements` as JSON text. `encode` fills in an empty text.
+        `result`, `client` and `judged.elements` as JSON text; `encode` makes those that are empty.
     """
 
     op: str

@@ -245,7 +245,7 @@ class ResultStore:
         return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK
 
     def _stale(self, now_ns: int) -> list[str]:
-        """Remove the keys of results above the limits from the index, and return them."""
+        """Remove results that exceed the limits from the indices, and return their keys."""
         drop = 0
         if self._max_results:
             drop = max(0, len(self._keys) - self._max_results)
@@ -266,7 +266,7 @@ class ResultStore:
             del self._by_seed[stored.seed]
 
     def prune(self) -> None:
-        """Delete results above the limits. Only the writing process may call this."""
+        """Delete results that exceed the limits. Only the writing process may call this."""
         with self._lock:
             stale = self._stale(time.time_ns())
         for start in range(0, len(stale), PRUNE_SLACK):

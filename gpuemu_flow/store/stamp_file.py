@@ -11,8 +11,8 @@ from gpuemu_flow.store.private_files import PrivateFolder
 class StampFile:
     """A file whose time of modification tells other processes that something has changed.
 
-    It is opened, with all checks of a `PrivateFolder`, only if it is not the file that was opened
-    last. Not thread-safe.
+    The file is kept open. It is opened again, with all checks of a `PrivateFolder`, only if `path`
+    now leads to another file, or to a file with more or fewer hard links. Not thread-safe.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class StampFile:
         os.utime(self._descriptor, ns=(time_ns, time_ns))
 
     def _seen(self) -> tuple[int, int, int] | None:
-        """Identify the file at the path; a second hard link makes a difference, too."""
+        """Return the identity and the number of hard links of the file; None if there is none."""
         try:
             status = os.lstat(self._name)
         except OSError:

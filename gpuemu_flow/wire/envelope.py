@@ -104,8 +104,9 @@ def _refuse_half_characters(value: Json) -> None:
 def _has_long_text(data: bytes | bytearray) -> bool:
     """Tell whether a message may have a text of `CUT_FROM` bytes.
 
-    The message is divided into pieces so small that such a text contains a whole piece, which then
-    has no quote. This is a quick test, also for a message of thousands of small tensors.
+    The message is divided into pieces so small that each long text contains a whole piece, in which
+    there is no quote. To search each piece for a quote is quick, even if a message holds thousands
+    of small tensors.
     """
     if len(data) < CUT_FROM:
         return False

@@ -112,7 +112,10 @@ def own_home() -> str:
 
 
 def _others_homes(own: set[str], root: str) -> Iterator[str]:
-    """Yield other users' home folders if this process is root's; nobody else could enter them."""
+    """Yield other users' home folders if this process runs as root, else nothing.
+
+    Without root's rights, a process cannot enter these folders anyway.
+    """
     if os.geteuid():
         return
     found = ["/root"]

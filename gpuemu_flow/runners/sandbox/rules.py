@@ -36,7 +36,7 @@ class AccessRules:
     read, write, devices : tuple of str
         Paths that may be read, written, or used as devices, each with everything below it.
     opened : mapping of str to int
-        Descriptors of some of these paths, which are not to be closed.
+        Open descriptors of some of these paths. They belong to `Listings`; do not close them.
     """
 
     read: tuple[str, ...]
@@ -111,7 +111,7 @@ def _others_scratch(scratch: str) -> list[str]:
 
     They hold the scratch folders of all workers, compiled references and, for a user without a
     home folder, the daemon's files. Entries that appear beside them later are hidden as well,
-    since allowed ones are listed by name.
+    since the entries that an op may see are listed by name.
     """
     folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
     if not name.startswith(SCRATCH):
@@ -127,7 +127,8 @@ def _others_scratch(scratch: str) -> list[str]:
 def outermost(paths: Iterable[str]) -> list[str]:
     """Leave out paths that are below others.
 
-    An op that may write to the outer folder could replace the inner path by a link to another file.
+    They are not needed, and an op that may write to the outer folder could have replaced the inner
+    path by a link to another file.
     """
     found = sorted({os.path.normpath(path) for path in paths})
     return [p for p in found if not any(above in found for above in _above(p))]
@@ -230,7 +231,7 @@ class _Excluded:
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return `rest` as if the excluded folder around `start` were not excluded."""
+        """Return `rest` as if no folder above `start` were excluded; empty if none of them is."""
         found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):
             self._add_rest(start, found)

@@ -1,7 +1,7 @@
 """Determine the shared cache of a run and its access rights, from configuration and environment.
 
-A workspace's configuration can come from a pull request. It may name a cache to read from. A remote
-cache that only the configuration names gets neither the user's header nor results.
+A workspace's configuration can come from a pull request. So it may name a cache to read from, but a
+remote cache that only the configuration names gets neither the user's header nor results.
 """
 
 from __future__ import annotations

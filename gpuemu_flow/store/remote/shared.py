@@ -81,7 +81,8 @@ class SharedCache:
     cancel : threading.Event
         Set when the run is to end; requests are then not waited for.
     secret : bytes or None
-        Key of signatures. If given, entries without a valid signature are ignored.
+        Key of signatures, with which entries without a valid signature are ignored. With None,
+        signatures are neither made nor checked.
     writes : bool
         True if the run also stores results.
     """
@@ -381,7 +382,7 @@ def _digest(file: BinaryIO) -> str:
 
 
 def _sound(names: Discovered) -> bool:
-    """Tell whether this program could have stored a set that came from a shared cache."""
+    """Tell whether a set from a shared cache is one that this program could have stored."""
     paths = [*names.files, *names.links, *names.missed, *names.listed, *names.modules]
     paths += [*names.sized, *names.looked, *names.packages, *names.pythons]
     return len(paths) <= MOST_NAMES and all(
