@@ -27,7 +27,7 @@ def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) ->
         Dims of each input, from the schema.
     inputs : mapping of str to ndarray
         A client's inputs may have shapes that no case has. If two inputs disagree on a dim's size,
-        the dim has none.
+        the dim is left out.
     named : mapping of str to int
         Sizes of the dims that no input has.
     """

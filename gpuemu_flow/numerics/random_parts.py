@@ -64,9 +64,9 @@ class Division:
 def divisions_of(shape: tuple[int, ...], means: Wide | None) -> Iterator[Division]:
     """Yield all divisions of an output into parts.
 
-    Indices of each axis, blocks of 2^k of them and indices modulo 2^k, square tiles of the last
-    two axes, the same blocks and lanes in memory, and, where each element has a mean of its own,
-    elements whose means are alike in value or in magnitude.
+    The parts are: single indices of each axis, blocks of 2^k indices, and indices that are equal
+    modulo 2^k (lanes); square tiles of the last two axes; the same blocks and lanes in memory; and,
+    if each element has a mean of its own, elements whose means are alike in value or in magnitude.
     """
     size = math.prod(shape)
     if len([n for n in shape if n > 1]) > 1:
