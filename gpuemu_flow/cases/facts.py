@@ -26,7 +26,8 @@ class CaseFacts:
     Attributes
     ----------
     sizes : mapping of str to int
-        Sizes of the dims and, if there are several dims, `ELEMENTS`.
+        Sizes of the dims. If there are several dims, `ELEMENTS` names the number of elements of the
+        largest input.
     layouts, strategies : mapping of str to str
         The layout and the strategy of each input.
     marks : frozenset of (str, str)

@@ -102,8 +102,9 @@ def _finished(
 def _sign_first_row(values: Array, *, negative: bool) -> None:
     """Give the first of several rows one sign, in place.
 
-    A product of the first rows of two inputs is then far below 0. That is the only score which a
-    causal attention leaves its first query: a mask of -10,000 in place of -Inf outweighs it.
+    A product of the first rows of two inputs is then far below 0. In causal attention, it is the
+    only score of the first query that is not masked: an op that masks with -10,000 in place of -Inf
+    fails, since the masked scores outweigh it.
     """
     if values.ndim > 1 and values.size > values.shape[-1]:
         first = values.reshape(-1, values.shape[-1])[0]

@@ -41,9 +41,10 @@ def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
 
 
 def _as_returned(schema: OpSchema, start: Candidate, candidate: Candidate) -> Candidate | None:
-    """Return the corrected candidate; None if it changes sizes or values that functions returned.
+    """Return the corrected candidate if it has the sizes and the returned values of `start`.
 
-    The values that the functions would return for other sizes are not known here.
+    Return None otherwise, since the values that the user's functions would return for other sizes
+    are not known here.
     """
     if dict(candidate.dims) != dict(start.dims):
         return None
@@ -104,7 +105,7 @@ def _in_order(schema: OpSchema) -> list[TensorDef]:
 
 
 def _fitted(schema: OpSchema, candidate: Candidate) -> Candidate | None:
-    """Return the candidate cut to the new sizes of derived dims; None if it is too small."""
+    """Return the candidate cut to the new sizes of derived dims; None if that is impossible."""
     try:
         free = {dim.name: candidate.dims[dim.name] for dim in schema.dims}
     except KeyError:

@@ -30,8 +30,8 @@ class ManyRows:
     count : int
         Number of elements of one tensor, at least 1.
     turn : int
-        If n > 0, tensors with fewer rows than there are kinds of rows begin with the n-th kind,
-        and not with a random one.
+        If above 0, tensors with fewer rows than there are kinds of rows begin with the kind of
+        this number, counted from 1, and not with a random kind.
     """
 
     rngs: SeededStreams
@@ -58,7 +58,8 @@ class ManyRows:
     def turns(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
         """Return a kind for each row: 0 to `kinds` - 1 in rotation.
 
-        The first row's is random; in turn 1 of a tensor of few rows it is `first`.
+        The kind of the first row is random. But if `turn` is above 0 and there are fewer rows than
+        kinds, it is `first` in turn 1, the next kind in turn 2, and so on.
         """
         start = self._turns_from(kinds, first)
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds

@@ -1,6 +1,4 @@
-"""Shape classes: from the dims of a schema to sizes that reveal bugs, small ones first.
-
-Classes (the values of ``Case.shape_class``; stable names)
+"""Shape classes (``Case.shape_class``): sizes of dims that reveal bugs, small ones first.
 
 ==================  ==============================================================================
 ``tail``            a small odd size (3, 5, 7 ... 15): a tile that is never filled
@@ -25,7 +23,7 @@ A class concerns one dim, the focus, which changes from case to case. Each other
 from the class that it has had least often, so that an effect of one dim is not blamed on another;
 where tensors would grow large, it takes a small size. A dim with a list of candidates takes only
 these, and is in a class if a candidate is. If a range allows only multiples of a number, none of
-which is in a class, the class applies to the multiples divided by this number.
+which is in a class, the class applies to the multiples divided by it. The names are stable.
 """
 
 from __future__ import annotations
@@ -229,8 +227,7 @@ class ShapePlanner:
         shape_class : str
             One of `classes`, or ``random``.
         salt : int or None
-            None: choose the least used sizes. An integer determines the choice, whatever sizes were
-            used before.
+            None: choose the least used sizes. An integer decides, whatever was used before.
         """
         if shape_class.startswith("fixed:"):
             shape = self._schema.fixed_shapes[int(shape_class.partition(":")[2])]
@@ -465,7 +462,10 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """Order a dim's sizes by use and equality to other dims or, if given, by the salt."""
+        """Return a dim's sizes in the order in which to try them, or rotated by a salt.
+
+        The least used come first, and of equally used ones those that no other dim has taken.
+        """
         if len(options) < 2:
             return list(options)
         if salt is not None:

@@ -64,12 +64,13 @@ def draw(
         Canonical name.
     low, high : float or None
         Range of the values, both ends included. Floats outside are reflected into it, and NaN
-        occurs only if one side is open. Booleans have no range.
+        occurs only if `low` or `high` is None. Booleans have no range.
     nonfinite : bool or None
         For floats: True keeps NaN and Inf whatever the range, False removes them, and None lets the
         range decide.
     turn : int
-        For floats: if n > 0, the variety of the strategy's values that its n-th case shows.
+        For floats: the variety of the strategy's values to draw, counted from 1 (see `turns`); 0
+        leaves the variety to chance.
 
     Returns
     -------
@@ -194,9 +195,9 @@ def _wide(rows: ManyRows, form: _Format) -> Array:
 def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
     """In half of the rows, round the values to half steps of the int8 quantiser of that row.
 
-    The largest value of such a row is 127 steps, so that its scale is a power of two and a half
-    step is exact: the direction in which it is rounded shows. The steps have several sizes, since
-    the scale may be an input instead of following from the row.
+    The largest value of such a row is 127 steps, so that its scale is a power of two. Half steps
+    are then exact, and the output shows in which direction an op rounds them. The steps have
+    several sizes, since the scale may be an input instead of following from the row.
     """
     chosen = rows.every(2)
     step = 2.0 ** math.floor(math.log2(bound / QUANTA))
@@ -301,7 +302,7 @@ def _magnitudes(rows: ManyRows, form: _Format, low: int, end: int) -> Array:
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
     """In about every second tensor, set one random element to 2**k, with k from [low, end).
 
-    In a case that shows a variety in turn, do so in each tensor.
+    If the case is to show a variety for certain (`ManyRows.turn` above 0), do so in each tensor.
     """
     rngs = rows.rngs.derive("beyond root")
     coins, places = rngs.gen_range(0, 2) | (rows.turn > 0), rngs.gen_range(0, rows.count)

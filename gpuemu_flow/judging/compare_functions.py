@@ -58,7 +58,7 @@ class CompareFunctions:
     Parameters
     ----------
     reference : Program
-        The op's reference. The functions get scalars and absent inputs as it gets them.
+        The op's reference. The functions get scalars and absent inputs as the reference gets them.
     """
 
     def __init__(self, reference: Program) -> None:

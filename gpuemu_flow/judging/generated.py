@@ -102,7 +102,8 @@ def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
 class _GeneratorCaller:
     """Calls one of the user's functions for many inputs.
 
-    If a worker is lost, only one of the inputs gets no values.
+    If a worker is lost, only one of the inputs gets no values. If the function gives no result in
+    time for `MOST_TIMEOUTS` inputs in a row, it is not called for the remaining ones.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class Reference(Protocol):
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has a float32 shadow."""
+        """Tell whether the reference has source from which a float32 shadow is made."""
 
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None

@@ -69,7 +69,7 @@ class ReferenceEvaluator:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has a float32 shadow."""
+        """Tell whether the reference has source from which a float32 shadow is made."""
         reference = self.subject.reference
         return reference.kind != "command" and not reference.python
 

@@ -74,8 +74,9 @@ def overflow_notes(
 ) -> list[str]:
     """Return a note if the reference overflows on finite inputs, and the op gives numbers there.
 
-    It is a hint and changes no verdict, since the exact result may be beyond float64, as of an
-    ``exp``. References that are not numpy's, or that are not evaluated in this process, give none.
+    The note is a hint and changes no verdict, since the exact result, of an ``exp`` for example,
+    may be beyond float64. There is none for references that do not compute with numpy, or that are
+    not evaluated in this process.
     """
     floats = [a for a in inputs.values() if dtype_name(a.dtype) in FLOAT_LIMITS]
     finite = all(np.isfinite(to_float64(array)).all() for array in floats)
@@ -101,7 +102,7 @@ def overflow_notes(
 
 
 def _lost(actual: NDArray[Any] | None, expected: NDArray[Any], *, nan: bool) -> bool:
-    """Tell whether an op gives a number somewhere where the reference gives Inf, or `nan`."""
+    """Tell whether an op gives a number where the reference gives Inf or, if `nan`, NaN."""
     if actual is None or actual.shape != expected.shape:
         return False
     wanted = to_float64(expected)

@@ -23,7 +23,7 @@ class OpTraits:
     weak : bool
         True if the reference cannot be evaluated in float32 arithmetic.
     exact_outputs : sequence of str
-        Outputs that the reference computes without rounding, where others round.
+        Outputs that the reference computes without rounding, if it rounds other outputs.
     """
 
     exact: bool

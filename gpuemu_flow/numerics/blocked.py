@@ -91,9 +91,9 @@ class Prover:
     -----
     ``|a-e| <= atol + rtol*|e|`` is tried as ``|a-e| / (|e| + atol/rtol) <= rtol``, which saves a
     multiplication per element. Each of the three roundings is relative and at most half an epsilon,
-    because ``atol/rtol`` is rounded down and a subnormal difference or sum is exact; a share of at
-    most 1 - 8 epsilon is therefore a proof. NaN and Inf on either side make the largest error
-    NaN or infinite.
+    because ``atol/rtol`` is rounded down and a subnormal difference or sum is exact; a left side of
+    at most 1 - 8 epsilon times `rtol` is therefore a proof. NaN and Inf on either side make the
+    largest error NaN or infinite.
     """
 
     def __init__(self, atol: float, rtol: float, work: np.dtype[Any]) -> None:

@@ -99,7 +99,7 @@ class Excuse:
     variance : ndarray of float64, shape (n,)
         Mean squared error caused by rounding the operands, 0 for elements that are not judged.
     largest : float
-        Largest `size` of the errors that were drawn.
+        Largest `size` of the errors in one evaluation with rounded operands.
     without : ElementBound
         The bound of an op that is not excused.
     """

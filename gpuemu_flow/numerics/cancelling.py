@@ -4,8 +4,8 @@
 same errors. A right op computes the second term in another way, with other errors. Therefore, each
 operand of a sum that has been rounded before is perturbed independently, by a random share of its
 error in the previous evaluation (Parker's "precision bounding", see `noise`). Values that no
-rounding has touched still cancel exactly, and zeros stay zeros, except those that underflowed:
-``1 + exp(-200)`` is rounded.
+rounding has touched still cancel exactly. Zeros stay zeros, unless they come from an underflow, as
+``exp(-200)`` does: ``1 + exp(-200)`` counts as rounded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEPT = 2**24
 class Operands:
     """The operands of sums in the evaluations so far, in the order in which they were met.
 
-    There is no noise in the first evaluation.
+    The first of these evaluations is not perturbed.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class _Cancelling(Base):
         self.rounded = self.rounded or _is_rounded(value)
 
     def _moved_terms(self, value: Any) -> Any:
-        """Perturb an operand of a matrix product, whose sums have products as terms."""
+        """Perturb an operand of a matrix product, since the terms of its sums are out of reach."""
         if type(value) in (list, tuple):
             return type(value)(map(self._moved_terms, value))
         known = isinstance(value, _Cancelling) and not value.rounded and value.dtype.kind == "f"

@@ -49,7 +49,7 @@ def cancelling_torch(
     moving = _Moving(torch, rng, unit, operands)
 
     class Mode(base):  # type: ignore[misc]
-        """A dispatch mode, which sees every operator."""
+        """A dispatch mode that intercepts every operator, to perturb the terms of sums."""
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None

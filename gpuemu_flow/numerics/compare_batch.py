@@ -219,7 +219,10 @@ class _Rows:
         self._correct_relative(relative, magnitude > 0.0)
 
     def _correct_relative(self, relative: Float64Array, counted: NDArray[np.bool_]) -> None:
-        """Measure the rows with elements that are not counted; see `statistics.relative_errors`."""
+        """Correct the rows in which relative errors of some elements do not count.
+
+        See `statistics.relative_errors`.
+        """
         numbers = counted.sum(axis=1)
         rows = np.flatnonzero(numbers < counted.shape[1])
         for number in np.unique(numbers[rows]).tolist():

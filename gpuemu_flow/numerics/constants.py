@@ -1,9 +1,9 @@
 """Arithmetic on constants (positions, windows and other tables) with each rounding perturbed.
 
 A reference may compute tables from ``np.arange`` and sizes alone. Perturbed inputs do not change
-these tables, and the shadow does not narrow the integers that it makes, or tables that are computed
-from these alone. A right op computes a table in float32 and in its own order: ``(i + 0.5) * (n /
-o)`` for ``(i + 0.5) * n / o``.
+these tables. Nor does the shadow compute them in float32: it leaves integers that the reference
+makes, and all that is computed from these alone, as they are. A right op computes a table in
+float32 and in its own order: ``(i + 0.5) * (n / o)`` for ``(i + 0.5) * n / o``.
 """
 
 from __future__ import annotations
@@ -126,9 +126,10 @@ def add_constant_draws(
 ) -> None:
     """Evaluate the shadow with perturbed constants, and add the results to the outputs' spreads.
 
-    If a result changes by much, further evaluations find out whether that is a rounding error.
-    Errors of roundings grow with the perturbation, as the angle of a rotary embedding far from the
-    first position does; another index, as of a nearest neighbour, gives the same other value.
+    If a result changes by much, further evaluations find out whether that is a rounding error. A
+    rounding error grows with the perturbation: an example is the angle of a rotary embedding far
+    from the first position. If an index changes instead, such as that of a nearest neighbour, the
+    result jumps to the value at the other index, however large the perturbation is.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) ->
         Dims of each input, from the schema.
     inputs : mapping of str to ndarray
         A client's inputs may have shapes that no case has. If two inputs disagree on a dim's size,
-        the dim has none.
+        the dim is left out.
     named : mapping of str to int
         Sizes of the dims that no input has.
     """
@@ -90,9 +90,9 @@ def promoted(names: Sequence[str]) -> str | None:
     """Return the dtype to which PyTorch would promote the given dtypes; None if none is known.
 
     If any is a float, integers do not count: the result is the widest float, or float32 for two
-    different floats of that width. Integers and booleans follow numpy's rules. These agree with
-    PyTorch's where PyTorch has any: it refuses to promote float8, and to promote uint16, uint32 and
-    uint64 with other integers. By numpy's rules, a signed integer and uint64 give float64.
+    different floats of that width. Integers and booleans follow numpy's rules, which agree with
+    PyTorch's wherever PyTorch has one: it refuses to promote float8, and to promote uint16, uint32
+    and uint64 with other integers. By numpy's rules, a signed integer and uint64 give float64.
     """
     known = [DTYPES[name] for name in dict.fromkeys(names) if name in DTYPES]
     floats = [dtype for dtype in known if dtype.kind == "float"]

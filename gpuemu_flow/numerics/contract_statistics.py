@@ -172,7 +172,7 @@ class _Tests:
             self.zeros = Zeros(telling & (drawn == 0.0), statistics.zeros, self._zeros_text)
 
     def of_whole(self) -> list[str]:
-        """Test all elements together, and neighbours and the lengths of usual tiles."""
+        """Test all elements together, and pairs: neighbours, a usual tile apart, or mirrored."""
         name, count, terms = self.name, self.count, self.terms.terms
         scaled, variance = scaled_terms(terms, self.variance)
         lags, opposite = tile_lags(terms.size), mirrored(scaled)
@@ -236,8 +236,9 @@ class _Tests:
     def _is_centred(self, series: Series, at_least: float) -> bool:
         """Tell whether the sum of all terms is compatible with mean 0.
 
-        Of few elements of which a known share is dropped, all may be kept: the sum is then as large
-        as the root of its squares allows. So the bound for skewed terms has to be exceeded, too.
+        If a known share of few elements is dropped, it may happen that none is. The sum is then as
+        large as its squares allow, and exceeds the bound for symmetric terms. So it is wrong only
+        if it exceeds the bound for skewed terms, too.
         """
         if _is_centred(series.terms, series.rounding, at_least):
             return True
@@ -321,14 +322,14 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
 
 
 def _has_std(excess: Wide, rounding: Wide, count: int, std: float, at_least: float) -> bool:
-    """Tell whether squares less their mean `std` squared are compatible with mean 0.
+    """Tell whether `excess`, squares less `std` squared, is compatible with mean 0.
 
-    `_is_centred` takes a negative sum of squares less their mean for too small far too often: a few
-    squares are large, and if none of these occurred, the sum is negative and the root of its own
-    squares is small. A negative sum is therefore tested by the most likely distribution of mean 0
-    that has only values which occurred (Owen, "Empirical likelihood ratio confidence intervals for
-    a single functional", 1988), in which the large ones are the likelier the fewer there were. Of
-    few elements, the largest one says little on what can occur.
+    `_is_centred` would reject a negative sum far too often: a few squares are large, and if none of
+    these occurred, the sum is negative and the root of its own squares is small. A negative sum is
+    therefore tested by the most likely distribution of mean 0 among those with only values that
+    occurred (Owen, "Empirical likelihood ratio confidence intervals for a single functional",
+    1988). In this distribution, large values are the likelier, the fewer of them there were. If
+    there are few elements, the largest of them says little about how large others can be.
     """
     if float(excess.sum()) >= 0.0:
         return _is_centred(excess, rounding, at_least)

@@ -306,7 +306,7 @@ class PairedReference:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has a float32 shadow."""
+        """Tell whether the reference has source from which a float32 shadow is made."""
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
@@ -342,7 +342,7 @@ class ViewedReference:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has a float32 shadow."""
+        """Tell whether the reference has source from which a float32 shadow is made."""
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:

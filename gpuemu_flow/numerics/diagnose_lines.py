@@ -126,7 +126,7 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
 
 
 def _explains(error: Float64Array, wrong: BoolArray, rank: int) -> bool:
-    """Tell whether the products account for most wrong elements, not for the few largest only.
+    """Tell whether the products account for most wrong elements, not only for the few largest.
 
     A few elements that are far larger than all others have the largest singular values to
     themselves.

@@ -15,7 +15,7 @@ kind                        the failing elements
 ``narrower``                are all representable in a narrower format
 ``rounding``                are a few ulp off, in both directions
 ``half-precision``          are off by about one rounding of a 16-bit format, in both directions
-``both-directions``         are off by as much, but no input is of such a format
+``both-directions``         are as for ``half-precision``, but no input is of 16 bits or fewer
 ``wrapped``                 are integers that agree modulo a power of two
 ==========================  ======================================================================
 """

@@ -163,9 +163,9 @@ class Envelope:
     def excuse(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
         """Remove the allowance for rounded operands if they cannot explain an output's errors.
 
-        The allowance widens the tolerance of single elements almost to the errors of sums in the
-        narrow type. The mean square over all elements distinguishes such sums from rounded
-        operands.
+        The allowance makes the tolerance of single elements nearly as large as the errors of an op
+        that even adds in the narrow type. The mean square over all elements tells such an op from
+        one that only rounds operands.
         """
         self._unexcused.discard(name)
         found = (self._thorough or self.bounds()).get(name)
@@ -414,9 +414,10 @@ def _rounds(evaluate: Evaluate, samples: Collection[Arrays], unit: float) -> boo
 
 
 def _deviation(values: Mapping[str, Float64Array], expected: Mapping[str, Float64Array]) -> float:
-    """Return the largest distance from `expected`, rounded to float32, by its largest magnitude.
+    """Return the largest error of an output divided by the output's largest expected magnitude.
 
-    It is the largest ratio of all outputs, over elements that are finite in both.
+    The expected values are rounded to float32 first. Elements count that are finite in both. Of all
+    outputs, the largest ratio is returned.
     """
     largest = 0.0
     for name, array in expected.items():

@@ -50,7 +50,7 @@ def check_invariant(
     tolerance : Tolerance
         Used by ``symmetric`` (``|A - A^T| <= atol + rtol |A^T|``) and ``normalized``.
     exempt : ndarray of bool, same shape, or None
-        Elements that may break it; a row or pair that holds one is not judged.
+        Elements that may break the invariant; a row or pair that holds one is not judged.
 
     Returns
     -------

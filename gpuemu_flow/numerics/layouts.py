@@ -133,7 +133,8 @@ class Placement:
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
     """Compute a tensor's offset and strides, and the size of the buffer that it needs.
 
-    If `guarded`, there is a zone of at least `GUARD_BYTES` and one row before and after the tensor.
+    If `guarded`, a guard zone lies before the tensor and another after it. Each has at least
+    `GUARD_BYTES` plus the bytes of one row, of which at most `LONGEST_ROW` count.
     """
     shape = tuple(shape)
     layout = effective_layout(layout, shape)

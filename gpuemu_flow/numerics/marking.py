@@ -1,8 +1,8 @@
 """Arithmetic that marks rounded results, perturbs one operation, or multiplies by reciprocals.
 
-Random changes of roundings (see `noise`) may fail to show that a result depends on them: where
-three roundings decide a quantised value together, twelve draws may well agree. If each rounded
-result becomes NaN, the dependence always shows.
+Random changes of roundings (see `noise`) may change no result although the result depends on the
+roundings: where three roundings decide a quantised value together, twelve draws may well agree. If
+each rounded result becomes NaN, the dependence always shows.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ class ErrorMeasurement:
 
     Notes
     -----
-    With u one rounding of float32, n the longest dim and ``g = 1 + sqrt(n) / 8``::
+    With r the expected value, x the inputs, u one rounding of float32, n the longest dim, least the
+    result of `bounds.least`, and ``g = 1 + sqrt(n) / 8``::
 
         allowed = 8 g (E + u S + least) + 2 R + 2 ulp(r)
 

@@ -95,7 +95,7 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
 
 
 class Doubting(Noisy):
-    """A `Noisy` array that also perturbs quotients which reciprocals would round differently."""
+    """A `Noisy` array that also perturbs quotients that a reciprocal would round differently."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any

@@ -119,7 +119,7 @@ def _wide(value: Any) -> NDArray[np.float64]:
 
 
 def _taken(value: Any, terms: list[Any]) -> Any:
-    """Move the arrays of numbers from arguments to `terms`, in order, leaving `_PLACE` for each."""
+    """Move arrays of numbers out of arguments into `terms`, in order; leave `_PLACE` for each."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "iufb":
             terms.append(value)

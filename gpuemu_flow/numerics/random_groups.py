@@ -51,8 +51,8 @@ def grouped(
     telling : ndarray of bool
         Elements that are tested.
     reference : ndarray of float64
-        The reference's elements. Whether they are 0 says which axes share a draw: those along which
-        it never differs, although it does along another one.
+        The reference's elements. Elements share a draw along an axis if, in each line along it, all
+        are 0 or none is. If that holds for every axis, there are no groups.
     eps : float
         Relative spacing of the output's dtype.
     """

@@ -64,9 +64,9 @@ class Division:
 def divisions_of(shape: tuple[int, ...], means: Wide | None) -> Iterator[Division]:
     """Yield all divisions of an output into parts.
 
-    Indices of each axis, blocks of 2^k of them and indices modulo 2^k, square tiles of the last
-    two axes, the same blocks and lanes in memory, and, where each element has a mean of its own,
-    elements whose means are alike in value or in magnitude.
+    The parts are: single indices of each axis, blocks of 2^k indices, and indices that are equal
+    modulo 2^k (lanes); square tiles of the last two axes; the same blocks and lanes in memory; and,
+    if each element has a mean of its own, elements whose means are alike in value or in magnitude.
     """
     size = math.prod(shape)
     if len([n for n in shape if n > 1]) > 1:
@@ -119,7 +119,10 @@ def _block_name(length: int, count: int, where: str) -> Callable[[int], str]:
 
 
 def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
-    """Yield `count` indices modulo 2^k, given the sums over indices or over more of such lanes."""
+    """Yield, for each 2^k, the parts of `count` indices with equal remainders modulo 2^k.
+
+    Their sums are made from the sums over single indices, or over more of such lanes.
+    """
     modulus = 2
     while modulus <= min(LANES, count // 2) and size // modulus >= LEAST:
         yield Parts(_modulo(modulus), _lane_name(modulus, where))
@@ -228,14 +231,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Zeros:
-    """The elements that are 0, and the share that is to be.
+    """The elements that are 0, and the share of the elements that should be 0.
 
     Attributes
     ----------
     marks : ndarray of bool
     share : float
     text : callable
-        Returns the message on a part, given its numbers of zeros and of elements, and its name.
+        Returns the message on a part, given its number of zeros, its number of elements and its
+        name.
     """
 
     marks: NDArray[np.bool_]
@@ -244,9 +248,10 @@ class Zeros:
 
 
 class PartEvidence:
-    """PartEvidence against the terms of a part: minus the logarithm of a bound of its probability.
+    """Evidence that parts of an output are wrong, from sums over their terms.
 
-    If no term is below -L, ``log(1 + y t / L) >= y t / L - c (y t / L)^2`` for ``0 < y < 1`` with
+    It is minus the logarithm of a bound on the probability that a right op gives such a part. If no
+    term is below -L, ``log(1 + y t / L) >= y t / L - c (y t / L)^2`` for ``0 < y < 1`` with
     ``c = (-log(1 - y) - y) / y^2``, so that ``exp`` of the sum of the right sides has a mean of at
     most 1 for independent terms of mean 0 (Fan, Grama and Liu, "Exponential inequalities for
     martingales with applications", 2015). By Markov's inequality it exceeds ``1 / p`` with a

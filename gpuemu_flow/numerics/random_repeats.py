@@ -32,14 +32,14 @@ def neighbours(terms: Wide, axis: int) -> tuple[Wide, Wide]:
 def are_independent(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
     """Tell whether the sum of products of independent terms of mean 0 is compatible with mean 0.
 
-    `variance` is that of each term, 0 if unknown. Few skewed terms may all be alike, and small: the
-    squares of their products then say too little.
+    `variance` is that of each term, 0 if unknown. It is needed where few skewed terms happen to be
+    all small: the squares of their products are then too small to measure the spread.
 
     The products of skewed terms, such as those of a mask that is nearly always 0, are skewed: a few
     are large, and many small ones are negative. If none of the large ones occurred, the sum would
     be negative and its squares far too small. The product of the terms' own squares, which does not
-    depend on who is paired with whom, is then the better variance, and the bound for symmetric
-    terms holds for the short tail of skewed ones, too.
+    depend on which terms are paired, is then the better variance, and the bound for symmetric terms
+    holds for the short tail of skewed ones, too.
     """
     products = first * second
     total, squares = float(products.sum()), float(np.square(products).sum())
@@ -78,9 +78,9 @@ def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
     """Return a distance in memory after which draws repeat; None if they repeat after none.
 
     Rows and tiles of any length are found, and rows that are shifted copies of each other. All
-    distances up to half of the output are compared at once by Fourier transforms. For independent
-    signs, those of the products of terms a fixed distance apart are independent, too, although each
-    term is in two products, so that the bound of `are_independent` holds.
+    distances up to half of the output are compared at once by Fourier transforms. If the signs of
+    the terms are independent, so are the signs of the products of terms a fixed distance apart,
+    although each term is in two products. Hence the bound of `are_independent` holds.
     """
     terms = terms.reshape(-1)[:MOST_SHIFTED]
     most = terms.size // 2

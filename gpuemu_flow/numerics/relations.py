@@ -76,7 +76,7 @@ WRONG = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 class Relation:
     """A relation that explains a wrong output.
 
-    One hypothesis gives equal relations in all cases.
+    Relations that a hypothesis gives in different cases are equal.
 
     Attributes
     ----------

@@ -5,7 +5,7 @@ kind                actual is what the reference gives
 ==================  ==============================================================================
 ``scaled-input``    with an input times a constant, or times a function of a dim's size
 ``ignored``         with an input all zeros, or all ones
-``rolled``          with an input one place on along an axis
+``rolled``          with an input shifted by one place along an axis
 ``reversed-input``  with an input in reverse order along an axis
 ``swapped-halves``  with the halves of an axis of an input in each other's place
 ``swapped-input``   with two axes of an input swapped

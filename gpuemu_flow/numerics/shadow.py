@@ -224,7 +224,7 @@ def _module_names(nodes: Iterable[ast.AST], module: str) -> set[str]:
 
 
 def _split_lines(source: str) -> list[bytes]:
-    """Split text into lines as the parser counts them, in the encoding of its columns.
+    """Split text into lines as Python's parser counts them; in UTF-8, since its columns are bytes.
 
     Form feeds and Unicode separators end no line of Python, unlike for ``str.splitlines``.
     """

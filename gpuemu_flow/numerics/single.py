@@ -98,9 +98,10 @@ class Single(Base):
         return out[0] if len(out) == 1 else out
 
     def _again(self, result: Any) -> Any:
-        """Wrap results as arrays of this class again, a single integer only if this is one.
+        """Wrap results as arrays of this class again; a single integer only if this array is 0-d.
 
-        Of larger arrays such results are counts and places, which may be used as Python's numbers.
+        A single integer that results from a larger array is a count or an index, which may be used
+        as a Python number.
         """
         if isinstance(result, (tuple, list)):
             make = getattr(type(result), "_make", type(result))
@@ -143,7 +144,8 @@ def bare(value: Any) -> Any:
 def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> list[Any]:
     """Return the operands as plain arrays, all narrowed to float32 if the operation is in float32.
 
-    It is if one of the operands is float32, and if numpy would compute float64 from integers.
+    It is if an operand is float32. If none is, it is if integers of a `Single` meet floats, or
+    if numpy would compute float64 from these integers.
     """
     plain = [bare(value) for value in inputs]
     if method == "at":  # the first is written to, the second holds places

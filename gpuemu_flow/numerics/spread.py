@@ -130,7 +130,7 @@ class Spread:
             np.maximum(self._constants, known, out=self._constants)
 
     def changes_with_constants(self) -> bool:
-        """Tell whether an element changes by so much that it may be another index's."""
+        """Tell whether any element changes so much that it may be the value at another index."""
         if self.fmt is None:
             return False
         sizes = np.maximum(np.abs(self._reference), self._typical())
@@ -141,8 +141,9 @@ class Spread:
     ) -> None:
         """Find the elements whose changes by perturbed constants are errors of roundings.
 
-        The largest change grows with the perturbation, also compared with the error that an element
-        has without a perturbation. A value next to a step has the same change at each size.
+        Such an error grows with the perturbation: the larger perturbation must change the element
+        several times as much as the small one does, and by several times the error without a
+        perturbation. A value next to a step changes by as much at each size.
 
         Parameters
         ----------
@@ -359,7 +360,7 @@ class Spread:
         return replace(wider, excuse=self._excuse(error, judged & ~self._downstream, plain))
 
     def _spread_error(self, judged: BoolArray) -> Float64Array:
-        """Return each element's largest error, raised to that of results of the same size.
+        """Return each element's largest error, raised to the largest error in its binade.
 
         Errors that cancellation leaves count only for elements that have such errors themselves:
         zeros that no perturbation changes, such as masked elements, must not get this allowance.
@@ -379,7 +380,7 @@ class Spread:
         scale: Float64Array,
         judged: BoolArray,
     ) -> ElementBound:
-        """Return the bound from errors at each element and at results of the same power of two."""
+        """Return the bound from `own`, an element's own errors, and `spread`, its binade's."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
