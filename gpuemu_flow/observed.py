@@ -13,7 +13,7 @@ ALL_VARIABLES = "*"
 
 @dataclass(frozen=True)
 class ConfiguredEnv:
-    """The environment variables of a program that the configuration determines.
+    """The environment variables that the configuration determines for a program.
 
     Attributes
     ----------

@@ -140,7 +140,7 @@ class TaskStates:
     def with_manifest(self, names: Iterable[str], graph: Graph) -> set[str]:
         """Return the tasks whose manifests existed when the file table last looked at them.
 
-        The table forgets a manifest that it finds missing, so that no later look reports a change.
+        Later looks do not report that a manifest is missing, since the table forgets it.
         """
         listed, outlines = self.targets_in(self._files.targets()), graph.outlines
         return {name for name in names if outlines[name].target in listed}

@@ -1,4 +1,4 @@
-"""Compile one Triton kernel in an interpreter of its own; runs as a script, needs only triton.
+"""Compile one Triton kernel in a separate interpreter; runs as a script, needs only triton.
 
 Reads ``request.json`` in the folder that its argument names; writes ``kernel.ptx``,
 ``kernel.cubin`` and ``answer.json`` there.
