@@ -190,7 +190,7 @@ class Tally:
         Number of cases without a failure in which only the sizes of outputs were compared, because
         all outputs are empty.
     unjudged_code : str
-        Description of code that none of the cases covers; empty if they cover all code.
+        Reason that names the code that no case covers; empty if there is no such code.
     """
 
     counts: dict[Verdict, int] = field(default_factory=dict)

@@ -325,7 +325,7 @@ class TaskStates:
     def moved(self, spec: TaskSpec) -> bool:
         """Tell whether a task has no record, or its key or outputs differ from its record.
 
-        A record with cases that ended in an error does not count as changed by itself.
+        Cases that ended in an error are not a difference, although such a task runs again.
         """
         record = self.record(spec.name)
         if record is None:
