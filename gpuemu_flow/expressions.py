@@ -66,7 +66,7 @@ def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
 
 
 def is_made_of(text: str, names: Collection[str]) -> bool:
-    """Tell whether a text is an expression of other names, and not a single name."""
+    """Tell whether a text is more than a single name and uses no names but those in `names`."""
     if OPERATORS.isdisjoint(text):
         return False
     try:

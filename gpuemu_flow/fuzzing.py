@@ -170,7 +170,7 @@ def generate_random_tensor(
     domain : str or (float, float)
         The name of a random stream, or the range ``[low, high)`` of uniform values. A stream gives
         floats that are ten times a standard normal value. It gives integers and booleans as the
-        daemon draws them, for which the published client gives zeros or fails.
+        daemon draws them; the published client gives zeros in their place, or fails.
     """
     dims, wanted = tuple(shape), numpy_dtype(dtype)
     count = math.prod(dims)

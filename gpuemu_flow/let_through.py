@@ -80,7 +80,7 @@ _user_cache = ""
 
 
 def keep_user_cache(folder: str) -> None:
-    """Make `user_cache_of` return this folder from now on; if it is empty, undo this."""
+    """Make `user_cache_of` return `folder` from now on; an empty `folder` undoes this."""
     global _user_cache  # noqa: PLW0603 - a process has one
     _user_cache = folder
 

@@ -13,7 +13,7 @@ ALL_VARIABLES = "*"
 
 @dataclass(frozen=True)
 class ConfiguredEnv:
-    """The environment variables of a program that the configuration determines.
+    """The environment variables that the configuration determines for a program.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Observation:
     modules : frozenset of str
         Absolute paths of folders that were listed only to find modules.
     sized : frozenset of str
-        Absolute paths of folders for whose entries the size and mode may have been read.
+        Absolute paths of folders. The size and mode of any of their entries may have been read.
     looked : frozenset of str
         Absolute paths whose existence was checked and that existed. They include the program's own
         outputs if it checked them before making them.

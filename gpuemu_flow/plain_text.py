@@ -2,7 +2,7 @@
 
 An op determines its output, its error messages and, in a pull request, its name. Terminals execute
 control characters. CI services execute log lines that begin with ``::``, or contain ``##[``
-(GitHub) or ``##vso[`` (Azure). These services use different line separators, so all of these are
+(GitHub) or ``##vso[`` (Azure). These services use different line separators, and all of those are
 handled.
 """
 

@@ -286,7 +286,7 @@ class ErrorStats:
 
     ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is ``max |a - e| / (atol +
     rtol |e|)`` over finite elements; up to 1.0 is allowed. ``num_no_verdict`` counts the elements
-    without a verdict. ``num_finite`` counts the others, if their expected value is finite.
+    without a verdict. ``num_finite`` counts other elements with a finite expected value.
     """
 
     count: int = 0

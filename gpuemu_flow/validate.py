@@ -59,10 +59,10 @@ def validate(
     reference_dtype: str | None = None,
     raise_on_failure: bool = True,
 ) -> Iterator[Any]:
-    """Validate every layer of a PyTorch model while the body calls it.
+    """Validate every layer of a PyTorch model when the model is called in the context.
 
-    ``with validate(model) as context: model(x)`` works as well: no daemon is needed. See
-    `frameworks.pytorch_models.validate_model`.
+    `client` may be left out, since no daemon is needed: ``with validate(model) as context:
+    model(x)``. See `frameworks.pytorch_models.validate_model`.
     """
     from gpuemu_flow.frameworks.pytorch_models import validate_model  # noqa: PLC0415 - loads torch
 

@@ -1,4 +1,4 @@
-"""Validation of ops by way of the daemon, under its documented names."""
+"""Validation of ops through the daemon, under its documented names."""
 
 from __future__ import annotations
 

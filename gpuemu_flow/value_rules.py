@@ -83,7 +83,7 @@ class ValueRule:
 
     @property
     def concerns_whole(self) -> bool:
-        """Tell whether elements may depend on each other, so that parts cannot be copied."""
+        """Tell whether elements may depend on each other, so that none may be a mere copy."""
         return bool(self.kind and self.kind not in ELEMENTWISE) or bool(
             self.relation or self.total is not None or self.generate
         )
@@ -230,8 +230,8 @@ class InputSpec:
         If not 0, the ends of the range are inserted among the values. The number counts the cases
         in which this is done, beginning with 1.
     turn : int
-        If not 0, this is the input's n-th case of its strategy, whose values show the strategy's
-        n-th variety; see `cases.turns`.
+        If not 0, the values show the variety of the strategy that has this number, counted from 1.
+        The first cases with a strategy show its varieties in turn; see `cases.turns`.
     rule : ValueRule or None
         Further rules of the schema for the values.
     given : GeneratedValues or None

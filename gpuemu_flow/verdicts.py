@@ -32,7 +32,7 @@ MOST_NAN = 0.90
 equal NaN shows only that NaN is in the right place; if NaN is everywhere, this shows nothing."""
 
 ZEROS = "zeros or NaN"
-"""Values of inputs that say nothing: many a wrong op makes of them what the reference makes."""
+"""Values of inputs that prove nothing: many wrong ops give the right outputs for them."""
 
 _TELLING_ELEMENTS = 16
 """Fewest judged elements for which one constant expected value is suspicious. With fewer, it may be
@@ -190,7 +190,7 @@ class Tally:
         Number of cases without a failure in which only the sizes of outputs were compared, because
         all outputs are empty.
     unjudged_code : str
-        Names the code that none of the cases covers; empty if they cover all of it.
+        Reason that names the code that no case covers; empty if there is no such code.
     """
 
     counts: dict[Verdict, int] = field(default_factory=dict)
@@ -259,8 +259,8 @@ class Tally:
     def always_the_same(self) -> dict[str, float]:
         """Map each output that was expected to have the same value in all cases to this value.
 
-        Outputs of few elements do not count: relu turns every fourth pair of numbers into two
-        zeros.
+        Empty if only few elements were judged, since these may be equal by chance: relu turns every
+        fourth pair of random numbers into two zeros.
         """
         return dict(self.constant or {}) if self.finite >= _TELLING_ELEMENTS else {}
 

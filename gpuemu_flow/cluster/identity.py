@@ -33,7 +33,10 @@ def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[
 
 
 def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Return the names of the facts that differ; name the keys only if nothing else differs."""
+    """Return the names of the facts that differ.
+
+    Keys cover the other facts, too, so they are named only if nothing else differs.
+    """
     names = [name for name in {**other, **own} if own.get(name) != other.get(name)]
     keys = [name for name in names if name.startswith("the key of ")]
     return [name for name in names if name not in keys] or keys

@@ -83,7 +83,8 @@ class BatchRequest:
     cases : tuple of QueuedCase
         The cases; their keys are not sent.
     known : tuple of str
-        Keys whose inputs the coordinator has compared with its own.
+        Keys whose inputs the coordinator has already compared with its own. An answer with such a
+        key leaves the inputs out.
     """
 
     setup: RunSetup

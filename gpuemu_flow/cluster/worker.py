@@ -141,7 +141,7 @@ class WorkerSession:
 
     @contextmanager
     def _queue(self, which: int) -> Iterator[CaseQueue]:
-        """Lend warm programs to one thread; discard them after an error."""
+        """Yield warm programs that no other thread uses meanwhile; discard them after an error."""
         with self._lock:
             self.active += 1
             queue = self._free[which].pop() if self._free[which] else None
@@ -173,7 +173,7 @@ class WorkerSession:
 
 
 class Sessions:
-    """The sessions of this process by run. Thread-safe."""
+    """The sessions of this process, keyed by run. Thread-safe."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, WorkerSession] = OrderedDict()
@@ -208,7 +208,7 @@ class Sessions:
             return session
 
     def _demand_same_variables(self, setup: RunSetup) -> None:
-        """Raise FlowError if another run in this process has other environment variables."""
+        """Raise FlowError if a run in this process has other environment variables than `setup`."""
         if any(session.variables != setup.variables for session in self._sessions.values()):
             text = f"{own_name()} works for a run with other values of {', '.join(NANNY_VARIABLES)}"
             raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))

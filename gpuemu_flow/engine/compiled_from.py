@@ -25,7 +25,7 @@ def settings_of(
 ) -> Settings:
     """Return the part of a configuration that a run needs besides the graph.
 
-    The warnings in it include warnings about the graph.
+    Its warnings include those about the graph.
 
     Parameters
     ----------

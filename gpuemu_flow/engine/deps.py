@@ -1,4 +1,4 @@
-"""Replace doit's Dependency by one that uses our keys, digests and store."""
+"""Our replacement for doit's Dependency, which uses our keys, digests and store."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class StartDigests:
         return cls(judge, {path: table.digest(path) for path in config}, references, began)
 
     def changed(self, files: FileTable, made: Collection[str]) -> dict[str, Problem]:
-        """Find comparisons with an invalid verdict, and map each of them to a problem.
+        """Return, by task, a problem for each comparison whose verdict depends on a changed file.
 
         Parameters
         ----------

@@ -177,7 +177,7 @@ def _folders_of_manifests(
 
 
 def _shares_workers(workspace: Workspace) -> bool:
-    """Tell whether one of the first ops can run in a worker that other ops use, too."""
+    """Tell whether any of the graph's first few ops can share a worker with other ops."""
     graph = workspace.graph
     names = (name for name, outline in graph.outlines.items() if outline.stage == stages.OP)
     ops = (graph.tasks[name].settings for name in names)

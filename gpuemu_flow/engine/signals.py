@@ -69,7 +69,7 @@ def _reacting(react: Callable[[], None], numbers: Sequence[signal.Signals]) -> I
 def handled(
     handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals
 ) -> Iterator[None]:
-    """Set the handler of some signals inside the context, and then restore the old handlers."""
+    """Handle the signals `numbers` by `handler` in the context, then as before."""
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

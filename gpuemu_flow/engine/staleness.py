@@ -1,4 +1,4 @@
-"""Find the tasks that may have to run; most manifests can be looked at after they have run."""
+"""Find the tasks that may have to run; most manifests can be checked after these tasks ran."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class StaleSearch:
     def stale(self, lookup: Discovery, sights: Sights, *, put_off: bool) -> set[str]:
         """Return the tasks that may have to run.
 
-        Only tasks that read or write a changed file, or that were not current before, are checked.
+        A task is checked only if it reads or writes a changed file, was not current before, or
+        always has to be checked; see `TaskOutline.wavers`.
 
         Parameters
         ----------
@@ -74,7 +75,10 @@ class StaleSearch:
         return self._have_to_run({n for n, o in outlines.items() if o.target in targets})
 
     def _touched(self, changed: set[str], moved_sets: set[str]) -> set[str]:
-        """Return the tasks that a change concerns itself, and those that were not current."""
+        """Return the tasks that a change affects directly.
+
+        Tasks that were not current, or that are always checked, are included.
+        """
         targets, current = self.states.targets_in(changed), self.snapshot.current
         return {
             name

@@ -140,7 +140,7 @@ class TaskStates:
     def with_manifest(self, names: Iterable[str], graph: Graph) -> set[str]:
         """Return the tasks whose manifests existed when the file table last looked at them.
 
-        The table forgets a manifest that it finds missing, so that no later look reports a change.
+        Later looks do not report that a manifest is missing, since the table forgets it.
         """
         listed, outlines = self.targets_in(self._files.targets()), graph.outlines
         return {name for name in names if outlines[name].target in listed}
@@ -325,7 +325,7 @@ class TaskStates:
     def moved(self, spec: TaskSpec) -> bool:
         """Tell whether a task has no record, or its key or outputs differ from its record.
 
-        A record with cases that ended in an error does not count as changed by itself.
+        Cases that ended in an error are not a difference, although such a task runs again.
         """
         record = self.record(spec.name)
         if record is None:

@@ -76,7 +76,7 @@ class RuleOutputs:
         return cls(root, others, op, tuple(_named_needs(own)))
 
     def used(self, names: Discovered) -> dict[str, str]:
-        """Map rules to an output that a program used or searched; other rules are left out.
+        """Return, for each rule with an output that a program used or looked for, one such output.
 
         Listed folders do not count: an interpreter lists each folder in which it looks for modules.
         """

@@ -269,7 +269,7 @@ class Workspace:
         return self._discovery(self.snapshot.files)
 
     def keep_out_of_inputs(self, folder: Path) -> None:
-        """Exclude a folder of ours outside of the cache from observed inputs.
+        """Exclude one of our own folders, outside of the cache, from observed inputs.
 
         Call this before `inputs` is used.
         """
@@ -297,8 +297,8 @@ class Workspace:
         Parameters
         ----------
         put_off : bool
-            True to leave out manifests that matter only after these tasks, if no manifest was
-            replaced since the last clean run. Call `damaged` then.
+            True to leave out manifests that matter only after these tasks have run; call `damaged`
+            then. Nothing is left out if a manifest was replaced since the last clean run.
         """
         if self._used_sights:
             self.look_again()
@@ -410,7 +410,7 @@ class Workspace:
         )
 
     def _changes_under(self, settings: Settings) -> dict[str, Json]:
-        """Apply the options of the targets that the command names; return `_changes` under them."""
+        """Set `target` to the options of the targets that the command names; return `_changes`."""
         own = self._overrides
         self.target = as_options(chosen_options(settings.targets, own.words, own.all_given))
         return self._changes(settings.samplings)

@@ -332,7 +332,11 @@ class Compiler:
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List `ForbiddenFiles.known`, files that rules will make, and files of the interpreter."""
+        """List the files for `TaskSpec.known`.
+
+        These are `ForbiddenFiles.known`, files that rules will make for the op, and files of the
+        configured interpreter.
+        """
         patterns = (*op.depends, *op.shared)
         found = {name for pattern in patterns for name in self._rules_made(pattern)}
         found.update(self._forbidden.known(op, program))

@@ -63,7 +63,7 @@ class RuleTasks:
         )
 
     def inputs(self, rules: Iterable[str], beginning: str = stages.BUILT) -> list[TaskInput]:
-        """Return the inputs of a task that needs these rules."""
+        """Return the inputs of a task that needs these rules; `beginning` begins their roles."""
         specs = [self.tasks[rule] for rule in rules if rule in self.tasks]
         return [TaskInput(f"{beginning}{s.subject}", s.name, s.target) for s in specs]
 

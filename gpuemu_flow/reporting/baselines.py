@@ -212,7 +212,7 @@ def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
 
 
 def _unjudged(result: OpResult | None) -> str:
-    """Return the verdict on an op and dtype without cases if it is a regression; else ''."""
+    """Return the verdict on an op and dtype without cases if it counts as a regression; else ''."""
     if result is None or result.cases:
         return ""
     back = result.verdict is Verdict.ERROR or result.absence is Absence.OUTDATED

@@ -206,7 +206,7 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
 
 
 def _deciding(workspace: Workspace, request: ReportRequest) -> dict[str, Json]:
-    """Return the options that decide, beside those of the run, a report's ops and exit code."""
+    """Return the options, besides those of the run, that decide a report's ops and exit code."""
     return {
         "--require-all": request.require_all,
         "--fail-on-regression": _gate(workspace, request),

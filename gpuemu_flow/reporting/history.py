@@ -49,7 +49,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
 
 
 def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
-    """Tell whether the last line already holds a run's results, since the run executed nothing."""
+    """Tell whether a run executed nothing and the last line already holds its results."""
     lines = () if report.executed else _lines(cache)
     last = next(iter(lines[-1:]), b"")
     try:

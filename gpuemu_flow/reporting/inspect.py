@@ -70,7 +70,7 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplan
 def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
     """List the observed inputs of a program, except its sources and the system's libraries.
 
-    The omitted inputs also belong to the key, but they are the same for all programs.
+    The libraries also belong to the key, but they are much the same for all programs.
     """
     names = workspace.snapshot.observed.names([spec.name])
     files = [path for path in names.files - set(spec.sources) if not path.startswith(_SYSTEM)]

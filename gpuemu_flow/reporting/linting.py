@@ -53,7 +53,7 @@ def open_workspace() -> Workspace | None:
 def lint_workspace(
     workspace: Workspace, names: Sequence[str], listener: Listener | None = None
 ) -> RunReport:
-    """Build and lint the named kernels, or all kernels, if they are not current.
+    """Bring the lints of the named kernels, or of all kernels, up to date, and report them.
 
     Parameters
     ----------

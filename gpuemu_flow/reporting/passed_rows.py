@@ -73,16 +73,16 @@ class PassedRows:
             return None
 
     def before(self, outline: TaskOutline) -> str:
-        """Return the digest of a comparison's manifest; see `learn`."""
+        """Return a manifest's present digest for `learn`; call this before reading the manifest."""
         return self._digest(outline)
 
     def learn(self, name: str, outline: TaskOutline, before: str, result: OpResult) -> None:
-        """Keep a result that was read from a manifest, if it passed.
+        """Keep a result that was read from a manifest, if it passed and the manifest is unchanged.
 
         Parameters
         ----------
         before : str
-            The digest that `before` returned before the manifest was read.
+            Result of the method `before`, which was called before the manifest was read.
         """
         passed = result.verdict is Verdict.PASSED and not result.failures
         if passed and before and self._digest(outline) == before:

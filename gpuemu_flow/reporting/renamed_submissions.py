@@ -1,4 +1,4 @@
-"""Store the submissions of a renamed op that only clients run under the op's new name."""
+"""Move submissions to an op's new name after a rename, for ops that only clients run."""
 
 from __future__ import annotations
 

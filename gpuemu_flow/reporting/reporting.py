@@ -104,7 +104,7 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
-    """Mark missing results as skipped, and outdated results that did not fail.
+    """Mark missing results, and outdated results that did not fail, as skipped.
 
     An outdated failure is kept, since it helps to fix the op; a note says that it is outdated.
     """

@@ -50,8 +50,8 @@ def shard_part(
 def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
     """Return the options of a run that decide which tasks are selected, or the exit code.
 
-    A commit stands for the name that `--since` gave it, since a branch may differ between machines.
-    Where tasks run, and how many at a time, decides neither.
+    `--since` is returned as a commit, since a branch may differ between machines. Options that say
+    where tasks run, or how many at a time, are left out, since they decide neither.
     """
     since = ""
     if options.since:

@@ -115,7 +115,8 @@ class _Submitted:
     def unjudged(self) -> str:
         """Describe code that was edited since its outputs were judged; empty if there is none.
 
-        Valid submissions count only for code from the same origin. Deleted code needs no verdict.
+        Edited code is left out if a valid submission comes from the same origin. Deleted code is
+        left out, too, since it needs no verdict.
         """
         origins = {stored.origin for stored in self.valid}
         edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]

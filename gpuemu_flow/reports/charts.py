@@ -108,7 +108,7 @@ class _Axis:
 
 
 def scatter(picture: Picture) -> Scatter:
-    """Draw dots by half decades; the lowest row is for zeros, the highest row for NaN and Inf."""
+    """Draw dots in cells of half decades; on each axis, zeros come first, NaN and Inf last."""
     x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
     y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
     cells: dict[tuple[int, int], list[int]] = {}

@@ -277,7 +277,11 @@ class _Test:
         }
 
     def _in_place(self) -> dict[str, Json]:
-        """Return the outputs that the op returns, and inputs that hold them if it returns none."""
+        """Return two constants of the test.
+
+        ``IN_PLACE`` maps outputs to the inputs that hold them if the op returns None. ``RETURNED``
+        lists the outputs that the op returns otherwise.
+        """
         names, mutates = self._outputs(), self._program.mutates
         own = {name: name for name in self._inputs}
         held = with_changed_inputs(None, own, names, mutates)

@@ -81,8 +81,8 @@ class Picture:
     fold : str
         Description of the tensor's dims along rows and columns.
     scatter : tuple of (int, int, int, int)
-        Error against magnitude, by decades: log10 of the expected value, log10 of the error, number
-        of elements, and number of failing elements.
+        Error against magnitude, in half decades: ``floor(2 log10 v)`` of the expected magnitude
+        and of the error, number of elements, and number of failing elements.
     histogram : tuple of int
         Numbers of elements by the share of the tolerance that they use; see `SHARES`.
     elements, failing : int
@@ -191,7 +191,7 @@ class ShardPart:
         The options that decide what is selected, or the exit code.
     selected : tuple of str
         The ops and kernels that these options select in all shards together. Empty with
-        ``--since``, which may select more on a machine on which less is known.
+        ``--since``, which may select more on a machine that has run fewer of the programs.
     """
 
     index: int

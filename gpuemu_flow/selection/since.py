@@ -154,7 +154,7 @@ def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -
 
 
 def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
-    """Tell whether git ignores a file that may be an input, so neither our cache nor bytecode."""
+    """Tell whether git ignores a file that may be an input; our cache and bytecode never are."""
     listed = _git(
         top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
     )
@@ -247,7 +247,7 @@ def _git(
     more: dict[str, str] | None = None,
     given: str = "",
 ) -> str:
-    """Run git without a shell, pager, prompt or hook, on an input; return its output."""
+    """Run git with `given` as input, without shell, pager, prompt or hook; return its output."""
     environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **(more or {})}
     try:
         done = subprocess.run(

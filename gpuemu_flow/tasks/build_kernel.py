@@ -211,8 +211,9 @@ def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
     Returns
     -------
     dict
-        By file and line number: for a line with such a comment, its whole text; for a following
-        comment line, ``//``; for the line to which it applies, ``code``.
+        For each file, a text for each such line, by line number: the whole line if it has an
+        ``allow`` comment, ``code`` if that comment applies to it, and ``//`` for comment lines
+        between these two.
     """
     found: dict[str, dict[str, str]] = {}
     for name in sources:

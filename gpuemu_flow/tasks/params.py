@@ -147,6 +147,7 @@ class BuildParams(_Plain):
     tools : list
         Name and version of each tool.
     unusable : list of str
+        Paths of tools that were found but do not work.
     flags : list of str
     command : list of str or None
         The user's command that builds the kernel, if any.
@@ -156,8 +157,8 @@ class BuildParams(_Plain):
         Target of a Triton kernel's compilation; None for other kernels.
     triton_version : str or None
     headers : str or None
-        Digest of the names of further headers in the workspace's ``-I`` folders; None if there are
-        no such headers.
+        Digest of the names of headers in the workspace's ``-I`` folders that are not sources of
+        the task; None if there are no such headers.
     host_compilers : list of str or None
         Digests of the programs with which nvcc preprocesses; None for other compilers.
     sandbox : JSON

@@ -1,1 +1,1 @@
-"""The work of the pytest plugin; it is loaded only when a test needs a case."""
+"""The implementation of the pytest plugin, loaded only when a test needs a case."""

@@ -167,8 +167,9 @@ class GpuemuCase(Mapping[str, Any]):
         Parameters
         ----------
         output : tensor, mapping of name to tensor, or a tuple of them in the order of the outputs
-            Arrays of numpy, PyTorch, JAX or TensorFlow. An output that the op left in an input that
-            its `mutates` names is taken from `inputs`: None if the op returns nothing.
+            Arrays of numpy, PyTorch, JAX or TensorFlow. Outputs that the op wrote to inputs, which
+            its `mutates` names, may be left out, and are then taken from `inputs`. Pass None if the
+            op returns nothing.
         atol, rtol : float, optional
             Tolerance of this case instead of the configured one; if only one is given, the other is
             0.

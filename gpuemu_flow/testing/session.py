@@ -71,7 +71,7 @@ class PytestSession:
             opened.close()
 
     def seed(self, marked: MarkArguments) -> int:
-        """Return the master seed of a mark: the command line's, its own, or the workspace's."""
+        """Return the command line's master seed, else the mark's, else the workspace's."""
         for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
             if given is not None:
                 return given

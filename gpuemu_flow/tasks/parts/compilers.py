@@ -237,7 +237,7 @@ def triton(
     cancel: threading.Event,
     tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
-    """Compile a Triton kernel for a target, in an interpreter of its own."""
+    """Compile a Triton kernel for a target, in a separate interpreter."""
     (folder / "request.json").write_text(
         json.dumps({**kernel, "arch": arch, "root": str(root)}), encoding="utf-8"
     )

@@ -110,7 +110,7 @@ def _own_cache() -> str:
 
 
 def _entries(root: str, folder: str, own: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the name and status of each entry that is no folder, by name; leave out `own`."""
+    """Yield name and status of each file or link below a folder, sorted by name, without `own`."""
     try:
         with os.scandir(os.path.join(root, folder)) as entries:  # noqa: PTH118
             listed = sorted(entries, key=lambda entry: entry.name)

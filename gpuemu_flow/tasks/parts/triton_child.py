@@ -1,4 +1,4 @@
-"""Compile one Triton kernel in an interpreter of its own; runs as a script, needs only triton.
+"""Compile one Triton kernel in a separate interpreter; runs as a script, needs only triton.
 
 Reads ``request.json`` in the folder that its argument names; writes ``kernel.ptx``,
 ``kernel.cubin`` and ``answer.json`` there.
@@ -67,9 +67,9 @@ def load_kernel(root: Path, name: str, kernel: str, triton: Any) -> Any:
 def arguments_of(
     function: Any, request: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:
-    """Return types, compile-time values, and known properties of the other arguments.
+    """Return the types, the compile-time values, and the arguments known to be divisible by 16.
 
-    A type may end in ``:16``, for values that 16 divides, or ``:1``, for the value 1, as in
+    A type may end in ``:16``, for values that 16 divides, or ``:1``, for the value 1, as for
     Triton's own ahead-of-time compiler.
     """
     names, types = list(function.arg_names), dict(request["signature"])
