@@ -50,7 +50,7 @@ class FrameworkKinds:
     _imports: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
-        """Return a program; one without a kind gets it from a framework that its file imports.
+        """Return a program, with a missing kind set by a framework that its file imports.
 
         Only the frameworks that the configuration names are considered.
 

@@ -53,7 +53,7 @@ def _functions(op: OpConfig) -> Iterator[ProgramRef]:
 
 
 def _names_of(path: Path) -> _Names | None:
-    """Return the names that may be defined in a module, by its syntax; None if any name may be."""
+    """Return the names that occur in a module; None if it may also define other names."""
     try:
         with path.open("rb") as file:
             source = file.read(LARGEST + 1)

@@ -193,14 +193,14 @@ class Section(ValueType):
         out.add("config-unknown-key", where, f"unknown key {name!r}", hint, warning=not counts)
 
     def _longer(self, written: str) -> str:
-        """Return a hint with the one key whose name ends with this word; empty if there is none."""
+        """Return a hint with the key whose name ends in `written`; empty if none or several do."""
         found = [name for name in self.by_name if name.endswith(f"_{written}")]
         if len(found) != 1:
             return ""
         return Hint.of(f"did you mean {found[0]!r}?", Rename(written, found[0]))
 
     def _holder_of(self, written: str) -> Key | None:
-        """Return the key whose value is a table with a key of this name; None if there is none."""
+        """Return the first key whose table accepts a key named `written`; None if there is none."""
         return next((key for key in self.keys if _has_key(key.type, written)), None)
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:

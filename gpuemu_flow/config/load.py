@@ -380,7 +380,7 @@ class _Assembly:
         return found
 
     def rules(self) -> RuleParser:
-        """Parse all rules, also the ``build`` of ops, so that ops may name outputs not yet made."""
+        """Parse all rules and the ``build`` of each op; ops may then name files not yet made."""
         names: dict[str, str] = {}
         parser = RuleParser(
             self.workspace(("rules",), self.sources[0]),

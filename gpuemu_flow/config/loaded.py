@@ -1,6 +1,7 @@
 """Handle programs that a function makes from a file, which the key ``loads`` names.
 
-Words in the file can set the program's kind (``triton_if``) or leave it out (``skip_if``).
+Words in the file can decide the program's kind (``triton_if``), or that the program is skipped
+(``skip_if``).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Project:
 
 @dataclass(frozen=True)
 class PlainShapes:
-    """Sizes for ops without a schema, from ``[validation.shapes]``; empty if not given."""
+    """Sizes for ops without a schema, from ``[validation.shapes]``; empty where it sets none."""
 
     batch_sizes: tuple[int, ...] = ()
     sequence_lengths: tuple[int, ...] = ()

@@ -149,8 +149,8 @@ class OpConfig:
         ``match``, ``strict`` or ``ignore``.
     invariants : tuple of str
     shape_preserved_input : str or None
-        The first input, whose shape the output must have, if ``shape_preserved`` is set in a table;
-        else None.
+        The first input if ``invariants`` is a table that sets ``shape_preserved``, else None. The
+        output must have the shape of this input.
     reference_dtype : str or None
         Dtype of the reference's outputs if it is wider than the case's; else None.
     outputs : tuple of OutputContract

@@ -33,7 +33,7 @@ Table = Mapping[str, Json]
 
 @dataclass
 class KernelParser:
-    """Parses the kernels of the file that defines them; `shared_table` is ``[validation]``."""
+    """Parses the kernels that one file defines; `shared_table` is ``[validation]``."""
 
     workspace: WorkspacePaths
     out: Reporter

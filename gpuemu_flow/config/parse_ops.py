@@ -73,7 +73,7 @@ def unique_names(
 
 @dataclass
 class OpParser:
-    """Parses the ops of the file that defines them.
+    """Parses the ops that one file defines.
 
     Attributes
     ----------
@@ -386,7 +386,7 @@ class OpParser:
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """Return the invariants, and the first input's name if a table sets ``shape_preserved``."""
+    """Return the invariants, and `OpConfig.shape_preserved_input`."""
     if isinstance(given, dict):
         requested = {name for name, wanted in given.items() if wanted}
         shape_input = names[0] if "shape_preserved" in requested else None

@@ -59,7 +59,10 @@ class WorkspacePaths:
         return any(path.is_relative_to(home) for home in (self.root, self.base.resolve()))
 
     def relative(self, path: Path) -> str:
-        """Return `path` without machine-dependent parts: relative to the root, else its name."""
+        """Return `path` relative to the root if it is inside, else only its name.
+
+        The result is the same on all machines.
+        """
         if path.is_relative_to(self.root):
             return path.relative_to(self.root).as_posix()
         return path.name

@@ -42,7 +42,8 @@ class ExpectedFiles:
     looked_at : set of Path
         Paths whose appearance or disappearance may change the problems.
     awaited : set of str
-        Patterns, each ending with a slash. As soon as a pattern matches, a warning is obsolete.
+        Patterns that match nothing yet, each ending with a slash. As soon as one matches, a warning
+        or error of `check_apart` may be obsolete.
     """
 
     root: Path

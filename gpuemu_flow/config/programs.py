@@ -349,7 +349,7 @@ def _is_plain(value: Json) -> bool:
 
 
 def _checks(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> list[str]:
-    """Read the checks of a compiled Triton kernel."""
+    """Return the names of the checks that the emulator makes on a compiled Triton kernel."""
     from gpuemu_flow.emulator.described import DEFAULT_CHECKS  # noqa: PLC0415
 
     given = table.get("checks", list(DEFAULT_CHECKS))

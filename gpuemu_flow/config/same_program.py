@@ -39,7 +39,7 @@ def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
 
 
 def _made_of(program: ProgramRef) -> str:
-    """Return the real path of the program's file; the module's name if it is installed."""
+    """Return the real path of the program's file; for an installed module, the module's name."""
     path = program.loads or program.path
     return os.path.realpath(path) if path is not None else program.module
 

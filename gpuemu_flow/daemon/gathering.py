@@ -1,4 +1,4 @@
-"""Answer together the requests that arrived while earlier requests for the op were answered.
+"""Answer an op's requests together if they arrived while its earlier requests were answered.
 
 Most work for a small request is then done once for a group: checking the inputs of the reference,
 a message to its worker, a transaction. No request waits for later requests to arrive.

@@ -25,9 +25,10 @@ def passed_text(
     repro_info: Json = None,
     timestamp: int | None = None,
 ) -> str:
-    """Return the JSON text of `replies.validation_result`, or '' if only that function can tell.
+    """Return the JSON text of `replies.validation_result`, or '' if only that function can make it.
 
-    A verdict other than ``passed``, a note, and a statistic that is not finite have no quick way.
+    This is so for any verdict except ``passed``, for a result with a note, and if a statistic is
+    not finite.
 
     Parameters
     ----------

@@ -187,9 +187,9 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor requires gradients, or set this if `requires` is given.
+        """Tell whether a tensor requires gradients; with `requires`, set this.
 
-        Return the tensor in the second case.
+        With `requires`, the tensor is returned.
         """
 
     @abstractmethod

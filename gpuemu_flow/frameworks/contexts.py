@@ -138,7 +138,7 @@ def validating(
 ) -> Iterator[GradientContext]:
     """Yield a context that judges by ``options["ref_fn"]`` or, if that is missing, by a daemon.
 
-    A daemon gets the result of `submitted`, or by default the output.
+    If a daemon judges, it gets the result of `submitted` or, without `submitted`, the output.
     """
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)

@@ -198,7 +198,7 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
         For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients for all float
         inputs (True), or for the named inputs, with the output. The body computes the output from
         ``context.inputs``, whose tensors require gradients. Several outputs are assigned as a
-        mapping. As in `with_gradients`, all have to be compared element by element.
+        mapping. As in `with_gradients`, all outputs have to be compared element by element.
     ref_fn : callable, optional
         A function of tensors, for outputs and gradients.
     atol, rtol : float, optional

@@ -51,7 +51,9 @@ def validate_model(
     rtol: float | None = None,
     raise_on_failure: bool = True,
 ) -> Iterator[ModelContext]:
-    """Compare the layers of a model with copies of them, call by call, while the body runs it.
+    """Compare the layers of a model with copies of them, call by call.
+
+    The body of the ``with`` statement runs the model.
 
     A layer is a module without submodules. Its copy gets the very inputs that the layer gets, in
     `reference_dtype`, as they are before the call, so that errors of earlier layers do not count

@@ -134,7 +134,7 @@ class TritonOp:
         return returned, found
 
     def _again(self, seed: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Repeat the call with other values in new memory; return None if it fails."""
+        """Return the outputs of a call with memory filled differently; None if the call fails."""
         try:
             with _interpreter().running(seed, run=1):
                 return outputs_by_name(self.function(*args, **kwargs))
@@ -188,7 +188,7 @@ class TritonOp:
         )  # fmt: skip
 
     def _runner(self, seed: int) -> Callable[..., Any]:
-        """Return `run` with this seed and with the signature of the function."""
+        """Return `run` bound to `seed`, with the host function's signature."""
 
         @functools.wraps(self.function)
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -51,7 +51,7 @@ def has_changed(
     subject : Subject
         The programs that were run again.
     observed : mapping of str to Observation
-        Inputs that the programs were seen to use. If one of these files was written to after the
+        Inputs that the programs were seen to use. If a file among them was written to after the
         failure was recorded, the code counts as changed.
     """
     if code_changed(workspace, record):

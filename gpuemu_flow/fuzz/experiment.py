@@ -211,7 +211,7 @@ class Experiment:
         return sorted(plain, key=lambda case: -case.numel)
 
     def _of_each_strategy(self, chosen: Sequence[Case]) -> list[Case]:
-        """Return the chosen cases, and a failing case for each other combination of strategies."""
+        """Return the chosen cases, and a few failing ones with other combinations of strategies."""
         found = {tuple(spec.strategy for spec in case.inputs): case for case in chosen}
         for case in filter(self._relations.is_plain, self._failing):
             found.setdefault(tuple(spec.strategy for spec in case.inputs), case)
@@ -481,8 +481,8 @@ def _is_plain(facts: CaseFacts) -> bool:
 def _is_vague(hypothesis: Hypothesis) -> bool:
     """Tell whether nearly every case meets a condition, so that it explains nothing.
 
-    This holds for a list of nearly all strategies. It also holds for an upper bound above zero or a
-    lower bound below zero, since nearly every input has such an element.
+    This holds for a list of nearly all strategies, for "an element is below X" with X above zero,
+    and for "an element is above X" with X below zero: nearly every input has such an element.
     """
     return any(_is_long(each) or _is_beyond_zero(each) for each in hypothesis.predicates)
 

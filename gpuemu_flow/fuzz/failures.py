@@ -241,7 +241,7 @@ def find_failure(workspace: Workspace, word: str, op: str | None = None) -> Fail
 
 
 def only_failure(found: Sequence[FailureRecord], seed: int | str) -> FailureRecord:
-    """Return the failure that a seed names, which was shrunk only if the original is not recorded.
+    """Return the failure that a seed names; a shrunk one only if its original is not recorded.
 
     Raises
     ------

@@ -84,7 +84,7 @@ def _exchanged(
     given: NDArray[Any],
     seed: int,
 ) -> Iterator[tuple[bool, NDArray[Any]]]:
-    """Yield an input without marked elements, and with one marked element.
+    """Yield an input with all marked elements replaced, and then with one of them added.
 
     Marked elements are replaced by other elements of the same input, so that bounds that are not
     known here are kept.

@@ -52,7 +52,7 @@ class Minimization:
     steps, calls : int
         Smaller failing cases found, and runs of the op.
     one_minimal : bool
-        True if the failure vanishes when any single dim is made smaller or any element is zeroed.
+        True if the failure vanishes whichever single dim is made smaller or element is zeroed.
     log : tuple of str
     """
 

@@ -114,7 +114,11 @@ def disallowed_sizes(schema: OpSchema, case: Case) -> str:
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
-    """Return the case with these inputs; the input that is not plain becomes the target."""
+    """Return the case with these inputs, and find its layout, strategy and target.
+
+    They come from the first input whose layout is not ``contiguous`` or, if there is none, whose
+    strategy is not ``normal``. The case has no target if all inputs, or none, differ in this way.
+    """
     special = [i for i in inputs if i.layout != "contiguous"] or [
         i for i in inputs if i.strategy != "normal"
     ]

@@ -87,7 +87,7 @@ class OpFuzzOutcome:
             self.margins[min(MARGIN_BUCKETS - 1, int(share * MARGIN_BUCKETS))] += 1
 
     def _take_sample(self, number: int, case: Case) -> None:
-        """Keep the cases with the lowest seeds, so that the choice does not depend on the order."""
+        """Keep the case if its seed is among the lowest, in whatever order cases come."""
         entry = (-case.seed, -number, case)
         if len(self._sample) < MOST_PASSING:
             heapq.heappush(self._sample, entry)

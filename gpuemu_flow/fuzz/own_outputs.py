@@ -146,7 +146,7 @@ class OwnOutputs:
         return self.judge_error(op, case, explained)
 
     def given_values(self, op: str, dtype: str, inputs: Arrays) -> dict[str, Any]:
-        """Return the inputs as functions get them: scalars as values, None for an absent one."""
+        """Return the inputs as functions get them: scalars as values, None for an absent input."""
         with self._lock:
             return given_values(self._subject(op, dtype, None).reference, inputs)
 

@@ -164,10 +164,10 @@ class RelationSearch:
         return not tried.failed and relation.kind != "swapped-input"
 
     def weigh(self, passing: Sequence[Case]) -> None:
-        """Drop the relations that known passing cases contradict, without running these cases.
+        """Drop relations about the ends of dims that known passing cases contradict.
 
-        For example, an op that never writes the end of a dim fails at every size above 1: one
-        passing case with such a size contradicts the relation.
+        No case is run. An op that never writes the end of a dim fails whenever the dim is above 1.
+        So the relation is dropped if several cases with such a size have passed.
         """
         plain = [
             dict(case.dims)

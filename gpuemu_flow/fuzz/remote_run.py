@@ -69,7 +69,11 @@ class RemoteRun:
         self._ended = False
 
     def judged(self) -> Iterator[Told]:
-        """Yield the index of each case's subject, the verdict, and the outcome if it is new."""
+        """Yield the results of the cases, in order.
+
+        A result is the index of the case's subject, the verdict, and the outcome. The outcome is
+        None unless the case was judged now, and failed or ended in an error.
+        """
         while not self._cancel.is_set():
             self._fill()
             yield from self._in_order()

@@ -157,7 +157,7 @@ def _threshold(
 
 
 def _rounded(size: int) -> int:
-    """Round a size down to a multiple of `TILE`, unless it is at most two tiles.
+    """Round a size down to a multiple of `TILE`, unless the size is at most two tiles.
 
     Thresholds of kernels are multiples of tiles. The threshold that was found may be too high: just
     above its true threshold, a bug affects the fewest cases, so that a case may pass there.

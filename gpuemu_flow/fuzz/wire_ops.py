@@ -308,7 +308,7 @@ class Subjects:
         return digest_json([repr(query.key()[1:]), *parts, *made_of])  # without the op's name
 
     def _as_queried(self, query: Query, compiled: _Compiled) -> Subject:
-        """Return the subject of an op with the changes of a request."""
+        """Return the op's subject, changed as `query` requests."""
         op, subject = self._config.op(query.op), compiled.subject
         kwargs = _typed(query.kwargs, op.kwargs, subject.reference.kind)
         names = query.input_names or subject.reference.input_names

@@ -141,7 +141,10 @@ recording: Answer | None = None
 
 
 def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Tell whether a command's output may be cached: it writes nothing if nothing has changed."""
+    """Tell whether a command's output may be cached.
+
+    This is so for commands that write nothing as long as nothing has changed.
+    """
     words = tuple(arguments)
     if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):
         return False

@@ -70,7 +70,7 @@ class Discovery(InputNames):
         return self._parts_of(names, [self._look_at(half) for half in halves])
 
     def _parts_of(self, names: Discovered, looks: list[Look]) -> dict[str, str]:
-        """Return the parts of a set, given the latest looks at its halves."""
+        """Return the result of `parts`, given the latest looks at the halves of the set."""
         known = self._joined.get(names)
         if known is None or known[0] != looks:
             if len(self._joined) >= MOST_LOOKS:
@@ -81,7 +81,7 @@ class Discovery(InputNames):
     def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs if nothing has changed since; else look again.
 
-        A new look costs milliseconds; one would be needed for each request and group of verdicts.
+        A look costs milliseconds, too much for each request and each group of verdicts.
         """
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):

@@ -94,7 +94,7 @@ class FileTable:
         return found
 
     def folders(self) -> dict[str, list[str]]:
-        """Return the listed paths by their folders, which end with a slash unless it is `root`."""
+        """Return the paths in the table by folder, which ends with a slash; '' for `root`."""
         return {
             folder: [folder + name for name in inside] for folder, inside in self._folders.items()
         }
@@ -203,7 +203,7 @@ class FileTable:
         paths : iterable of str, optional
             By default, all paths in the table.
         targets : bool
-            False to leave out `targets` if no `paths` are given.
+            False to leave out files that tasks wrote into the cache, unless `paths` are given.
         """
         changed = set()
         for path in self.moved(paths, sights, targets=targets):
@@ -228,7 +228,7 @@ class FileTable:
         sights : Sights, optional
             Stamps to use; by default, all stamps are read now.
         targets : bool
-            False to leave out `targets` if no `paths` are given.
+            False to leave out files that tasks wrote into the cache, unless `paths` are given.
         """
         sights = sights or Sights()
         by_folder: dict[str, list[str]] = {}

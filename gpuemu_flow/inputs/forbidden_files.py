@@ -68,8 +68,8 @@ class ForbiddenFiles:
     ) -> dict[str, Json]:
         """Return the properties of the sandbox that the op's key contains.
 
-        An op's cached result must not be used if the op read a file, or called a function, that
-        only now belongs to the reference.
+        A cached result must not be used if the op then read a file, or called a function, that has
+        since become part of the reference.
         """
         key = fence.key()
         path, _, name = kept_away["forbidden_function"].rpartition(":")

@@ -121,9 +121,10 @@ class InputNames:
         )
 
     def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
-        """Return the packages of installed files that were found and not opened.
+        """Return the packages of installed files that a program found but did not open.
 
-        Such a file goes when its package is uninstalled. Files that no package lists are left out.
+        Such a file disappears when its package is uninstalled. Files that no package lists are left
+        out.
         """
         tops = {match[0] for path in paths if (match := _TOP.match(path))}
         found = set()

@@ -27,7 +27,7 @@ def modules_in(folder: str) -> frozenset[str] | None:
 
 
 def is_listed(name: str, *, modules: bool) -> bool:
-    """Tell whether `entries_in`, or `modules_in`, lists an entry of that name."""
+    """Tell whether `entries_in` or, with `modules`, `modules_in` lists an entry of that name."""
     return not (_NO_MODULES if modules else _NOT_LISTED).fullmatch(name)
 
 

@@ -72,10 +72,11 @@ def is_of_a_session(name: str) -> bool:
 def variable_digest(environ: "Mapping[str, str]", name: str) -> str:
     """Return a digest of the value of one variable, or of all variables that a pattern names.
 
-    ``OMP_*`` names the variables with this beginning, and ``*`` all variables except the variables
-    of sessions. With one star, only variables that every program receives count; with two stars, as
-    in patterns from the configuration, all variables count. The digest of a variable that is not
-    set is `UNSET`. The value itself, which may be a secret, is never stored.
+    A pattern is the beginning of a name, and one or two stars. ``OMP_*`` names the variables with
+    this beginning that every program receives. ``OMP_**``, used for patterns of the configuration,
+    names all variables with this beginning. If the beginning is empty, variables of sessions do not
+    count. The digest of a variable that is not set is `UNSET`. The value itself, which may be a
+    secret, is never stored.
     """
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:
@@ -307,7 +308,7 @@ def read(plan_path: str) -> bytes:
     Raises
     ------
     OSError
-        There is no plan, or another program wrote it.
+        There is no plan, the plan is not a regular file, or its folder is a link.
     """
     if stat.S_ISLNK(os.lstat(os.path.dirname(plan_path)).st_mode):  # noqa: PTH120 - hot
         raise OSError("a link to the cache is looked at by the full program")

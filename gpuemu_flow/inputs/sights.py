@@ -35,7 +35,7 @@ class Sights:
         self._owners.setdefault(folder, set()).update(seen.owners)
 
     def stamps(self, folder: str, names: Collection[str]) -> list[str]:
-        """Return the stamp of each file of a folder, as `plan.look_into` does.
+        """Return the stamps of some files of a folder, in the form of `Seen.stamps`.
 
         Parameters
         ----------
@@ -51,7 +51,7 @@ class Sights:
         return [known[name] for name in names]
 
     def owned_by(self, users: Collection[int]) -> set[str]:
-        """Return the known files in folders whose known files all belong to these users."""
+        """Return the known files of those folders in which `users` own all known files."""
         return {
             f"{folder}/{name}"
             for folder, owners in self._owners.items()

@@ -91,9 +91,9 @@ class SourceIndex:
             return False
 
     def imports_digest(self, path: Path) -> str:
-        """Return a digest of a file's imports and of other names that it gives to what it imports.
+        """Return a digest of a file's imports and of the aliases that it defines.
 
-        Closures and `definitions` change only if such a digest does.
+        Closures and `definitions` change only if the digest of a file does.
         """
         imports = self._imports(path)
         return digest_json([sorted(imports), sorted(self._renamed.get(path, ()))])
@@ -212,7 +212,7 @@ def _is_python(path: Path, source: bytes) -> bool:
 
 
 def _other_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield pairs of a name and its other name, of ``from m import a as b`` and ``b = a``."""
+    """Yield each name that has an alias, with the alias: ``from m import a as b``, ``b = a``."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from ((alias.name, alias.asname) for alias in node.names if alias.asname)

@@ -1,1 +1,1 @@
-"""Problems from other collections, made into workspaces: see `docs/import.md`."""
+"""Problems of collections such as KernelBench, made into workspaces; see `docs/import.md`."""

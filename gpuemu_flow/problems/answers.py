@@ -24,7 +24,7 @@ def described(answer: Mapping[str, Json]) -> ProblemFacts:
     Raises
     ------
     ProbeError
-        The answer is not of the form that our adapters give.
+        The answer does not have the form of our probes' answers.
     """
     try:
         return ProblemFacts(

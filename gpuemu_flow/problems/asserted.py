@@ -229,7 +229,7 @@ def _program(
     bound: Mapping[str, ast.expr | None],
     where: _Where,
 ) -> str:
-    """Return the text of a side's program without its last lines."""
+    """Return the text of a side's program, without the lines that `_ended` appends."""
     needed = set(side.needed)
     lines = compared.bindings(side)
     extra: set[str] = set()

@@ -73,7 +73,7 @@ class StatementReader:
     dtypes : mapping of str to str
         Maps each name to the dtype that the name stands for, or to `FOLLOWS`.
     fixed : set of str
-        Names of constants that are to stay as they are.
+        Names of constant tensors that do not become inputs.
     taken : set of str
         Names that no input may have.
     written : set of str

@@ -63,7 +63,7 @@ def import_flashinfer(
     Raises
     ------
     UsageError
-        ``import-not-found`` and the like. A problem that cannot be taken is not an error: see
+        ``import-not-found`` and the like. A problem that cannot be imported is not an error: see
         `ImportOutcome.left`.
     """
     definitions, left = find_flashinfer(path, options.candidates)
@@ -251,7 +251,7 @@ def _without_consts(text: str, axes: Axes) -> str:
 def _arguments(
     definition: Definition, axes: Axes, tops: Mapping[str, str]
 ) -> tuple[tuple[Argument, ...], str]:
-    """Return the tensors with their rules, and the dtype of those that take the case's dtype."""
+    """Return the tensors with their rules, and the dtype that each case's dtype replaces."""
     tensors = {key: one for key, one in definition.inputs.items() if one.axes is not None}
     dtypes = [one.dtype for one in tensors.values()]
     main = next((dtype for dtype in dtypes if dtype in _PLAIN_FLOATS), "float32")

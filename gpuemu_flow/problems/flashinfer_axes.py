@@ -158,7 +158,11 @@ def _last_of(node: ast.expr) -> str:
 def sizes_to_try(
     definition: Definition, name: str, *, small: bool, varied: bool
 ) -> tuple[int, ...]:
-    """Return the sizes of an axis to try: sizes in the workloads, and `CLASSES` if wanted."""
+    """Return the sizes of an axis to try: those in the workloads, with `varied` also `CLASSES`.
+
+    `CLASSES` are used in any case if no workload has a size for the axis. With `small`, sizes above
+    `LARGEST_SIZE` in the workloads do not count.
+    """
     theirs = {sizes[name] for sizes in definition.sizes}
     if small:
         theirs = {size for size in theirs if size <= LARGEST_SIZE}

@@ -57,8 +57,8 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        The workspace's configuration cannot be read. Ops that cannot be taken are not an error: see
-        `ImportOutcome.left`.
+        The workspace's configuration cannot be read. Ops that cannot be imported are not an error:
+        see `ImportOutcome.left`.
     """
     config = path if path.is_file() else path / CONFIG
     places = Places(config.parent, options.into)
@@ -95,7 +95,7 @@ class _Ops:
         The file that defines the ops.
     places : Places
     left : list of SkippedProblem
-        List to which ops that cannot be taken are added.
+        List to which ops that cannot be imported are added.
     """
 
     config: Path
@@ -105,7 +105,7 @@ class _Ops:
     taken: list[ImportedProblem] = field(default_factory=list)
 
     def add(self, line: int, table: Mapping[str, Json]) -> None:
-        """Add one op; if it cannot be taken, add the reason to `left`."""
+        """Add one op; if it cannot be imported, add the reason to `left`."""
         name = str(table.get("name", ""))
         where = f"{self.config}:{line}: {name or 'an op'}"
         try:

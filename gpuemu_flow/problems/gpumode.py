@@ -65,7 +65,7 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
     Raises
     ------
     UsageError
-        ``import-not-found`` and the like. A problem that cannot be taken is not an error: see
+        ``import-not-found`` and the like. A problem that cannot be imported is not an error: see
         `ImportOutcome.left`.
     """
     tasks, left = find_gpumode(path, options.candidates)

@@ -93,13 +93,13 @@ class Collection:
 
 @dataclass(frozen=True)
 class ImportAttempt:
-    """A problem that was found, and the function that takes it.
+    """A problem that was found, and the function that imports it.
 
     Attributes
     ----------
     name : str
     place : str
-        Where the problem was found; shown if it cannot be taken.
+        Where the problem was found; shown if it cannot be imported.
     take : callable
         Tries the problem's code in the workers that it is given. Returns the problem, and its files
         by their paths in the problem's folder. Raises `ProbeError`.
@@ -117,12 +117,12 @@ def import_each(
     options: Options,
     announce: Callable[[str], None],
 ) -> ImportOutcome:
-    """Take problems one after the other, and make a workspace of them.
+    """Import problems one after the other, and make a workspace of them.
 
     Parameters
     ----------
     left : list of SkippedProblem
-        List to which problems that are not taken are added.
+        List to which problems that cannot be imported are added.
     announce : callable
         Called with each problem's name before its code is tried.
     """

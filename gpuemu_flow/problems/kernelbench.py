@@ -47,7 +47,7 @@ def import_kernelbench(
     Raises
     ------
     UsageError
-        ``import-not-found`` and the like. A problem that cannot be taken is not an error: see
+        ``import-not-found`` and the like. A problem that cannot be imported is not an error: see
         `ImportOutcome.left`.
     """
     sources, left = find_kernelbench(path, options.candidates)

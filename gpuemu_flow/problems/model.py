@@ -103,8 +103,10 @@ class ReferenceOutput:
     ----------
     rank : int
         Number of axes.
-    floating, finite : bool
-        True if the output holds floats, and if all of them are finite.
+    floating : bool
+        True if the output holds floats.
+    finite : bool
+        True if no element is NaN or infinite.
     name : str
         Empty for ``out0`` and so on.
     dims : tuple of (int or str)
@@ -172,7 +174,7 @@ class ImportedProblem:
     weights : bytes
         Empty where the model has none.
     dtype : str
-        Dtype of the inputs that follow the dtype of the case.
+        The problem's dtype that the dtype of each case replaces.
     schema : mapping of str to JSON
         Further keys of the schema.
     notes : tuple of str

@@ -62,7 +62,7 @@ class CorpusOp:
 
 
 class _NotTakenError(Exception):
-    """Raised for an op that cannot be taken; its text is the reason."""
+    """Raised for an op that cannot be imported; its text is the reason."""
 
 
 def find_corpus(places: Places, names: list[str], left: list[SkippedProblem]) -> list[CorpusOp]:
@@ -130,7 +130,7 @@ def _name(text: str) -> str:
 
 
 def _left_keys(file: Path, about: Mapping[str, Json]) -> list[SkippedProblem]:
-    """List the keys that are not taken, each with the reason."""
+    """List the keys that are not imported, each with the reason."""
     reasons = {}
     for key in sorted(set(about) - _KNOWN - _TOLD):
         reasons[key] = "no meaning here; remove it"

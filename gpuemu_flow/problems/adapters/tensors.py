@@ -22,7 +22,7 @@ _BY_BITS = {
 
 
 def as_tensor(value: Any) -> Any:
-    """Return a torch tensor of its own memory with an array's values, in the array's dtype."""
+    """Copy an array to a torch tensor of its dtype; copy tensors; return all else unchanged."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if not isinstance(value, np.ndarray):
