@@ -134,13 +134,14 @@ def pytest_configure(config: pytest.Config) -> None:
     pytest takes the package for a plugin's, and would compile each of its modules once more, with
     asserts that cost more: in each worker, and beside the files that all other processes read.
 
-    Programs below ``pytest &`` would not hear Ctrl-C; where Python writes no bytecode, none is ever
-    stale.
+    Programs below ``pytest &`` would not hear Ctrl-C, those below ``nohup pytest`` not that a
+    terminal closed; where Python writes no bytecode, none is ever stale.
     """
     choose_part(config)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     hook = getattr(config.pluginmanager, "rewrite_hook", None)
     for name in ("_must_rewrite", "_marked_for_rewrite_cache"):  # private: may be gone one day
         marked = getattr(hook, name, None)

@@ -163,10 +163,7 @@ class Mini:
             [sys.executable, "-m", "gpuemu_flow", *arguments],
             cwd=folder or self.root,
             env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **options,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options},
         )
 
     def command(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:

@@ -61,7 +61,7 @@ def gc(remote: bool, size: str | None) -> None:
     Without --size, the limit of the workspace's own cache is [cache] size_limit.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
-    from gpuemu_flow.config.keys import ByteSize  # noqa: PLC0415
+    from gpuemu_flow.config.values import ByteSize  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.caches import collect, collect_shared  # noqa: PLC0415
 

@@ -20,6 +20,7 @@ from gpuemu_flow.types import Verdict
 if TYPE_CHECKING:
     from gpuemu_flow.engine.session import RunOptions
     from gpuemu_flow.engine.workspace import Workspace
+    from gpuemu_flow.errors import Problem
     from gpuemu_flow.results.model import RunReport
     from gpuemu_flow.runners.pool import Pool
     from gpuemu_flow.watch.files import FileWatch
@@ -82,6 +83,7 @@ class WatchState:
     warn_threshold: float = 0.0
     verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     _environment: dict[str, str] = field(default_factory=dict)
+    _problems: tuple[Problem, ...] = ()
     _pool: Pool | None = None
     _pool_of: tuple[int, Path] | None = None
 
@@ -115,14 +117,18 @@ class WatchState:
         return self._pool
 
     def turn(self, saved: set[str]) -> bool:
-        """Run the tasks that `saved` affects and show results; return True if interrupted."""
-        from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
+        """Run the tasks that `saved` affects and show results; return True if interrupted.
 
-        if saved:
-            names = sorted(saved)
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            clock = time.strftime("%H:%M:%S")
-            say(f"\n{clock} saved: {_printable(', '.join(names[:_NAMED]))}{more}")
+        While the configuration is broken, a file that need not be an input is mentioned only if its
+        change has an effect: it may be a log, even one of this command's output.
+        """
+        from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
+        from gpuemu_flow.watch.files import may_be_source  # noqa: PLC0415
+
+        told = self.config.name in saved or any(map(may_be_source, saved))
+        quiet = bool(self._problems and saved) and not told
+        if saved and not quiet:
+            _tell(saved)
         self.files.refresh()
         interrupted = False
         try:
@@ -130,11 +136,20 @@ class WatchState:
         except FlowError as error:
             if isinstance(error, UsageError) and not saved:
                 raise  # the command line is wrong; no save can fix it
+            same = error.problems == self._problems
+            self._problems = error.problems
+            self.files.follow_config(self.config, saved if same else ())
+            if same and quiet:
+                return False
+            if quiet:
+                _tell(saved)
             for problem in error.problems:
                 say(_printable(str(problem)), err=True)
-            self.files.follow_config(self.config)
         else:
+            self._problems = ()
             interrupted = report.interrupted
+            if quiet:
+                _tell(saved)
             self.show(report, first=not saved)
         if not interrupted:
             noun = "file" if len(self.files) == 1 else "files"
@@ -218,6 +233,14 @@ class WatchState:
         for problem in report.problems:
             say(_printable(str(problem)))
         say(text.totals_line(report))
+
+
+def _tell(saved: set[str]) -> None:
+    """Print the time and the names of saved files."""
+    names = sorted(saved)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    clock = time.strftime("%H:%M:%S")
+    say(f"\n{clock} saved: {_printable(', '.join(names[:_NAMED]))}{more}")
 
 
 def _printable(words: str) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
 from gpuemu_flow.config.unknown import SHORT, is_misspelt
 from gpuemu_flow.config.values import (
-    I63_MAX,
     INVALID,
     U64_MAX,
     Choice,
@@ -137,7 +135,7 @@ class Section(ValueType):
         for written, element in value.items():
             key = self.by_name.get(written)
             if key is None:
-                self.unknown(written, element, path, out)
+                self.unknown(written, value, path, out)
                 continue
             here = (*path, written)
             if key.name != written:
@@ -165,15 +163,24 @@ class Section(ValueType):
             return INVALID
         return checked
 
-    def unknown(self, written: str, value: Json, path: KeyPath, out: Reporter) -> None:
-        """Report an unknown key."""
-        below = self._holder_of(written)
+    def unknown(
+        self, written: str, table: Mapping[str, Json], path: KeyPath, out: Reporter
+    ) -> None:
+        """Report an unknown key of `table`."""
+        value = table[written]
         place, counts, hint = "", False, ""
-        if below is not None:
-            place = f"below {below.name}, in [{_joined(path, below.name)}]"
-            kinds = tuple(_types_of(below.type, written))
-            counts = below.counts and (not kinds or any(is_meant(k, value, path) for k in kinds))
-        for other in () if place else out.elsewhere.get(written, ()):
+        meant = self._longer(written, value)
+        holders = () if meant else self._holders_of(written, table, path)
+        if meant is not None:
+            counts = meant.counts
+            hint = Hint.of(f"did you mean {meant.name!r}?", Rename(written, meant.name))
+        elif holders:
+            place = _below(holders, written, table, path)
+            kinds = [tuple(_types_of(key.type, written)) for key in holders]
+            counts = any(key.counts for key in holders) and any(
+                not each or any(is_meant(k, value, path) for k in each) for each in kinds
+            )
+        for other in () if place or hint else out.elsewhere.get(written, ()):
             if other.is_meant(value, path):
                 place, counts = f"in {other.table}", True
         if not path and not place:
@@ -187,21 +194,59 @@ class Section(ValueType):
             hint = f"{written!r} belongs {place}"
         elif not hint:
             few = self.closed and len(self.keys) <= FEW
-            hint = out.nearest(written, self.by_name, or_all=few) or self._longer(written)
+            hint = self._ending(written) or out.nearest(written, self.by_name, or_all=few)
+            hint = hint or self._taking(value, out)
         name = dotted((*path, written)) or shortened(written)
         where = (*path, written)
         out.add("config-unknown-key", where, f"unknown key {name!r}", hint, warning=not counts)
 
-    def _longer(self, written: str) -> str:
-        """Return a hint with the key whose name ends in `written`; empty if none or several do."""
+    def _ending(self, written: str) -> str:
+        """Return a hint with the few keys whose names end with this word, or an empty one."""
         found = [name for name in self.by_name if name.endswith(f"_{written}")]
         if len(found) != 1:
-            return ""
+            few = " or ".join(map(repr, found[:FEW]))
+            return f"did you mean {few}?" if 0 < len(found) <= FEW else ""
         return Hint.of(f"did you mean {found[0]!r}?", Rename(written, found[0]))
 
-    def _holder_of(self, written: str) -> Key | None:
-        """Return the first key whose table accepts a key named `written`; None if there is none."""
-        return next((key for key in self.keys if _has_key(key.type, written)), None)
+    def _longer(self, written: str, value: Json) -> Key | None:
+        """Return the one key whose longer name contains this word and which takes this value."""
+        found = [
+            key
+            for key in self.keys
+            if f"_{written}_" in f"_{key.name}_" and takes_word(key.type, value)
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def _taking(self, value: Json, out: Reporter) -> str:
+        """Return a hint with the one key that takes this word; empty if there is none.
+
+        Short words, such as ``auto``, are words of other programs, too.
+        """
+        if out.hopeless or not isinstance(value, str) or len(value) <= SHORT:
+            return ""
+        found = [key.name for key in self.keys if takes_word(key.type, value)]
+        return f"{shown(value)} is a value of {found[0]!r}" if len(found) == 1 else ""
+
+    def _holders_of(
+        self, written: str, table: Mapping[str, Json], path: KeyPath
+    ) -> tuple[Key, ...]:
+        """Return the keys whose value is a table that may have this key with this value.
+
+        Of several in a table of the file, those given as tables count, else all given ones, else
+        the first.
+        """
+        value = table[written]
+        found = []
+        for key in self.keys:
+            kinds = tuple(_types_of(key.type, written))
+            free = _has_key(key.type, written) and not kinds
+            if free or any(_is_possible(kind, value) for kind in kinds):
+                found.append(key)
+        if not path:
+            return tuple(found)
+        given = [key for key in found if key.name in table]
+        tables = [key for key in given if isinstance(table[key.name], dict)]
+        return tuple(tables or given or found[:1])
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
         """Combine two values of a key: join lists; report other values that differ."""
@@ -329,6 +374,29 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
     return kind.accepts(value) and kind.check(value, (), Reporter("")) is not INVALID
 
 
+def _is_possible(kind: ValueType, value: Json) -> bool:
+    """Tell whether a value is no word that `kind`, one of several words, refuses."""
+    if not (isinstance(kind, Choice) and isinstance(value, str)):
+        return True
+    return is_meant(kind, value, ())
+
+
+def takes_word(kind: ValueType, value: Json) -> bool:
+    """Tell whether `kind` is one of several words, and `value` such a word."""
+    return isinstance(kind, Choice) and not kind.soft and is_meant(kind, value, ())
+
+
+def _below(holders: Iterable[Key], written: str, table: Mapping[str, Json], path: KeyPath) -> str:
+    """Describe the tables, inside the table at `path`, that a key belongs to."""
+    places = []
+    for key in holders:
+        if isinstance(table.get(key.name, {}), dict):
+            places.append(f"below {key.name}, in [{_joined(path, key.name)}]")
+        else:
+            places.append(f"below {key.name}, as a table: {key.name} = {{ …, {written} = … }}")
+    return ", or ".join(places)
+
+
 @dataclass(frozen=True)
 class FreeValue(ValueType):
     """Any TOML value that JSON can represent, nested at most `MAX_FREE_DEPTH` deep.
@@ -392,55 +460,3 @@ def _scalar_fault(value: Json) -> str:
     if isinstance(value, str):
         return "holds a NUL character" if "\0" in value else ""
     return f"holds {toml_type(value)}"
-
-
-_UNITS = {
-    "": 1, "b": 1,
-    "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4,
-    "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4,
-}  # fmt: skip
-_SIZE = re.compile(r"(\d{1,15})(\.\d{1,6})?\s*([a-zA-Z]*)")
-_SIZE_SCHEMA = r"^\s*\d{1,15}(\.\d{1,6})?\s*([kKmMgGtT][iI]?)?[bB]\s*$|^\s*\d{1,15}(\.\d{1,6})?\s*$"
-
-
-@dataclass(frozen=True)
-class ByteSize(ValueType):
-    """A size in bytes: an integer, or a string with KB, MB, GB, TB (powers of 1000), KiB, MiB, …"""
-
-    low: int = 1
-    high: int = I63_MAX
-
-    def accepts(self, value: Json) -> bool:
-        return isinstance(value, (int, str)) and not isinstance(value, bool)
-
-    def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
-        if not self.accepts(value):
-            return self.wrong_type(value, path, out)
-        size = value if isinstance(value, int) else self.parse(value)
-        if size is None or not self.low <= size <= self.high:
-            least = f"; the least is {self.low} bytes" if self.low > 1 else ""
-            text = f"{dotted(path)} is {shown(value)}, not {self.describe()}{least}"
-            out.add("config-value", path, text)
-            return INVALID
-        return size
-
-    @staticmethod
-    def parse(text: str) -> int | None:
-        """Return bytes, or None when the text is not a size."""
-        match = _SIZE.fullmatch(text.strip())
-        if match is None or match[3].lower() not in _UNITS or not text.isascii():
-            return None
-        unit = _UNITS[match[3].lower()]
-        fraction = float(match[2]) * unit if match[2] else 0.0
-        return int(match[1]) * unit + int(fraction)
-
-    def schema(self) -> dict[str, Json]:
-        return {
-            "anyOf": [
-                {"type": "integer", "minimum": self.low, "maximum": self.high},
-                {"type": "string", "pattern": _SIZE_SCHEMA},
-            ]
-        }
-
-    def describe(self) -> str:
-        return 'a size: bytes as an integer, or a string such as "2GB" or "512MiB"'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.config.keys import ByteSize, Key, Section, Tables
+from gpuemu_flow.config.keys import Key, Section, Tables
 from gpuemu_flow.config.tables_kernels import COUNT, KERNEL
 from gpuemu_flow.config.tables_ops import CASES, OP, PRECISION, TOLERANCE_MODE
 from gpuemu_flow.config.tables_rules import RULE
@@ -10,6 +10,7 @@ from gpuemu_flow.config.tables_sandbox import SANDBOX
 from gpuemu_flow.config.values import (
     U64_MAX,
     Bool,
+    ByteSize,
     Choice,
     Either,
     Integer,

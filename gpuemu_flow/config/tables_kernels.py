@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.config.keys import ByteSize, FreeValue, Key, Section
-from gpuemu_flow.config.values import Bool, Either, Integer, ListOf, Number, TableOf, Text
+from gpuemu_flow.config.keys import FreeValue, Key, Section
+from gpuemu_flow.config.values import Bool, ByteSize, Either, Integer, ListOf, Number, TableOf, Text
 from gpuemu_flow.config.vocabulary import (
     ALLOWED_RULE,
     ARCH,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.config.keys import ByteSize, FreeValue, Key, Section
+from gpuemu_flow.config.keys import FreeValue, Key, Section
 from gpuemu_flow.config.tables_rules import NEEDS, OP_BUILD
-from gpuemu_flow.config.values import Bool, Choice, Either, Integer, ListOf, TableOf, Text
+from gpuemu_flow.config.values import Bool, ByteSize, Choice, Either, Integer, ListOf, TableOf, Text
 from gpuemu_flow.config.vocabulary import (
     DTYPE_LIST,
     FLOAT_DTYPE,

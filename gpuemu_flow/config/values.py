@@ -362,3 +362,55 @@ class Converted(ValueType):
 
     def describe(self) -> str:
         return self.inner.describe()
+
+
+_UNITS = {
+    "": 1, "b": 1,
+    "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4,
+    "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4,
+}  # fmt: skip
+_SIZE = re.compile(r"(\d{1,15})(\.\d{1,6})?\s*([a-zA-Z]*)")
+_SIZE_SCHEMA = r"^\s*\d{1,15}(\.\d{1,6})?\s*([kKmMgGtT][iI]?)?[bB]\s*$|^\s*\d{1,15}(\.\d{1,6})?\s*$"
+
+
+@dataclass(frozen=True)
+class ByteSize(ValueType):
+    """A size in bytes: an integer, or a string with KB, MB, GB, TB (powers of 1000), KiB, MiB, …"""
+
+    low: int = 1
+    high: int = I63_MAX
+
+    def accepts(self, value: Json) -> bool:
+        return isinstance(value, (int, str)) and not isinstance(value, bool)
+
+    def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
+        if not self.accepts(value):
+            return self.wrong_type(value, path, out)
+        size = value if isinstance(value, int) else self.parse(value)
+        if size is None or not self.low <= size <= self.high:
+            least = f"; the least is {self.low} bytes" if self.low > 1 else ""
+            text = f"{dotted(path)} is {shown(value)}, not {self.describe()}{least}"
+            out.add("config-value", path, text)
+            return INVALID
+        return size
+
+    @staticmethod
+    def parse(text: str) -> int | None:
+        """Return bytes, or None when the text is not a size."""
+        match = _SIZE.fullmatch(text.strip())
+        if match is None or match[3].lower() not in _UNITS or not text.isascii():
+            return None
+        unit = _UNITS[match[3].lower()]
+        fraction = float(match[2]) * unit if match[2] else 0.0
+        return int(match[1]) * unit + int(fraction)
+
+    def schema(self) -> dict[str, Json]:
+        return {
+            "anyOf": [
+                {"type": "integer", "minimum": self.low, "maximum": self.high},
+                {"type": "string", "pattern": _SIZE_SCHEMA},
+            ]
+        }
+
+    def describe(self) -> str:
+        return 'a size: bytes as an integer, or a string such as "2GB" or "512MiB"'

@@ -202,7 +202,28 @@ def claims(seen: Sequence[LabelledUnits]) -> list[Claim]:
     found += _both([feature for feature in features if feature.kind == "axis"], seen)
     weighed = [(density(claim, seen), claim) for claim in found if _holds(claim, seen)]
     weighed.sort(key=lambda each: _cost(each[1]) - each[0])
-    return [claim for dense, claim in weighed if dense >= _dense(claim)]
+    ordered = [claim for dense, claim in weighed if dense >= _dense(claim)]
+    return list(_with_axes(ordered, features, seen))
+
+
+def _with_axes(
+    ordered: Sequence[Claim], features: Sequence[Feature], seen: Sequence[LabelledUnits]
+) -> Iterator[Claim]:
+    """Yield the claims, and before the first tail in memory order the axes that fit as well.
+
+    "All but the first index of an axis" is no claim alone, since most wrong orders of elements keep
+    the first index.
+    """
+    first = next((c for c in ordered if c.feature.kind == "flat" and c.kind == "above"), None)
+    for claim in ordered:
+        if claim is first:
+            for feature in features:
+                by_axis = Claim(feature, "above", low=(0.0, 1.0))
+                if feature.kind != "axis" or not _holds(by_axis, seen):
+                    continue
+                if density(by_axis, seen) >= density(claim, seen):
+                    yield by_axis
+        yield claim
 
 
 def _cost(claim: Claim) -> float:
@@ -345,7 +366,7 @@ def density(claim: Claim, seen: Sequence[LabelledUnits]) -> float:
     return wrong / count if count else 0.0
 
 
-_KINDS = ("value", "top", "low", "magnitude", "flat", "axis")
+_KINDS = ("value", "top", "low", "magnitude", "axis", "flat")
 
 
 def _likely(feature: Feature) -> tuple[bool, int, str]:

@@ -73,11 +73,10 @@ class ErrorMeasurement:
     evaluations : Evaluations
     formats : mapping of str to FloatLimits or None
         Float format of each output; None for integers and booleans.
-    longest_dim, seed, weak
-        As for `envelope.build_envelope`.
+    longest_dim, seed, weak : see `envelope.build_envelope`
     thorough : bool
-        True for more draws of every kind, in a case that is about to fail: a few draws may miss the
-        largest change of an ill-conditioned element, and each further draw halves the risk.
+        True for more draws of every kind, in a case that is about to fail: few draws may miss the
+        largest change of an ill-conditioned element. Each further draw halves the risk.
     rounding : Rounding, optional
         Values that a right op may round to a narrower type.
 

@@ -17,8 +17,9 @@ from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
 from gpuemu_flow.types import Json, Verdict, number_from_json, number_to_json
 
 NAME = "passed.json"
-VERSION = 2
+VERSION = 3
 _NUMBERS = frozenset(WORST)
+_NAMES = ("loose", "kept_finite", "untried")
 _LEFT_OUT = frozenset({
     "op", "dtype", "verdict", "cached", "failures", "passing", "causes", "absence",
 })  # fmt: skip
@@ -120,7 +121,7 @@ class PassedRows:
 def _values(result: OpResult) -> list[Json]:
     found = {name: getattr(result, name) for name in _FIELDS}
     found.update((name, number_to_json(found[name])) for name in _NUMBERS)
-    found.update((name, list(found[name])) for name in ("loose", "kept_finite"))
+    found.update((name, list(found[name])) for name in _NAMES)
     found["constant"] = [list(pair) for pair in result.constant]
     return [result.verdict.value, *found.values()]
 
@@ -132,6 +133,6 @@ def _result(outline: TaskOutline, values: list[Json]) -> OpResult:
     more = dict(zip(_FIELDS, values[1:], strict=True))
     for name in _NUMBERS:
         more[name] = number_from_json(more[name])
-    more["loose"], more["kept_finite"] = tuple(more["loose"]), tuple(more["kept_finite"])
+    more.update((name, tuple(more[name])) for name in _NAMES)
     more["constant"] = tuple((str(name), value) for name, value in more["constant"])
     return OpResult(outline.subject, outline.dtype, verdict, cached=True, **more)

@@ -106,6 +106,7 @@ def _result(result: OpResult) -> dict[str, Json]:
         "reason": result.reason,
         "causes": [cause.to_json() for cause in result.causes],
         "sandbox": result.sandbox,
+        "untried": list(result.untried),
     }
 
 

@@ -404,6 +404,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
     ]
     lines += _change_lines(report.changes)
     lines += condition_lines(report)
+    lines += _untried_lines(report)
     lines.append("")
     lines += render_failures(report.results, style)
     lines += _problem_lines(report)
@@ -437,6 +438,22 @@ def _problem_lines(report: RunReport) -> list[str]:
             f"`gpuemu-flow coverage` lists the inputs; {NONFINITE_HINT}"
         )
     return lines
+
+
+def _untried_lines(report: RunReport) -> list[str]:
+    """Return a line for each op that passed without a case of some listed size."""
+    by_op: dict[str, tuple[str, ...]] = {}
+    for result in report.results:
+        if result.untried and result.verdict is Verdict.PASSED:
+            by_op.setdefault(result.op, result.untried)
+    hint = "raise `cases`, or list fewer sizes"
+    if len(by_op) > MOST_UNTRIED:
+        names = ", ".join(map(printable, list(by_op)[:MOST_UNTRIED]))
+        return [f"not tried: some listed sizes of {len(by_op)} ops ({names}, …); {hint}"]
+    return [
+        f"not tried: {printable(f'{op} with ' + '; '.join(sizes))}; {hint}"
+        for op, sizes in by_op.items()
+    ]
 
 
 def _change_lines(changes: Sequence[ResultChange]) -> list[str]:

@@ -103,6 +103,7 @@ class ReportBuilder:
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
             passing=tuple(Case.from_json(case) for case in passing) if failures else (),
             kept_finite=_kept_finite(manifest["cases"]),
+            untried=self._untried(compare, manifest["cases"]),
         )
 
     def _sandbox_of(self, compare: TaskSpec) -> str:
@@ -111,6 +112,19 @@ class ReportBuilder:
             if source.role == stages.OP and source.task in self.tasks:
                 return str(params_of(OpParams, self.tasks[source.task].params).sandbox["level"])
         return ""
+
+    def _untried(self, compare: TaskSpec, items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
+        """Name listed sizes of dims that no case had; a skipped case tried nothing."""
+        from gpuemu_flow.cases.listed_sizes import untried_sizes  # noqa: PLC0415
+        from gpuemu_flow.cases.op_schema import schema_from_json  # noqa: PLC0415
+
+        tasks = [self.tasks[i.task] for i in compare.inputs if i.task in self.tasks]
+        made = next((spec for spec in tasks if spec.stage == stages.GENERATE), None)
+        if made is None:
+            return ()
+        judged = [i for i in items if i["result"]["verdict"] != Verdict.SKIPPED.value]
+        sizes = [dict(item["case"]["dims"]) for item in judged]
+        return untried_sizes(schema_from_json(made.settings["schema"]), sizes)
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
         """Return the result of one lint and its problems; None if the lint did not finish."""

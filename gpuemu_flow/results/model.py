@@ -125,6 +125,8 @@ class OpResult:
         The op's sandbox, such as ``landlock 7, seccomp``; empty if nothing was run.
     kept_finite : tuple of str
         Inputs whose range excludes NaN and Inf, although such values were requested.
+    untried : tuple of str
+        For each dim with listed sizes that no case had, its name and these sizes.
     """
 
     op: str
@@ -152,6 +154,7 @@ class OpResult:
     constant: tuple[tuple[str, float], ...] = ()
     sandbox: str = ""
     kept_finite: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
 
     @property
     def absent(self) -> Absence:

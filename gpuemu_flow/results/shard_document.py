@@ -166,6 +166,7 @@ def _result(result: OpResult) -> dict[str, Json]:
         "constant": [[name, number_to_json(value)] for name, value in result.constant],
         "causes": [cause.to_json() for cause in result.causes],
         "kept_finite": list(result.kept_finite),
+        "untried": list(result.untried),
     }
 
 
@@ -183,6 +184,7 @@ def _result_from(data: Mapping[str, Json], own: Sequence[CaseVerdict]) -> OpResu
         constant=tuple((name, number_from_json(value)) for name, value in data["constant"]),
         causes=tuple(Cause.from_json(cause) for cause in data["causes"]),
         kept_finite=tuple(data["kept_finite"]),
+        untried=tuple(data["untried"]),
         failures=tuple(sorted(failures, key=lambda failure: failure.case.numel)),
         passing=tuple(passing) if failures else (),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import field
 from itertools import islice
 from pathlib import Path
@@ -18,6 +20,8 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_FOLDERS = 2000  # each costs a system call per check
 MOST_FILES = 2000  # files that may fix a broken configuration
+PATIENCE_S = 2.0  # between two looks at a file whose last change mended nothing
+_OUTPUTS = (1, 2)  # descriptors of standard output and standard error
 _TICKS_NS = 50_000_000
 _NEVER_SOURCES = frozenset({"__pycache__", "node_modules", CACHE_NAME})
 _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml")
@@ -38,14 +42,19 @@ class FileWatch:
     anything : bool
         True if every new name in a folder counts. While the configuration is valid, only sources
         count, so that files that programs write do not start another run.
+    clock : callable
+        Returns the present time in seconds.
     """
 
     root: Path
     anything: bool = False
+    clock: Callable[[], float] = time.monotonic
     _files: dict[str, Stamp | None] = field(default_factory=dict)
     _folders: dict[str, tuple[Stamp | None, frozenset[str]]] = field(default_factory=dict)
     _globs: dict[str, list[str]] = field(default_factory=dict)
     _shown: dict[tuple[str, str], object] = field(default_factory=dict)
+    _vain: dict[str, float] = field(default_factory=dict)
+    _named: set[str] = field(default_factory=set)
 
     def __len__(self) -> int:
         return sum(stamp is not None for stamp in self._files.values())
@@ -80,20 +89,54 @@ class FileWatch:
         paths |= {path for path, _ in basis.config}
         observed, shown = _observed(workspace, tasks)
         self.anything = False
+        self._vain.clear()
+        self._named.clear()
         known = {**observed, **self._files}
         self._files = {p: known[p] if p in known else stamp_of(p) for p in (*paths, *observed)}
         self._shown = {key: self._shown.get(key, seen) for key, seen in shown.items()}
         self._globs = dict(basis.globs)
         self._follow_folders()
 
-    def follow_config(self, path: Path) -> None:
-        """Watch an invalid configuration, and all files that may fix it."""
+    def follow_config(self, path: Path, in_vain: Iterable[str] = ()) -> None:
+        """Watch an invalid configuration, and all files that may fix it.
+
+        Parameters
+        ----------
+        path : Path
+            The configuration.
+        in_vain : iterable of str
+            Paths that `saved` returned and whose change fixed nothing. Another change of one of
+            them counts only after `PATIENCE_S`, since programs write files all the time.
+        """
         self.anything = True
+        now = self.clock()
+        self._vain = {place: end for place, end in self._vain.items() if end > now}
+        self._vain |= {self._place(p): now + PATIENCE_S for p in in_vain if p != path.name}
+        self._named.clear()
         self._follow_folders()
+        self._forget_gone()
         inside = (f"{f}/{n}" for f, (_, names) in self._folders.items() for n in sorted(names))
         for file in (str(path), *islice(inside, MOST_FILES)):
             if file not in self._folders:
                 self._files.setdefault(file, stamp_of(file))
+
+    def _place(self, path: str) -> str:
+        """Return the path itself if its content changed, or its folder if it came or went.
+
+        A program that makes one temporary file after another gives each another name.
+        """
+        if path not in self._named:
+            return path
+        return f"{os.path.dirname(path)}/"  # noqa: PTH120 - often
+
+    def _forget_gone(self) -> None:
+        """Forget deleted files whose folder is watched, since a new name there is noticed."""
+        for path in [path for path, stamp in self._files.items() if stamp is None]:
+            folder, _, name = path.rpartition("/")
+            known = self._folders.get(folder)
+            # A name that is listed there came back meanwhile.
+            if known is not None and _may_be_input(name) and name not in known[1]:
+                del self._files[path]
 
     def _follow_folders(self) -> None:
         known = self._folders
@@ -101,8 +144,14 @@ class FileWatch:
         self._folders = {f: known[f] if f in known else _look_into(f) for f in folders}
 
     def saved(self) -> set[str]:
-        """Return the paths that were changed, created or deleted since `refresh`."""
-        found = {path for path, known in self._files.items() if stamp_of(path) != known}
+        """Return the paths that were changed, created or deleted since `refresh`.
+
+        The files that standard output and standard error go to are no inputs. While the
+        configuration is invalid, files that lately changed in vain are left out for a time.
+        """
+        now = {path: stamp_of(path) for path in self._files}
+        found = {path for path, known in self._files.items() if now[path] != known}
+        named = {path for path in found if None in (now[path], self._files[path])}
         found |= {path for (kind, path), seen in self._shown.items() if SHOWN[kind](path) != seen}
         moved: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
         appeared = set()
@@ -123,8 +172,16 @@ class FileWatch:
         if not appeared:  # then these folders need not be listed again
             self._folders.update({f: known for f, known in moved.items() if _is_past(known[0])})
         found |= appeared
+        outputs = _outputs() if found else set()
         prefix = f"{self.root}/"
-        return {path.removeprefix(prefix) for path in found}
+        self._named |= {path.removeprefix(prefix) for path in (*named, *appeared)}
+        changed_paths = {
+            path.removeprefix(prefix) for path in found if not outputs or _file(path) not in outputs
+        }
+        if not self.anything:
+            return changed_paths
+        time_now = self.clock()
+        return {p for p in changed_paths if self._vain.get(self._place(p), time_now) <= time_now}
 
 
 def _observed(
@@ -154,6 +211,34 @@ def _observed(
     return found, {(kind, path): SHOWN[kind](path) for kind, path in places}
 
 
+def may_be_source(path: str) -> bool:
+    """Tell whether a file may be a source or a configuration, by its name."""
+    return path.endswith(_SOURCE_SUFFIXES)
+
+
+def _may_be_input(name: str) -> bool:
+    return name[0] not in ".#" and name not in _NEVER_SOURCES
+
+
+def _outputs() -> set[tuple[int, int]]:
+    """Return device and inode of each regular file that this process prints to."""
+    found = set()
+    for number in _OUTPUTS:
+        with suppress(OSError):
+            status = os.fstat(number)
+            if stat.S_ISREG(status.st_mode):
+                found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def _file(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - as `stamp_of`
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
     """Return a folder's stamp, and the names in it that may be inputs."""
     stamp = stamp_of(folder)
@@ -161,7 +246,7 @@ def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
         names = frozenset(
             n
             for n in os.listdir(folder)  # noqa: PTH208 - for every folder
-            if n[0] not in ".#" and n not in _NEVER_SOURCES
+            if _may_be_input(n)
         )
     except OSError:
         names = frozenset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import signal
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -110,6 +111,32 @@ def test_a_configuration_that_is_broken_from_the_start(mini: Mini) -> None:
         assert len(it.until(READY)) == 1
         save(mini, "gpuemu.toml", "cases =\n", "cases = 4\n")
         assert "relu  float32  passed" in it.turn()
+
+
+def test_its_own_output_in_the_workspace_sets_nothing_off(mini: Mini) -> None:
+    log = mini.root / "watch.log"
+    with log.open("w") as output:
+        process = mini.popen("watch", "relu", stdout=output, stderr=output)
+
+    def wait_for(sign: str, times: int) -> None:
+        while log.read_text().count(sign) < times:
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.01)
+
+    try:
+        wait_for(READY, 1)
+        save(mini, "gpuemu.toml", "cases = 4", "cases =")
+        wait_for("config-syntax", 1)
+        save(mini, "scripts/relu.py", "x = read()", "x = (read())")
+        wait_for("config-syntax", 2)
+        save(mini, "gpuemu.toml", "cases =\n", "cases = 4\n")
+        wait_for("relu  float32  passed", 2)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(600)
+    said = log.read_text()
+    assert "watch.log" not in said
+    assert said.count(" saved: ") == 3
 
 
 def test_a_save_during_a_run_is_run_after_it(mini: Mini) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,23 @@ Array = NDArray[Any]
 SHAPES = ((7, 200), (40, 33), (64, 129), (9, 77), (130, 65), (31, 300))
 
 
-def seen(op: Callable[[Array], Array], right: Callable[[Array], Array]) -> list[LabelledUnits]:
+HEADS = ((1, 1, 8), (2, 9, 8), (8, 17, 8), (1, 20, 8), (2, 2, 8), (8, 5, 8))
+
+
+def seen(
+    op: Callable[[Array], Array],
+    right: Callable[[Array], Array],
+    shapes: Sequence[tuple[int, ...]] = SHAPES,
+) -> list[LabelledUnits]:
     """Look at an op on a few shapes, with values to ±20."""
     found = []
-    for number, shape in enumerate(SHAPES):
+    for number, shape in enumerate(shapes):
+        dims = "MN" if len(shape) == 2 else "HTD"
         x = np.random.default_rng(number).uniform(-20, 20, shape)
         actual, expected = op(x.copy()), right(x)
         observation = ObservedCase(
-            dict(zip("MN", shape, strict=True)),
-            {"x": ("M", "N"), "out": ("M", "N")[: expected.ndim]},
+            dict(zip(dims, shape, strict=True)),
+            {"x": tuple(dims), "out": tuple(dims)[: expected.ndim]},
             {"out": "float32"},
             {"x": x},
             {"out": actual},
@@ -91,6 +99,30 @@ def test_the_likeliest_claim_is_the_true_one(op: Callable[[Array], Array], said:
     found = claims(seen(op, tripled))
     assert sentence_of(found[0]).startswith(said)
     assert is_sharp(found[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        (changed(np.s_[:, 1:]), "only elements from index 1 on along axis 1 are wrong"),
+        (changed(np.s_[:, 2:]), "only elements from index 2 on along axis 1 are wrong"),
+        (changed(np.s_[1:]), "only elements from index 1 on along axis 0 are wrong"),
+        (changed_flat(slice(8, None)), "only elements from flat index 8 on are wrong"),
+        (changed_flat(slice(24, None)), "only elements from flat index 24 on are wrong"),
+    ],
+)
+def test_an_axis_is_named_where_it_tells_exactly_what_is_wrong(
+    op: Callable[[Array], Array], said: str
+) -> None:
+    found = claims(seen(op, tripled, HEADS))
+    assert sentence_of(found[0]).startswith(said)
+    assert is_sharp(found[0])
+
+
+def test_of_an_axis_and_the_flat_index_that_say_the_same_the_axis_is_named() -> None:
+    shapes = [(1, rows, 8) for rows in (2, 5, 9, 17, 20)]
+    found = claims(seen(changed(np.s_[:, 3:]), tripled, shapes))
+    assert sentence_of(found[0]).startswith("only elements from index 3 on along axis 1 are wrong")
 
 
 def test_rows_are_told_by_their_largest_element() -> None:

@@ -10,12 +10,15 @@ import pytest
 from config_workspace import SOFTMAX, ConfigWorkspace
 
 from gpuemu_flow.artifacts.rules import RULES_BY_ID
+from gpuemu_flow.config.keys import Key
 from gpuemu_flow.config.load import check_config, environment, find_config, load_config
 from gpuemu_flow.config.read import MAX_BYTES
 from gpuemu_flow.config.report import MAX_PROBLEMS, MAX_WARNINGS
+from gpuemu_flow.config.tables_ops import OP as OP_TABLE
 from gpuemu_flow.config.unknown import is_misspelt
+from gpuemu_flow.config.values import Choice
 from gpuemu_flow.config.vocabulary import LINT_RULES
-from gpuemu_flow.errors import ConfigError, UsageError
+from gpuemu_flow.errors import ConfigError, Hint, Rename, UsageError
 from gpuemu_flow.types import Tolerance
 
 NAMED = '[project]\nname = "x"\n'
@@ -268,6 +271,74 @@ def test_an_unknown_key_says_where_it_belongs(
 ) -> None:
     problems = [p for p in workspace.check(NAMED + text) if p.slug == "config-unknown-key"]
     assert [(p.hint, p.warning) for p in problems] == [(hint, not hint)]
+
+
+WORD_KEYS = [
+    key
+    for key in OP_TABLE.keys
+    if isinstance(key.type, Choice) and key.name.rpartition("_")[2] not in OP_TABLE.by_name
+]
+OP = "[[ops]]\nname = 'a'\nreference = 'scripts/ref.py'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "warning"),
+    [
+        (f"{OP}mode = 'client_side'\n", "did you mean 'execution_mode'?", False),
+        (f"{OP}mode = 'daemon_side'\n", "did you mean 'execution_mode'?", False),
+        (f"{OP}mode = 'client'\n", "did you mean 'execution_mode'?", False),
+        (f"{OP}execution = 'script_based'\n", "did you mean 'execution_mode'?", False),
+        (f"{OP}runs = 'client_side'\n", "'client_side' is a value of 'execution_mode'", True),
+        (f"{OP}runs = 'auto'\n", "", True),
+        ("[server]\nmode = 'client_side'\n", "", True),
+        ("[validation]\nnans = 'strict'\n", "", True),
+        (
+            f"{OP}arch = 'sm_80'\n",
+            "'arch' belongs below reference, as a table: reference = { …, arch = … }",
+            False,
+        ),
+        (
+            f"{OP}op = {{ kind = 'ptx' }}\narch = 'sm_80'\n",
+            "'arch' belongs below op, in [ops.op]",
+            False,
+        ),
+        (
+            f"{OP}schema = {{ dims = {{}} }}\noutputs = ['y']\n",
+            "'outputs' belongs below schema, in [ops.schema]",
+            False,
+        ),
+    ],
+)
+def test_the_value_of_an_unknown_key_and_its_table_tell_what_was_meant(
+    workspace: ConfigWorkspace, text: str, hint: str, *, warning: bool
+) -> None:
+    problems = [p for p in workspace.check(NAMED + text) if p.slug == "config-unknown-key"]
+    assert [(p.hint, p.warning) for p in problems] == [(hint, warning)]
+
+
+def test_a_key_at_the_top_that_several_tables_have_names_them_all(
+    workspace: ConfigWorkspace,
+) -> None:
+    problems = [p for p in workspace.check(f"seed = 3\n{NAMED}") if p.slug == "config-unknown-key"]
+    hint = "'seed' belongs below validation, in [validation], or below ci, in [ci]"
+    assert [(p.hint, p.warning) for p in problems] == [(hint, False)]
+
+
+@pytest.mark.parametrize("key", WORD_KEYS, ids=lambda key: key.name)
+def test_each_word_under_the_end_of_its_keys_name_leads_to_the_key(
+    workspace: ConfigWorkspace, key: Key
+) -> None:
+    """Obeying the hint must not give the next error."""
+    assert isinstance(key.type, Choice)
+    end = key.name.rpartition("_")[2]
+    for word in key.type.words:
+        text = f"{NAMED}{OP}{end} = {word!r}\n"
+        (problem,) = (p for p in workspace.check(text) if p.slug == "config-unknown-key")
+        ambiguous = sum(name.endswith(f"_{end}") for name in OP_TABLE.by_name) > 1
+        assert repr(key.name) in problem.hint
+        assert ambiguous or (
+            isinstance(problem.hint, Hint) and problem.hint.edit == Rename(end, key.name)
+        )
 
 
 def test_the_end_of_a_keys_name_is_only_warned_of(workspace: ConfigWorkspace) -> None:
