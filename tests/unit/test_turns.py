@@ -259,7 +259,7 @@ def test_the_first_half_of_a_sparse_vector_is_zeros():
         assert not first[: len(first) // 2].any() and first[-1]
 
 
-def test_only_zeros_have_both_signs_unless_the_range_ends_at_0():
+def test_only_zeros_have_both_signs_unless_the_range_begins_at_0():
     for said, both in (({}, True), ({"low": 0.0}, False)):
         signs = [np.signbit(shown(schema("x", **said), "ties", seed)[2]) for seed in SEEDS]
         assert any(sign.any() and not sign.all() for sign in signs) == both
