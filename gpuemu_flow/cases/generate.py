@@ -11,10 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generated_values import decode_values
+from gpuemu_flow.cases.lone_values import LONE, LONE_TURNS, put_lone
 from gpuemu_flow.cases.rule_values import draw_by_rule, setting_of
-from gpuemu_flow.cases.shared_values import SHARING, lenders_of, put_shared
-from gpuemu_flow.cases.special_values import put_specials
-from gpuemu_flow.cases.turns import holds_specials
+from gpuemu_flow.cases.shared_values import SHARING, SHARING_TURNS, lenders_of, put_shared
+from gpuemu_flow.cases.special_values import (
+    put_negative_zeros,
+    put_shared_specials,
+    put_specials,
+)
+from gpuemu_flow.cases.turns import NEEDED, SHARED_SPECIALS, ZEROS, holds_specials, specials_lender
 from gpuemu_flow.cases.values import draw, draw_alike, put_ends
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
@@ -47,26 +52,42 @@ def input_values(case: Case, spec: InputSpec) -> Array:
         where = SeededRng(seed), _drawn_shape(spec), spec.dtype
         values = draw(spec.strategy, *where, *_range(spec), turn=spec.turn)
         _share(values, case, spec, seed, *_range(spec))
-        return _finished(values, spec, seed, *_range(spec))
+        finished = _finished(values, spec, seed, *_range(spec))
+        _share_specials(finished, case, spec, *_range(spec))
+        return finished
     sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
     setting = setting_of(replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes)
     values = draw_by_rule(setting, spec.strategy, _compared(case, spec.rule), turn=spec.turn)
     _share(values, case, spec, seed, setting.low, setting.high)
-    return _finished(values, spec, seed, setting.low, setting.high)
+    finished = _finished(values, spec, seed, setting.low, setting.high)
+    _share_specials(finished, case, spec, setting.low, setting.high)
+    return finished
 
 
 def _share(
     values: Array, case: Case, spec: InputSpec, seed: int, low: float | None, high: float | None
 ) -> None:
     """Write values of other inputs among those of an input, in place, if its spec demands it."""
-    if _shares(spec):
+    if spec.strategy == SHARING and spec.turn in SHARING_TURNS:
         lent = [input_values(case, other) for other in lenders_of(spec, case.inputs)]
         if lent:
             put_shared(values, spec.dtype, SeededRng(seed), lent, low, high)
 
 
+def _share_specials(
+    values: Array, case: Case, spec: InputSpec, low: float | None, high: float | None
+) -> None:
+    """Write NaN and infinities of another input at their places, if an input's spec demands it."""
+    lender = specials_lender(spec, case.inputs)
+    if lender is not None:
+        nonfinite = spec.rule.nonfinite if spec.rule else None
+        put_shared_specials(values, input_values(case, lender), low, high, nonfinite=nonfinite)
+
+
 def _shares(spec: InputSpec) -> bool:
-    return spec.strategy == SHARING and spec.turn > 0
+    """Tell whether an input's values may depend on other inputs."""
+    sharing = {SHARING: SHARING_TURNS, "special": SHARED_SPECIALS}
+    return spec.turn in sharing.get(spec.strategy, ())
 
 
 def _seed_of(case: Case, spec: InputSpec) -> int:
@@ -91,9 +112,14 @@ def _finished(
     """
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)
-    if (spec.ends or spec.turn == 1) and holds_specials(spec):
+    if spec.strategy == LONE and spec.turn in LONE_TURNS:
+        put_lone(values, spec.dtype, SeededRng(seed), spec.turn, low, high)
+    if (spec.strategy, spec.turn) == ZEROS and (low is None or low < 0):
+        put_negative_zeros(values, SeededRng(seed))
+    if (spec.ends or spec.turn in (1, *SHARED_SPECIALS)) and holds_specials(spec):
         nonfinite = spec.rule.nonfinite if spec.rule else None
-        put_specials(values, SeededRng(seed), low, high, nonfinite=nonfinite)
+        most = values.size if spec.turn in SHARED_SPECIALS else NEEDED
+        put_specials(values, SeededRng(seed), low, high, nonfinite=nonfinite, most=most)
     if spec.strategy == "wide" and spec.turn == 1 and low is None and high is None:
         _sign_first_row(values, negative=bool(spec.position % 2))
     return np.broadcast_to(values, spec.shape) if spec.layout == "expanded" else values

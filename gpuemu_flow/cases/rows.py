@@ -92,7 +92,8 @@ class ManyRows:
         """Return a mask of half of the elements; in every eighth row, of all elements except one.
 
         A row whose only unmarked element lies in its last tile shows whether that tile is read. If
-        there is only one row, its first element is marked and its last one is not.
+        there is only one row, its first element (in turn, its first half) is marked and its last
+        one is not.
         """
         zeros = self.coin_flips()
         if self.number > 1:
@@ -101,7 +102,8 @@ class ManyRows:
             tensors, rows = np.nonzero(alone)
             zeros[tensors, rows, self.random_columns()[alone]] = False
         elif self.width > 1:
-            zeros[:, 0, 0], zeros[:, 0, -1] = True, False
+            marked = max(1, self.width // 2) if self.turn else 1
+            zeros[:, 0, :marked], zeros[:, 0, -1] = True, False
         return zeros
 
     def few_values(self, palette: Array) -> Array:

@@ -23,6 +23,7 @@ Array = NDArray[Any]
 
 SHARING = "normal"
 """The strategy whose first cases share values: it has no structure that these could spoil."""
+SHARING_TURNS = (1, 2)
 SHARE = 0.25
 LEAST = 4
 """Number of elements from which on an input takes some from another."""

@@ -13,7 +13,12 @@ from gpuemu_flow.numerics.rng import SeededRng
 
 Array = NDArray[Any]
 
+HALF = 0.5
 SPECIAL_KINDS = 6
+SHARED = 2
+"""Number of places at which an input takes over each kind of another one."""
+KINDS_ALONE = 4
+"""The last turn that `put_one_kind` knows."""
 
 
 def put_special_rows(
@@ -98,12 +103,13 @@ def put_specials(
     high: float | None,
     *,
     nonfinite: bool | None = None,
+    most: int = 3,
 ) -> None:
     """Write NaN, +Inf and -Inf into values of `special` that do not hold them yet, in place.
 
     `special` by itself draws only some of the three if there are few rows. All that are missing are
     written into one row, so that the other rows stay unchanged. Values outside of the range are
-    left out. The parameters are those of `draw`.
+    left out, and so are those beyond the first `most`. The other parameters are those of `draw`.
     """
     limits = float_limits(dtype_name(values.dtype) or "")
     bounded = low is not None and high is not None
@@ -116,7 +122,7 @@ def put_specials(
     known = values.astype(np.float64)
     found = (np.isnan(known).any(), (known == math.inf).any(), (known == -math.inf).any())
     present = dict(zip(("nan", "inf", "-inf"), found, strict=True))
-    missing = [value for value in wanted if not present[str(value)]]
+    missing = [value for value in wanted if not present[str(value)]][:most]
     if not missing:
         return
     places = rng.derive("specials")
@@ -128,3 +134,33 @@ def put_specials(
     start, step = places.gen_range(0, free.size), max(1, free.size // 3)
     for turn, value in enumerate(missing):
         row[free[(start + turn * step) % free.size]] = value
+
+
+def put_shared_specials(
+    values: Array, lent: Array, low: float | None, high: float | None, *, nonfinite: bool | None
+) -> None:
+    """Write some NaN, +Inf and -Inf of another input at their places into values, in place.
+
+    An op that compares the two (`isclose`, `equal_nan`) meets them on both sides. The inputs have
+    one shape. Values outside of the range are left out; the parameters are those of `draw`.
+    """
+    limits = float_limits(dtype_name(values.dtype) or "")
+    wide = np.ascontiguousarray(lent).reshape(-1).astype(np.float64)
+    flat = values.reshape(-1)
+    bounded = low is not None and high is not None
+    for value, known, exists, fits in (
+        (math.nan, np.isnan(wide), limits.has_nan, not bounded),
+        (math.inf, wide == math.inf, limits.has_inf, high is None),
+        (-math.inf, wide == -math.inf, limits.has_inf, low is None),
+    ):
+        if exists and (fits or nonfinite):
+            places = np.flatnonzero(known)
+            own = np.isfinite(flat[places].astype(np.float64))
+            flat[(places[own] if own.any() else places)[:SHARED]] = value
+
+
+def put_negative_zeros(values: Array, rng: SeededRng) -> None:
+    """Give about half of the zeros the sign of -0, in place."""
+    flat = values.reshape(-1)
+    flips = rng.derive("negative zeros").f64(flat.size) < HALF
+    flat[flips & (flat == 0)] = -0.0

@@ -11,10 +11,15 @@ So the first cases in which an input has a strategy show its varieties in turn. 
 - `wide`: one sign in the first row of an input, and the other one in that of its neighbour, so that
   a product of the two is far below 0. A vector lies on halves. Then magnitudes of all orders from 1
   to 1000.
-- `ties`: a few values, then only zeros.
-- `special`: NaN and both infinities, then a single +Inf, a single NaN, and only -Inf.
+- `ties`: a few values, then only zeros, of both signs if the range allows it.
+- `sparse`, a single row: its first half is zeros.
+- `special`: NaN and both infinities, then a single +Inf, a single NaN, and only -Inf. In the first
+  case in which it is drawn for several inputs of one shape, these hold some NaN and
+  infinities of one of them, beside their own.
 - `normal`, beside another input that is drawn otherwise and may be compared with this one: a
-  quarter of the values are values of that input, in two cases. Integers have these, too.
+  quarter of the values are values of that input, in two cases. Then, in three cases of long rows,
+  a row with a single zero, and one with a single other value. Integers have these, too, and
+  booleans have the last ones.
 """
 
 from __future__ import annotations
@@ -24,17 +29,29 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuemu_flow.cases.shared_values import SHARING, lenders_of
-from gpuemu_flow.types import DTYPES, InputSpec
+from gpuemu_flow.cases.lone_values import LONE, LONE_TURNS, may_hold_lone
+from gpuemu_flow.cases.shared_values import SHARING, SHARING_TURNS, lenders_of
+from gpuemu_flow.types import DTYPES, STRATEGIES, InputSpec
 
 VARIETIES = {
-    "negative": 3, "offset": 4, "extremes": 1, "wide": 2, "ties": 2, "special": 4, SHARING: 2,
+    "negative": 3, "offset": 4, "extremes": 1, "wide": 2, "ties": 2, "special": 4, "sparse": 1,
+    SHARING: len(SHARING_TURNS),
 }  # fmt: skip
 """Number of first cases of a strategy that show its varieties."""
-FEWER_ROWS = {"offset": 4}
+FEWER_ROWS = {"offset": 4, "sparse": 2}
 """Number of rows from which on a tensor has room for all varieties of a strategy."""
 NEEDED = 3
 """Number of elements that NaN and both infinities need."""
+SHARED_SPECIALS = (5, 6)
+"""Turns of `special` in which inputs of one shape have NaN at the same places.
+
+The first input of turn 5 lends them. Turn 6 is turn 1 of an input that takes them."""
+ZEROS = ("ties", 2)
+"""The strategy and turn of only zeros."""
+MEDIUM = 32
+"""Length that a vector of medium length exceeds."""
+LONG = 0.5
+"""Least length of a long row, relative to the longest row of the input so far."""
 
 
 def holds_specials(spec: InputSpec) -> bool:
@@ -45,6 +62,20 @@ def holds_specials(spec: InputSpec) -> bool:
         and _is_free(spec)
         and (rule is None or rule.nonfinite is not False)
     )
+
+
+def specials_lender(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputSpec | None:
+    """Return the input whose NaN and infinities an input takes over; None if it is to take none."""
+    if spec.strategy != "special" or spec.turn not in SHARED_SPECIALS:
+        return None
+    for other in inputs:
+        if other.turn == SHARED_SPECIALS[0] and _may_share(other, spec):
+            return None if other is spec else other
+    return None
+
+
+def _may_share(other: InputSpec, spec: InputSpec) -> bool:
+    return other.shape == spec.shape and other.layout != "expanded" and holds_specials(other)
 
 
 def _is_free(spec: InputSpec) -> bool:
@@ -60,6 +91,9 @@ class Turns:
 
     def __init__(self) -> None:
         self._shown: Counter[tuple[str, str]] = Counter()
+        self._lone: set[tuple[str, int]] = set()
+        self._lent: set[str] = set()
+        self._longest: Counter[str] = Counter()
 
     def of(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
         """Return the inputs of the next case, with the varieties that they are to show.
@@ -68,7 +102,61 @@ class Turns:
         infinity in each of two inputs makes NaN of a difference.
         """
         alone = sum(map(holds_specials, inputs)) == 1
-        return tuple(self._with_turn(spec, inputs, alone=alone) for spec in inputs)
+        turned = tuple(self._with_turn(spec, inputs, alone=alone) for spec in inputs)
+        return self._with_shared_specials(self._with_lone(turned))
+
+    def _with_lone(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
+        """Let the input that did so least often have lone values, if it has no other variety.
+
+        Other inputs show no strategy but the same one then: many zeros would hide it.
+        """
+        for spec in inputs:
+            width = spec.shape[-1] if spec.shape else 0
+            self._longest[spec.name] = max(self._longest[spec.name], width)
+        if any(spec.strategy in STRATEGIES and spec.strategy != LONE for spec in inputs):
+            return inputs
+        due = [(spec, self._lone_turn(spec)) for spec in inputs]
+        free = [(self._shown[spec.name, "lone"], spec, turn) for spec, turn in due if turn]
+        if not free:
+            return inputs
+        _, chosen, turn = min(free, key=lambda each: each[0])
+        self._shown[chosen.name, "lone"] += 1
+        self._lone.add((chosen.name, turn))
+        return tuple(replace(spec, turn=turn) if spec is chosen else spec for spec in inputs)
+
+    def _lone_turn(self, spec: InputSpec) -> int:
+        """Return the turn in which an input is to have lone values, or 0.
+
+        Its rows are long. In the second turn, all of a vector but one element is 0, and its length
+        may be medium.
+        """
+        if spec.turn or spec.ends or spec.strategy != LONE or not may_hold_lone(spec):
+            return 0
+        turns: tuple[int, ...] = ()
+        if spec.shape[-1] >= LONG * self._longest[spec.name]:
+            turns = LONE_TURNS
+        elif len(spec.shape) == 1 and spec.shape[-1] > MEDIUM:
+            turns = LONE_TURNS[1:2]
+        return next((turn for turn in turns if (spec.name, turn) not in self._lone), 0)
+
+    def _with_shared_specials(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
+        """Let inputs of one shape share NaN and infinities, once.
+
+        The one that lends has shown its first variety, in which its NaN were alone.
+        """
+        lender = next((spec for spec in inputs if not spec.turn and _may_share(spec, spec)), None)
+        if lender is None or lender.name in self._lent:
+            return inputs
+        takers = {
+            spec.name: SHARED_SPECIALS[spec.turn]
+            for spec in inputs
+            if spec is not lender and spec.turn in (0, 1) and _may_share(spec, lender)
+        }
+        if not takers:
+            return inputs
+        self._lent.add(lender.name)
+        turns = {lender.name: SHARED_SPECIALS[0], **takers}
+        return tuple(replace(spec, turn=turns.get(spec.name, spec.turn)) for spec in inputs)
 
     def _with_turn(self, spec: InputSpec, inputs: Sequence[InputSpec], *, alone: bool) -> InputSpec:
         key, elements = (spec.name, spec.strategy), math.prod(spec.shape)

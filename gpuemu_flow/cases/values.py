@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
 from gpuemu_flow.cases.rows import ManyRows
-from gpuemu_flow.cases.special_values import SPECIAL_KINDS, put_one_kind, put_special_rows
+from gpuemu_flow.cases.special_values import (
+    KINDS_ALONE,
+    SPECIAL_KINDS,
+    put_one_kind,
+    put_special_rows,
+)
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_many import SeededStreams
@@ -37,6 +42,7 @@ NEGATIVE_KINDS = 3  # of rows
 FAR_BELOW = 1e5  # below -10,000 and -65,504, which half kernels take for -Inf
 QUANTA = 127  # steps of a symmetric int8 quantiser on either side
 STEP_SIZES = 6  # from 4 down to 1/8
+OTHER_STEPS = (0.5, 2.0, 0.25, 4.0, 0.125)
 WIDEST_FOLD = 1e150  # into a wider range values are clipped, not reflected: no sum can overflow
 
 
@@ -202,12 +208,17 @@ def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
     chosen = rows.every(2)
     step = 2.0 ** math.floor(math.log2(bound / QUANTA))
     first = rows.rngs.derive("steps").gen_range(0, STEP_SIZES)
-    if rows.turn and rows.number == 1:  # halves of whole numbers, for ops without a scale
+    vector = rows.turn > 0 and rows.number == 1
+    if vector:  # halves of whole numbers, for ops without a scale
         first = np.full(len(first), round(math.log2(step)))
     turns = (np.cumsum(chosen, axis=1) - 1 + first[:, None])[chosen]
     steps = np.ldexp(step, -(turns % STEP_SIZES).astype(np.intc))
     halves = np.floor(values[chosen] * (QUANTA / bound))
     halves = np.clip(halves, -QUANTA, QUANTA - 1) + 0.5
+    if vector:  # every second element, for ops with a given scale
+        others = halves[:, 1::2]
+        sizes = np.resize(np.array(OTHER_STEPS, halves.dtype), others.shape[1])
+        others[...] = (np.floor(others / np.maximum(sizes, 1)) + 0.5) * sizes
     places = np.arange(len(halves)), rows.random_columns()[chosen]
     halves[places] = np.copysign(QUANTA, halves[places])
     values[chosen] = halves * steps[:, None]
@@ -330,7 +341,7 @@ def _special(rows: ManyRows, form: _Format) -> Array:
     values = form.rounded(_normal(rows, form))
     columns = rows.random_columns()
     flips = rows.coin_flips()
-    if rows.turn > 1:
+    if 1 < rows.turn <= KINDS_ALONE:
         some = rows.some_row().tolist()
         for tensor, one in enumerate(values):
             alone = some[tensor], columns[tensor], flips[tensor]

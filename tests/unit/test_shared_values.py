@@ -11,8 +11,9 @@ import pytest
 from gpuemu_flow.cases.generate import input_values, materialise, materialise_each
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.shared_values import SHARING_TURNS
 from gpuemu_flow.fuzz.named_case import case_from_text
-from gpuemu_flow.types import Case
+from gpuemu_flow.types import Case, InputSpec
 from gpuemu_flow.value_rules import SCALAR, ValueRule
 
 SEEDS = range(1, 9)
@@ -35,6 +36,10 @@ def edges(**said: Any) -> TensorDef:
 
 def looked_up(**said: Any) -> TensorDef:
     return TensorDef("x", ("M", "N"), **said)
+
+
+def shares(spec: InputSpec) -> bool:
+    return spec.strategy == "normal" and spec.turn in SHARING_TURNS
 
 
 Wrong = Callable[[dict[str, np.ndarray]], bool]
@@ -75,8 +80,7 @@ def test_inputs_of_other_ranges_share_values() -> None:
     other = TensorDef("t", ("M", "N"), low=0.0, high=1.5)
     for seed in SEEDS:
         cases = plan(schema(TensorDef("x", ("M", "N"), low=-1.0, high=2.0), other), seed)
-        shared = [materialise(case) for case in cases if case.inputs[1].turn and
-                  case.inputs[1].strategy == "normal"]  # fmt: skip
+        shared = [materialise(case) for case in cases if shares(case.inputs[1])]
         assert len(shared) == 2
         assert any(elementwise(values) for values in shared)  # one of them may repeat an axis
         for values in shared:
@@ -100,7 +104,7 @@ def test_inputs_that_are_drawn_alike_keep_their_values() -> None:
     for seed in SEEDS:
         op = schema(looked_up(), TensorDef("t", ("M", "N")))
         cases = plan(op, seed)
-        assert not any(s.turn for case in cases for s in case.inputs if s.strategy == "normal")
+        assert not any(shares(spec) for case in cases for spec in case.inputs)
         assert any(member(materialise(case)) for case in cases if case.strategy != "sparse")
 
 
@@ -115,7 +119,7 @@ def test_inputs_that_are_drawn_alike_keep_their_values() -> None:
 )
 def test_other_inputs_lend_nothing(other: TensorDef) -> None:
     for case in plan(schema(looked_up(), other), 3):
-        assert not any(spec.turn for spec in case.inputs if spec.strategy == "normal")
+        assert not any(shares(spec) for spec in case.inputs)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,7 @@ def test_three_quarters_stay_as_they_were_drawn() -> None:
     for seed in SEEDS:
         for case in plan(schema(edges(), looked_up()), seed):
             spec = case.inputs[1]
-            if spec.strategy == "normal" and spec.turn and np.prod(spec.shape) >= 400:
+            if shares(spec) and np.prod(spec.shape) >= 400:
                 taken = np.isin(input_values(case, spec), input_values(case, case.inputs[0]))
                 assert 0.1 < taken.mean() < 0.4
 

@@ -76,7 +76,7 @@ def test_a_kind_alone_is_alone_in_the_case():
     """An infinity in each of two inputs makes NaN of their difference."""
     for seed in SEEDS:
         cases = [case for case in plan(schema("x", "y"), seed) if case.strategy == "special"]
-        later = [case for case in cases if any(spec.turn > 1 for spec in case.inputs)]
+        later = [case for case in cases if any(1 < spec.turn < 5 for spec in case.inputs)]
         assert len(later) == 2
         for case in later:
             (special,) = [spec for spec in case.inputs if spec.strategy == "special"]
@@ -138,11 +138,14 @@ def test_the_second_wide_case_has_magnitudes_of_all_orders():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-def test_the_first_wide_vector_lies_on_halves_of_whole_numbers(dtype: str):
+def test_the_first_wide_vector_lies_on_halves_of_several_steps(dtype: str):
     for seed in SEEDS:
         first = shown(schema("x"), "wide", seed, dtype)[1]
+        assert np.abs(first).max() == 127
         halves = np.abs(first) % 1 == 0.5
-        assert halves.sum() == first.size - 1 and np.abs(first).max() == 127
+        assert halves[::2].sum() >= (first.size - 1) // 2
+        for step in (0.125, 0.25, 0.5, 1.0, 2.0, 4.0):
+            assert (np.abs(first / step) % 1 == 0.5).sum() >= first.size // 12, step
 
 
 @pytest.mark.parametrize("axes", [(), ("N",), ("M", "N")])
@@ -186,7 +189,8 @@ def test_only_floats_that_are_drawn_element_by_element_have_turns():
     mask = TensorDef("m", ("N",), dtype="float32", rule=ValueRule(kind="mask"))
     op = OpSchema(DIMS[1:], (TensorDef("x", ("N",)), whole, mask))
     cases = plan(op, count=60)
-    assert not any(spec.turn for case in cases for spec in case.inputs[1:])
+    assert not any(case.inputs[2].turn for case in cases)
+    assert not any(c.inputs[1].turn for c in cases if c.inputs[1].strategy != "normal")
     assert any(case.inputs[0].turn for case in cases[:24])
     turns = [(case.strategy, case.inputs[0].turn) for case in cases if case.inputs[0].turn]
     assert len(set(turns)) == len(turns)
@@ -205,3 +209,77 @@ def test_what_is_far_below_is_no_infinity(dtype: str):
         values = draw("negative", SeededRng(1), shape, dtype, turn=1 if len(shape) > 1 else 3)
         assert np.isfinite(values.astype(np.float64)).all()
         assert (values.astype(np.float64).reshape(-1, shape[-1]).max(axis=1) < -200).any()
+
+
+def lone(rows: np.ndarray, *, zero: bool) -> list[int]:
+    """Return the places at which a row has its only zero, or its only other value."""
+    marked = (rows == 0) if zero else (rows != 0)
+    alone = marked.sum(axis=-1) == 1
+    return marked[alone].argmax(axis=-1).tolist()
+
+
+@pytest.mark.parametrize("said", [{}, {"low": -0.25, "high": 0.5}, {"dtype": "int32"},
+                                  {"dtype": "uint8"}, {"dtype": "bool"}])  # fmt: skip
+@pytest.mark.parametrize("zero", [True, False])
+def test_a_long_row_has_a_single_zero_or_a_single_other_value_far_back(
+    said: dict[str, Any], zero: bool
+):
+    op = OpSchema((Dim("M", candidates=(2, 5)), Dim("N", min=1, max=100)),
+                  (TensorDef("x", ("M", "N"), **said),))  # fmt: skip
+    for seed in SEEDS:
+        found = [materialise(case)["x"] for case in plan(op, seed)]
+        assert any(place >= 64 for rows in found for place in lone(rows, zero=zero))
+        assert any(rows.shape[1] - 1 in lone(rows, zero=zero) for rows in found)
+
+
+@pytest.mark.parametrize("said", [{}, {"dtype": "int32"}, {"dtype": "bool"}])
+def test_a_long_vector_has_a_single_zero_and_one_has_a_single_other_value(said: dict[str, Any]):
+    for seed in SEEDS:
+        found = [materialise(case)["x"] for case in plan(schema("x", **said), seed)]
+        assert any(place >= 128 for row in found for place in lone(row[None], zero=True))
+        assert any(place >= 32 for row in found for place in lone(row[None], zero=False))
+
+
+@pytest.mark.parametrize("said", [{"low": 0.5}, {"high": -1.0}, {"low": 0.0, "high": 0.0}])
+def test_a_range_without_zero_or_of_zeros_has_no_lone_values(said: dict[str, Any]):
+    for case in plan(schema("x", axes=("M", "N"), **said), 4):
+        assert not any(spec.turn for spec in case.inputs if spec.strategy == "normal")
+
+
+def test_lone_values_are_in_cases_in_which_all_inputs_are_normal():
+    for seed in SEEDS:
+        for case in plan(schema("x", "y", axes=("M", "N")), seed):
+            turns = [spec.turn for spec in case.inputs if spec.strategy == "normal" and spec.turn]
+            assert not turns or (len(turns) == 1 and case.strategy == "normal")
+
+
+def test_the_first_half_of_a_sparse_vector_is_zeros():
+    for seed in SEEDS:
+        first = shown(schema("x"), "sparse", seed)[1]
+        assert not first[: len(first) // 2].any() and first[-1]
+
+
+def test_only_zeros_have_both_signs_unless_the_range_begins_at_0():
+    for said, both in (({}, True), ({"low": 0.0}, False)):
+        signs = [np.signbit(shown(schema("x", **said), "ties", seed)[2]) for seed in SEEDS]
+        assert any(sign.any() and not sign.all() for sign in signs) == both
+        assert any(sign.any() for sign in signs) == both
+
+
+@pytest.mark.parametrize("axes", [("N",), ("M", "N")])
+def test_inputs_of_one_shape_share_some_of_their_special_numbers(axes: tuple[str, ...]):
+    for seed in SEEDS:
+        op = schema("x", "y", axes=axes)
+        (case,) = [
+            case
+            for case in plan(op, seed)
+            if case.strategy == "special" and {spec.turn for spec in case.inputs} & {5, 6}
+        ]
+        x, y = materialise(case).values()
+        if x.size > 20:
+            both, one = np.isnan(x) & np.isnan(y), np.isnan(x) ^ np.isnan(y)
+            assert both.any() and one.any()
+            assert (np.isinf(x) & (x == y)).any()
+        read = materialise(case_from_text(op, case.seed, case.to_text()))
+        drawn = next(iter(materialise_each([case])))
+        assert read["y"].tobytes() == y.tobytes() == drawn["y"].tobytes()
