@@ -96,7 +96,7 @@ def _may_be_block_wide(opcode: Opcode) -> bool:
 
 
 def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
-    """Tell whether a barrier names the number of threads it waits for: ``bar.sync 1, 64``."""
+    """Tell whether a barrier gives a number of threads to wait for, as ``bar.sync 1, 64`` does."""
     reduces = "red" in analysis.body.instructions[barrier].opcode.segments
     return len(analysis.operands(barrier)) > (3 if reduces else 1)
 

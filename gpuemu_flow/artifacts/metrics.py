@@ -87,7 +87,7 @@ class KernelMetrics:
     families, opcodes, calls : dict of str to int
         Counts in the PTX.
     sass_tool : str
-        Disassembler and version, ``nvdisasm 13.0.88``.
+        Disassembler and version, such as ``nvdisasm 13.0.88``.
     sass_opcodes : dict of str to int, or None
         Machine instructions; None when no disassembler read the cubin.
     """

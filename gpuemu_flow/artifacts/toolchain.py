@@ -80,9 +80,9 @@ class Tool:
     ----------
     name, path : str
     release : tuple of int
-        CUDA release, (13, 0).
+        CUDA release, such as (13, 0).
     version : str
-        ``13.0.88``.
+        Full version, such as ``13.0.88``.
     origin : str
         ``configured``, ``PATH`` or the package folder it lies in.
     """

@@ -54,7 +54,7 @@ class LiveListener(Listener):
         self._waiting = ""
 
     def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Remember the tasks' last durations."""
+        """Remember the tasks' last durations, and how many tasks run in parallel."""
         with self._lock:
             self._remaining = Remaining(seconds, self._todo, jobs)
 

@@ -87,7 +87,7 @@ class FileWatch:
         self._follow_folders()
 
     def follow_config(self, path: Path) -> None:
-        """Watch an invalid configuration, and all files that may fix it."""
+        """Watch an invalid configuration, and the files whose change may make it valid."""
         self.anything = True
         self._follow_folders()
         inside = (f"{f}/{n}" for f, (_, names) in self._folders.items() for n in sorted(names))
