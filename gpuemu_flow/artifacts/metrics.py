@@ -29,7 +29,7 @@ class KnownLaunch:
     threads : int
         Threads per block; 0 to use the launch bounds.
     dynamic_shared_bytes : int or None
-        None = unknown: occupancy then counts static shared memory only.
+        None if unknown; occupancy then counts static shared memory only.
     """
 
     threads: int = 0

@@ -107,7 +107,7 @@ class Tool:
 
 @dataclass
 class Toolchain:
-    """The tools of one machine, each in order of preference."""
+    """The tools of one machine: by name, all that were found, the preferred one first."""
 
     tools: dict[str, list[Tool]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)

@@ -131,7 +131,7 @@ class LineListener(PlainListener):
         self._say("-", 0, 0)
 
     def on_task(self, event: TaskEvent) -> None:
-        """Count a task that has ended."""
+        """Print that a task has begun or ended, and count ended tasks."""
         with self._lock:
             self._finished += event.what != "started"
             self._say(event.task, 0, 0)

@@ -56,7 +56,8 @@ def make_variants(kernel: Kernel, checks: Iterable[str]) -> list[Variant]:
     Returns
     -------
     list of Variant
-        Variants in which all instructions differ come first.
+        For each check, the variants that change all instructions in question come before those
+        that change only one.
     """
     wanted = set(checks)
     found: list[Variant] = []

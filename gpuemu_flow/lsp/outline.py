@@ -132,7 +132,7 @@ def outline(text: str) -> Outline:
 
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
-    """Yield the tables of ops after an unclosed bracket or quote, as occurs during typing."""
+    """Yield the named tables of ops that follow an unclosed bracket or quote."""
     header = -1
     for line in range(start, len(found.lines)):
         if _HEADER.fullmatch(found.lines[line]):
