@@ -244,7 +244,7 @@ class _Reader:
                 kernel.max_threads = _u32(payload, 0) * _u32(payload, 4) * _u32(payload, 8)
 
     def _without_spill_records(self) -> list[str]:
-        """Return the names of kernels with a stack from a compiler that does not record spills."""
+        """Return the names of kernels that have a stack, but whose ptxas records no spills."""
         return [
             kernel.name
             for kernel in self._kernels.values()

@@ -91,7 +91,7 @@ class KernelDiff:
     families : tuple of MetricChange
         Instruction families that differ, largest change first.
     occupancy : tuple of str
-        Limits of the occupancy before and after, ``("registers", "warps and registers")``.
+        What limits the occupancy before and after, such as ``("registers", "warps and blocks")``.
     judgements : tuple of ChangeJudgement
     """
 
@@ -115,7 +115,10 @@ class KernelDiff:
         return any(j.kind == IMPROVEMENT for j in self.judgements)
 
     def figures(self, metric: str) -> tuple[float | None, float | None]:
-        """Return a figure before and after the change; None if it is unknown or unchanged."""
+        """Return a figure before and after the change; (None, None) if it did not change.
+
+        A value that is not known is None, too.
+        """
         found = (c for c in (*self.changes, *self.families) if c.metric == metric)
         return next(((change.old, change.new) for change in found), (None, None))
 

@@ -31,8 +31,8 @@ def divergent_barriers(analysis: KernelAnalysis) -> list[DivergentBarrier]:
 
     A branch matters to a barrier when the barrier lies between the branch and the point where its
     paths meet again (the branch's immediate post-dominator). If the graph is so entangled that the
-    search would take much more than linear time, only barriers with a predicate of their own are
-    found.
+    search would take much more than linear time, it ends early: some barriers are then missed, but
+    none that has a predicate of its own.
     """
     instructions = analysis.body.instructions
     barriers = analysis.select("bar", "barrier", where=_may_be_block_wide)
@@ -96,7 +96,7 @@ def _may_be_block_wide(opcode: Opcode) -> bool:
 
 
 def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
-    """Tell whether a barrier names the number of threads it waits for: ``bar.sync 1, 64``."""
+    """Tell whether a barrier gives a number of threads to wait for, as ``bar.sync 1, 64`` does."""
     reduces = "red" in analysis.body.instructions[barrier].opcode.segments
     return len(analysis.operands(barrier)) > (3 if reduces else 1)
 

@@ -110,7 +110,7 @@ class KernelRecord:
 
     @property
     def counted(self) -> tuple[Violation, ...]:
-        """Select the violations of any severity that are not allowed."""
+        """Select the violations of any severity that are not accepted."""
         return tuple(v for v in self.violations if not v.allowed)
 
     def to_json(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Artifact:
     sass : MachineCode or None
         Machine code that a disassembler found in the cubin.
     assembly : dict of str to PtxasReport
-        Reports for other wanted architectures.
+        By architecture, what ptxas reported for the wanted architectures.
     """
 
     file: str

@@ -29,7 +29,7 @@ class KnownLaunch:
     threads : int
         Threads per block; 0 to use the launch bounds.
     dynamic_shared_bytes : int or None
-        None = unknown: occupancy then counts static shared memory only.
+        None if unknown; occupancy then counts static shared memory only.
     """
 
     threads: int = 0
@@ -87,7 +87,7 @@ class KernelMetrics:
     families, opcodes, calls : dict of str to int
         Counts in the PTX.
     sass_tool : str
-        Disassembler and version, ``nvdisasm 13.0.88``.
+        Disassembler and version, such as ``nvdisasm 13.0.88``.
     sass_opcodes : dict of str to int, or None
         Machine instructions; None when no disassembler read the cubin.
     """

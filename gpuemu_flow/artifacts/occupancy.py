@@ -29,7 +29,7 @@ class ArchLimits:
     Attributes
     ----------
     sm : int
-        90 for sm_90.
+        Number of the architecture, such as 90 for sm_90.
     max_warps, max_blocks : int
     shared_bytes : int
         Shared memory per multiprocessor.

@@ -15,7 +15,7 @@ _SPILL_ANNOTATION = "SpillRefill"
 
 @dataclass(frozen=True)
 class SassInstruction:
-    """One machine instruction: ``LDG.E.128`` and its operands as printed.
+    """One machine instruction: its opcode, such as ``LDG.E.128``, and its operands as printed.
 
     ``spill`` is set where ``nvdisasm -json -annotate`` reports that the compiler spilled.
     """
@@ -54,7 +54,7 @@ class MachineCode:
     Attributes
     ----------
     tool : str
-        Disassembler and version, ``nvdisasm 13.0.88``.
+        Disassembler and version, such as ``nvdisasm 13.0.88``.
     functions : mapping of str to mapping of str to int
         By function, the count of each opcode, without padding. Code that the compiler inlined into
         a kernel's section counts as the kernel's.

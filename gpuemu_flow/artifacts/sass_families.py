@@ -47,7 +47,7 @@ def sass_family(opcode: str) -> str:
     Parameters
     ----------
     opcode : str
-        The opcode with its modifiers, ``LDG.E.128.CONSTANT``.
+        The opcode with its modifiers, such as ``LDG.E.128.CONSTANT``.
     """
     base, *modifiers = opcode.split(".")
     if base.endswith("MMA"):  # HMMA, IMMA, HGMMA, UTCHMMA; HFMA2.MMA is packed arithmetic

@@ -11,7 +11,7 @@ from gpuemu_flow.errors import Problem, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 
 ReadSource = Callable[[str], bytes | None]
-"""Returns the bytes of a source file that PTX names, or None if it cannot be read."""
+"""Callable that returns the bytes of a source file that PTX names; None if it is unreadable."""
 
 _COMMENT = re.compile(rb"(?://|#)[ \t]*gpuemu:[ \t]*allow\b[ \t]*([\w-]*)[ \t]*([^\r\n]*)")
 _COMMENT_LINE = re.compile(rb"\s*(?://|#|/\*|\*)")
@@ -97,7 +97,7 @@ def parse_allowances(
 
 
 def _next_code_line(lines: list[bytes], number: int) -> int:
-    """Return the number of the next line of code, or `number` if 40 lines hold no code.
+    """Return the number of the next line of code, or `number` if the next 40 lines hold none.
 
     Empty lines and comments are not code.
     """

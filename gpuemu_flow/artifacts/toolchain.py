@@ -80,9 +80,9 @@ class Tool:
     ----------
     name, path : str
     release : tuple of int
-        CUDA release, (13, 0).
+        CUDA release, such as (13, 0).
     version : str
-        ``13.0.88``.
+        Full version, such as ``13.0.88``.
     origin : str
         ``configured``, ``PATH`` or the package folder it lies in.
     """
@@ -107,7 +107,7 @@ class Tool:
 
 @dataclass
 class Toolchain:
-    """The tools of one machine, each in order of preference."""
+    """The tools of one machine: by name, all that were found, the preferred one first."""
 
     tools: dict[str, list[Tool]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)

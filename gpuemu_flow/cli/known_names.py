@@ -38,17 +38,17 @@ class KnownNames:
 
     @property
     def ops(self) -> list[str]:
-        """Return the names of the ops, in the order of the file."""
+        """Return the names of the ops, in the order of the configuration."""
         return self._names("ops")
 
     @property
     def kernels(self) -> list[str]:
-        """Return the names of the kernels, in the order of the file."""
+        """Return the names of the kernels, in the order of the configuration."""
         return self._names("kernels")
 
     @property
     def rules(self) -> list[str]:
-        """Return the names of the rules, in the order of the file."""
+        """Return the names of the rules, in the order of the configuration."""
         return self._names("rules")
 
     def _names(self, key: str) -> list[str]:

@@ -36,7 +36,7 @@ RUN_CODE = frozenset({
 
 
 class Commands(click.Group):
-    """The commands, each imported on demand: importing all takes as long as importing click."""
+    """The commands, each imported on demand, since importing all of them would take long."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the names of all commands."""

@@ -1,4 +1,4 @@
-"""After all results passed, store a plan from which the next command can answer immediately."""
+"""Once all results have passed, store a plan that lets the next command answer immediately."""
 
 from __future__ import annotations
 

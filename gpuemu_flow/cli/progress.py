@@ -54,7 +54,7 @@ class LiveListener(Listener):
         self._waiting = ""
 
     def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Remember the tasks' last durations."""
+        """Remember the tasks' last durations, and how many tasks run in parallel."""
         with self._lock:
             self._remaining = Remaining(seconds, self._todo, jobs)
 
@@ -131,7 +131,7 @@ class LineListener(PlainListener):
         self._say("-", 0, 0)
 
     def on_task(self, event: TaskEvent) -> None:
-        """Count a task that has ended."""
+        """Print that a task has begun or ended, and count ended tasks."""
         with self._lock:
             self._finished += event.what != "started"
             self._say(event.task, 0, 0)

@@ -94,7 +94,7 @@ class WatchState:
             self._pool = None
 
     def _start_again(self) -> None:
-        """Replace this process by a new one, because this package itself has changed."""
+        """Replace this process by a new one, since an installed numeric package has changed."""
         say("another numpy is installed; starting again")
         sys.stdout.flush()
         self.close()

@@ -17,7 +17,7 @@ class BarrierRequest:
     name : array
         Number of the barrier, 0 to 15.
     wanted : array or None
-        Number of threads that must come; None for all.
+        Number of threads for which the barrier waits; None for all.
     arrive_only : bool
         True if the threads go on without waiting.
     predicate : array or None

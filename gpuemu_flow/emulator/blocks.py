@@ -48,12 +48,15 @@ def is_barrier(step: Step) -> bool:
 
 
 def is_cluster_barrier(step: Step) -> bool:
-    """Tell whether a step arrives at or waits for the barrier of its cluster."""
+    """Tell whether a step arrives at the barrier of the cluster, or waits for it."""
     return step.opcode.segments[:2] == ("barrier", "cluster")
 
 
 def is_unaligned(step: Step) -> bool:
-    """Tell whether threads may reach a barrier by different instructions."""
+    """Tell whether a step is a ``barrier`` without ``.aligned``.
+
+    The threads that meet at such a barrier may wait at different instructions.
+    """
     return step.opcode.base == "barrier" and "aligned" not in step.opcode.segments
 
 
@@ -99,7 +102,7 @@ def split_blocks(program: KernelProgram, also: Iterable[int] = ()) -> Blocks:
     ----------
     program : KernelProgram
     also : iterable of int
-        More steps that begin a block.
+        Additional steps at which a block begins.
 
     Returns
     -------

@@ -44,8 +44,9 @@ def launch_cases(
     -------
     list of tuple or None
         Contents of each list's buffers afterwards, with the same bits as after separate launches.
-        None if the cases must be launched one by one: they are large, can influence each other, or
-        have a finding that must be reported for its own case.
+        None if the cases must be launched one by one: they are too large to share a batch, can
+        influence each other, or one of them fails, prints or has a finding, which must be reported
+        for this case alone.
     """
     kernel = kernel.for_checks(frozenset(checks))
     per = _cases_at_a_time(kernel, grid, block, lists)

@@ -10,7 +10,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class WaitResult:
-    """The threads that pass a wait at once, and the threads that wait without having arrived."""
+    """The threads that need not wait, and the threads that wait without having arrived."""
 
     passed: Array
     absent: Array

@@ -27,7 +27,7 @@ class CheckFinding:
     check : str
         One of `CHECKS`, or ``trap``.
     rule : str
-        Kind of mistake, kebab-case: ``out-of-bounds``, ``read-after-write``.
+        Kind of mistake in kebab-case, such as ``out-of-bounds``.
     words : str
         Message with block, thread and address but without source locations; `THERE` stands for the
         second location.

@@ -63,9 +63,10 @@ class FlagOrder:
     def meet(
         self, clock: Array, cells: Array, row: Array, warp: Array, step: int, write: bool
     ) -> None:
-        """Record a strong access: a write publishes the clocks of warps, a read merges clocks.
+        """Record a strong access, which publishes clocks, merges published clocks, or does both.
 
-        A read merges the clocks that were published at its cells into the clocks of its warps.
+        A write or an atomic publishes, at its cells, the clocks that its warps had at their fences.
+        A read or an atomic merges the clocks published at its cells into the clocks of its warps.
         """
         if step not in self._strong:
             return

@@ -25,7 +25,7 @@ class GlobalMemory(Bytes):
     """Global memory as one batch sees it."""
 
     def fence(self, mask: Array | None, *, within_block: bool) -> None:
-        """Execute a fence for all blocks, or only for the threads of a block (`within_block`)."""
+        """Execute a fence between all blocks or, if `within_block`, only within each block."""
         chosen = None if mask is None else self.spread(mask)
         if self.global_races is not None and not within_block:
             self.global_races.fence(self, chosen)

@@ -27,7 +27,7 @@ class Immediate:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """A special register such as ``%tid.x``, without its percent sign."""
+    """A special register such as ``%tid.x``; `name` lacks the percent sign."""
 
     name: str
 

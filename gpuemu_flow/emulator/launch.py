@@ -31,10 +31,10 @@ from gpuemu_flow.errors import Problem, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 
 BATCH_THREADS = 32768
-"""Threads in flight: enough to hide Python's cost per step, few enough to stay in the cache."""
+"""Threads of one batch: enough to hide Python's cost per step, few enough to stay in the cache."""
 
 BATCH_LOCAL = 1 << 26
-"""Largest number of bytes of local memory of the threads in flight."""
+"""Largest number of bytes of local memory of the threads of one batch."""
 
 DEFAULT_BUDGET = 20_000_000_000
 """Largest number of thread instructions of one launch, unless the launch sets another limit."""
@@ -196,7 +196,7 @@ class Kernel:
         LaunchError
             For a grid, block or arguments that make no sense.
         BudgetError
-            When the kernel does not end.
+            When the budget is spent, for example by a kernel that never ends.
         """
         wanted = frozenset(checks)
         kernel = self.for_checks(wanted)

@@ -333,7 +333,7 @@ class _Schedule:
                 self._waiting = None
 
     def _check_alike(self, released: Array) -> None:
-        """Report threads of one block that pass a barrier by different instructions."""
+        """Report threads of one block that wait for the same barrier at different instructions."""
         waiting = self._waiting
         assert waiting is not None
         steps = waiting.step

@@ -1,4 +1,4 @@
-"""Global memory: one arena of emulated addresses with guard zones and a shadow byte per byte."""
+"""Global memory: one arena of emulated addresses, with guard zones and a state for each byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALIGNMENT = 512
 MAX_ARENA = 1 << 35
 
 UNALLOCATED, UNINITIALISED, WRITTEN, READ_ONLY = 0, 1, 2, 3
-"""Shadow states of a byte."""
+"""States of a byte of memory, as its shadow byte holds them."""
 
 PATTERN = 0xA5
 """Byte that fills memory which nobody has written: neither zero nor part of a plausible number."""
@@ -60,7 +60,8 @@ class LaunchArena:
     Attributes
     ----------
     data, shadow : uint8 arrays
-        Both arrays cover the whole arena; the system provides memory only for the parts in use.
+        Content of each byte, and its state, such as `WRITTEN`. Both arrays cover the whole arena;
+        the system provides memory only for the parts in use.
     buffers : list of Buffer
         In order of their addresses.
     """
@@ -135,7 +136,7 @@ class LaunchArena:
         return None
 
     def describe(self, offset: int) -> str:
-        """Describe an offset: ``x[17] + 2 bytes``, ``4 bytes past the end of x``."""
+        """Describe an offset in words: ``x[17] + 2 bytes`` or ``4 bytes past the end of x``."""
         if not self.buffers:
             return "no buffer"
 

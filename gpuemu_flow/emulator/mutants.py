@@ -33,6 +33,7 @@ class MutantKind:
     name, kind, why : str
         As in `numerics.output_mutants.OutputMutant`.
     change : callable
+        Puts the bug into an instruction; see `Change`.
     partner : callable or None
         Recognises an instruction that makes no sense without the changed instruction. The first
         such instruction after the changed instruction is removed, too.

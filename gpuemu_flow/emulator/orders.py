@@ -53,7 +53,10 @@ def _differences(
     turned: str, kernel: Kernel, arguments: Sequence[Argument], result: LaunchResult,
     again: LaunchResult,
 ) -> Iterator[CheckFinding]:  # fmt: skip
-    """Yield one finding for each buffer whose bits differ; `turned` is ``blocks`` or ``warps``."""
+    """Yield one finding for each buffer whose bits differ.
+
+    `turned` names what ran in reverse order in `again`: ``blocks`` or ``warps``.
+    """
     pairs = zip(kernel.parameters, arguments, result.buffers, again.buffers, strict=True)
     for parameter, argument, first, second in pairs:
         if first is None or second is None or first.tobytes() == second.tobytes():

@@ -166,8 +166,8 @@ class _Flow:
     def _decide(self, block: int, reach: _Reach) -> None:
         """Record the dependence on the branch at a block's end.
 
-        A block depends on the branch if only some of the branch's targets lead to the block. So do
-        the registers that such a block sets and a later block reads.
+        A block depends on the branch if only some of the branch's targets lead to the block.
+        Registers that such a block sets, and that a later block reads, depend on the branch, too.
         """
         ways = [self._forward(target) for target in self.blocks.successors[block]]
         only = {b for way in ways for b in way if not all(b in other for other in ways)}
@@ -224,7 +224,7 @@ class _Flow:
         )
 
     def _only_saves_work(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value only decides if atomics, or stores to its address, execute."""
+        """Tell whether the value only decides on atomics, and on stores to the loaded address."""
         place = self.program.steps[load].operands[1]
         for step in self.program.steps:
             base = step.opcode.base

@@ -71,7 +71,7 @@ class Printing(WarpGroups):
         )  # fmt: skip
 
     def _bytes(self, address: int, size: int, flat: int) -> bytes:
-        """Read bytes at a generic address, with zeros outside of memory."""
+        """Read bytes at a generic address; all are 0 if any of them lies outside of memory."""
         data, start, limit = self.launch.arena.data, address - GLOBAL_BASE, 0
         if address >> 36 == LOCAL_BASE >> 36:
             start = address - LOCAL_BASE

@@ -72,7 +72,7 @@ class LoggedRaces(SharedRaces):
         strong: bool,
         kept: bool = False,
     ) -> None:
-        """Log an access; see `SharedRaces.access`."""
+        """Log an access, or check it at once after `make_exact`; see `SharedRaces.access`."""
         made = _Access(lanes, good, size, step, write, strong, kept)
         if self._exact:
             self._replay(made)
@@ -93,12 +93,12 @@ class LoggedRaces(SharedRaces):
         super().barrier(chosen, arrived)
 
     def arrive(self, chosen: Array) -> Array:
-        """Log a ``bar.arrive``."""
+        """Make the interval exact, and record a ``bar.arrive``; see `SharedRaces.arrive`."""
         self.make_exact()
         return super().arrive(chosen)
 
     def warp_barrier(self, chosen: Array | None) -> None:
-        """Record a ``bar.warp.sync`` of some warps."""
+        """Log a ``bar.warp.sync`` of some warps, or record it at once after `make_exact`."""
         if self._exact:
             super().warp_barrier(chosen)
         else:
@@ -106,7 +106,7 @@ class LoggedRaces(SharedRaces):
             self._noted += 256
 
     def fence(self, chosen: Array | None) -> None:
-        """Log a fence."""
+        """Log a fence, or record it at once after `make_exact`."""
         if self._exact:
             super().fence(chosen)
         else:

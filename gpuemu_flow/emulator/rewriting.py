@@ -44,7 +44,7 @@ def rewritten(
 
 
 def new_register(program: KernelProgram, extra: Sequence[str], type_name: str) -> Register:
-    """Return a new register, numbered after those of the program and the `extra` ones."""
+    """Return a new register; its number follows the program's registers and the `extra` ones."""
     return Register(len(program.register_types) + len(extra), type_name)
 
 

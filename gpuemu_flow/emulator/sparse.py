@@ -65,7 +65,7 @@ class SparseForm:
 
     @property
     def wide(self) -> bool:
-        """Tell whether a lane holds 32 bits of one row, and not 16 bits of each of two rows."""
+        """Tell whether a lane has metadata of one row (32 bits), not of two rows (16 bits each)."""
         return ELEMENT_BITS[self.whole.a] <= 8
 
     @property

@@ -56,7 +56,8 @@ def make_variants(kernel: Kernel, checks: Iterable[str]) -> list[Variant]:
     Returns
     -------
     list of Variant
-        Variants in which all instructions differ come first.
+        For each check, the variants that change all instructions in question come before those
+        that change only one.
     """
     wanted = set(checks)
     found: list[Variant] = []
@@ -106,8 +107,8 @@ def find_flips(
     """Find variants that change the results of a launch by more than rounding.
 
     Such a variant changes the findings of other checks, an integer result, or whether a result is
-    finite. There is one finding for each check. It names an instruction if it suffices to change
-    that instruction alone.
+    finite. There is one finding for each check. The finding names an instruction if a change
+    of that instruction alone has such an effect.
 
     Parameters
     ----------

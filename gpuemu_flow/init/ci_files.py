@@ -114,7 +114,7 @@ def gitlab(framework: Framework, origin: PipRequirement) -> str:
 def gitlab_job(install: str, *, with_git: bool, head: str = "", variables: str = "") -> str:
     """Return a GitLab file with the job; `head` and `variables` are additional YAML.
 
-    A file that other projects include needs them.
+    Only a file that other projects include needs this YAML.
     """
     return _GITLAB.format(
         head=head,

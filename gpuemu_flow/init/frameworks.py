@@ -21,8 +21,8 @@ class Framework:
     modules : tuple of str
         Modules that ops of the framework import besides numpy.
     install : tuple of str
-        Arguments of ``python -m pip install`` that install these modules for a CPU, one per
-        command.
+        Arguments of ``python -m pip install`` that install these modules for a CPU; one entry
+        per command.
     extras : tuple of str
         Extras of gpuemu-flow itself: ``cuda`` if there are kernels to build and lint.
     """

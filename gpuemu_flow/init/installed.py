@@ -112,7 +112,7 @@ def _from_git(address: str, commit: str) -> PipRequirement | None:
 
 
 def _without_user(address: str) -> str:
-    """Return an address without user and password; empty if the address is not public."""
+    """Return a repository's https address, without user and password; empty if it has none."""
     if address.startswith("https://"):
         rest = address.removeprefix("https://")
         host, slash, path = rest.partition("/")

@@ -215,7 +215,7 @@ def ignored() -> list[str]:
 
 
 def ignore_lines(known: bytes) -> bytes:
-    """Add the files of `ignored` that are missing to the content of a ``.gitignore``."""
+    """Return the content of a ``.gitignore``, with the files of `ignored` that it lacked added."""
     present = {line.strip() for line in known.splitlines()}
     missing = [line for name in ignored() if (line := name.encode()) not in present]
     if not missing:

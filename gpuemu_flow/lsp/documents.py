@@ -81,7 +81,7 @@ def to_range(span: Span, lines: list[str], codec: PositionCodec) -> types.Range:
 
 
 def to_column(position: types.Position, lines: list[str], codec: PositionCodec) -> int:
-    """Return the column of a client's position in characters."""
+    """Convert a client's position to a column in characters."""
     if not 0 <= position.line < len(lines):
         return 0
     seen = 0

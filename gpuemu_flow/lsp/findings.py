@@ -123,7 +123,7 @@ def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
 
 
 def result_findings(outlined: Outline, last: LastResults) -> list[Diagnosis]:
-    """List a finding, at the op's name, for each op that failed in its last run."""
+    """List a finding, at the op's name, for each last result that is bad or inconclusive."""
     found = []
     for table in outlined.ops:
         for result in last.results.get(table.name, ()):
@@ -157,7 +157,7 @@ class SourceFinding:
 
 
 def source_findings(last: LastResults) -> list[SourceFinding]:
-    """List the findings in compiled kernels, only one for each line and kind."""
+    """List the findings in compiled kernels, only one for each op, line and kind."""
     found: dict[tuple[str, int, str, str], SourceFinding] = {}
     for op, results in last.results.items():
         level = INFORMATION if op in last.outdated else ERROR

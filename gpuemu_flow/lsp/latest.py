@@ -1,4 +1,4 @@
-"""Run background jobs, one at a time per subject; new requests replace waiting ones."""
+"""Run background jobs, one at a time per key; requests during a job cause one more run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class Latest:
         self._again: set[Hashable] = set()
 
     def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Start `action` for `key`; if an action already runs for it, run that again afterwards."""
+        """Start `action`; if an action of `key` already runs, run that one once more instead.
+
+        All actions of a key must therefore do the same.
+        """
         if key in self._running:
             self._again.add(key)
         else:

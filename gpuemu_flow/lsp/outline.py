@@ -132,7 +132,7 @@ def outline(text: str) -> Outline:
 
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
-    """Yield the tables of ops after an unclosed bracket or quote, as occurs during typing."""
+    """Yield the named tables of ops that follow an unclosed bracket or quote."""
     header = -1
     for line in range(start, len(found.lines)):
         if _HEADER.fullmatch(found.lines[line]):
@@ -145,7 +145,7 @@ def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
 
 
 def _name(found: Outline, line: int) -> tuple[str, Span]:
-    """Return the op's name and its position, if the line has the key ``name``; else ""."""
+    """Return the op's name that a line sets, or "" if it sets none, and the name's position."""
     whole = found.line_span(line)
     text = found.lines[whole.line]
     match = _NAME.search(text)

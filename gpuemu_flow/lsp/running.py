@@ -33,7 +33,7 @@ class RunningCommands:
         self._ending = False
 
     async def end(self) -> None:
-        """Stop the running command and all waiting ones, and wait until they have ended."""
+        """Stop all running and waiting commands, and wait until they have ended."""
         self._ending = True
         for work in tuple(self._works):
             work.cancel()

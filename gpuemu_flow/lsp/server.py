@@ -154,7 +154,7 @@ class ConfigServer(LanguageServer):
             self.workspace_code_lens_refresh(None)
 
     def _publish_sources(self, root: Path) -> None:
-        """Publish findings at lines of kernels' sources, and clear files that have none now."""
+        """Publish findings at lines of kernels' sources, and withdraw those that no longer hold."""
         found: dict[str, list[types.Diagnostic]] = {uri: [] for uri in self._sources.get(root, ())}
         for one in source_findings(self.last[root]):
             start, end = types.Position(one.line - 1, 0), types.Position(one.line, 0)

@@ -98,7 +98,7 @@ class FileWatch:
         self._follow_folders()
 
     def follow_config(self, path: Path, in_vain: Iterable[str] = ()) -> None:
-        """Watch an invalid configuration, and all files that may fix it.
+        """Watch an invalid configuration, and the files whose change may make it valid.
 
         Parameters
         ----------

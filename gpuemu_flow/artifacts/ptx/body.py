@@ -118,7 +118,7 @@ def _skip(function: Function, body: Body, position: int) -> int:
 
 
 class _State:
-    """Reader of the statements of a body that are not instructions, and its state."""
+    """Reader of those statements of a body that are not instructions."""
 
     def __init__(self, body: Body) -> None:
         self._body = body

@@ -201,7 +201,8 @@ def _other_forms(
 ) -> tuple[Registers, list[int]]:
     """Find the definitions and uses of an instruction of a less common form.
 
-    It is a call, or its first operand is a vector, a pair or an address, or is also read.
+    Such an instruction is a call, or its first operand is a vector, a pair or an address, or is
+    both read and written.
     """
     first = first_operand(text)
     in_first = [number for number in map(lookup, _TOKENS.findall(first)) if number >= 0]

@@ -32,7 +32,7 @@ _BOUND = re.compile(
 
 
 def parse_registers(statement: str) -> list[RegisterDeclaration]:
-    """Parse a ``.reg`` statement without its ``;``: ``a, b, %r<3>``, ``.v4 .f32 v``."""
+    """Parse a ``.reg`` statement without its ``;``, such as ``.reg .v4 .f32 v, %r<3>``."""
     type_name, lanes, position = "", 1, 0
     match = _SPECIFIERS.match(statement)
     while match is not None:

@@ -134,7 +134,7 @@ class Body:
     problems: list[Problem] = field(default_factory=list)
 
     def resolve_label(self, name: str, scope: int) -> int | None:
-        """Return the index of the instruction after the label `name` in `scope`, or None."""
+        """Return the index of the instruction after the label `name` that `scope` sees, or None."""
         while scope >= 0:
             found = self.labels.get((scope, name))
             if found is not None:

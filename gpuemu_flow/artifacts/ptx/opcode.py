@@ -58,9 +58,9 @@ class Opcode:
     Attributes
     ----------
     text : str
-        As written, ``ld.global.nc.v4.f32``.
+        As written, such as ``ld.global.nc.v4.f32``.
     base : str
-        First segment, ``ld``.
+        First segment, such as ``ld``.
     segments : tuple of str
         All segments; a qualifier such as ``shared::cta`` is one segment.
     destination : Destination
@@ -109,7 +109,7 @@ class Opcode:
 
     @cached_property
     def space(self) -> str:
-        """Return the state space of a memory access without sub-qualifier; empty when generic."""
+        """Return the state space of a memory access, without sub-qualifier; empty if generic."""
         for segment in self.segments[1:]:
             space = segment.partition("::")[0]
             if space in STATE_SPACES:

@@ -62,7 +62,10 @@ class _NextWord:
         self._found = -2
 
     def after(self, offset: int) -> int:
-        """Return the next offset of the word before a space or parenthesis; -1 if there is none."""
+        """Find the word at `offset` or later; return its offset, or -1 if there is none.
+
+        White space or a parenthesis must follow the word, so that longer words do not count.
+        """
         while self._found != -1 and self._found < offset:
             self._found = self._text.find(self._word, max(offset, self._found + 1))
             end = self._found + len(self._word)
@@ -165,7 +168,8 @@ class _Reader:
         Returns
         -------
         tuple of int
-            The next position, and the position of a header that goes on there, or -1.
+            The position to continue from, and the start of an entry header that a ``.pragma`` has
+            interrupted, or -1.
         """
         end = match.group("end")
         after = match.end()

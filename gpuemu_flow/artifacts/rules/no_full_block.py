@@ -15,7 +15,7 @@ _REGISTER_UNIT = 8
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Report a kernel whose registers times 1,024 threads exceed the multiprocessor's registers."""
+    """Report a kernel of which 1,024 threads need more registers than a multiprocessor has."""
     metrics = view.metrics
     reached = metrics.occupancy
     size_is_known = reached is not None and not reached.assumed_threads

@@ -30,7 +30,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
-    """Return the message, value and limit of a bound that no kernel could meet here, or None."""
+    """Return the message, value and limit of a bound beyond the architecture's limits, or None."""
     threads, blocks = view.bounds.max_threads, view.bounds.min_blocks
     limits = limits_of(view.arch)
     if threads > MAX_THREADS_PER_BLOCK:
@@ -52,7 +52,10 @@ def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
 
 
 def _beyond_resources(view: KernelView) -> tuple[str, int, int] | None:
-    """Return a message and the possible and wanted numbers of blocks; None if resources suffice."""
+    """Return a message, and the possible and the wanted number of blocks.
+
+    None if the resources suffice or are unknown.
+    """
     bounds, metrics, limits = view.bounds, view.metrics, limits_of(view.arch)
     known = metrics.is_exact and metrics.registers is not None
     if limits is None or not known or not bounds.max_threads or not bounds.min_blocks:

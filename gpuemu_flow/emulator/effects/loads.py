@@ -81,7 +81,7 @@ def _load_problem(step: Step) -> str:
 
 
 def _parameter_offset(emitter: Emitter, address: MemoryOperand, size: int) -> int | None:
-    """Return the offset in the parameter block that a load reads; None for other loads."""
+    """Return the offset at which a load reads the parameter block; None if it reads elsewhere."""
     base = address.base
     if not isinstance(base, Symbol) or base.space != "param":
         return None

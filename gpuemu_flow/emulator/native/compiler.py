@@ -166,7 +166,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_sound(path: Path) -> bool:
-    """Tell whether a library is the user's, private, and ends with its own digest."""
+    """Tell whether a library is the user's, writable by nobody else, and ends with its digest."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -136,7 +136,7 @@ def _arguments(launch: KernelLaunch, ids: Array) -> tuple[list[Array], _Args]:
 
 
 def _shared_template(launch: KernelLaunch, unwritten: int) -> Array:
-    """Make the shadow bytes of one block's shared memory, which mark the bytes of variables."""
+    """Make the initial state of each byte of a block's shared memory; 0 outside of variables."""
     program = launch.program
     size = program.shared_bytes
     if launch.dynamic_shared:

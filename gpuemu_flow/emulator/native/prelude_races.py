@@ -4,23 +4,24 @@ A suspicious access sets ``err``, and the launch is repeated with `SharedRaces` 
 which know more ways in which accesses are ordered, and report the findings. So this code may
 suspect accesses that are not races, but must not miss a race.
 
-A cell is ``quiet`` for one warp, or for all warps, as long as another read of it before the next
-barrier cannot change the result. Such a cell is also readable, so most loads need no other check.
-The array ``quiet`` holds, for such a cell, the stamp of the warp or the stamp for all warps. Stamps
-are counted up. Before the count begins again at 0, the array is cleared, so that no old stamp is
-mistaken for a new one. The first stamps are near the largest value, so that this happens often.
+A cell is ``quiet`` for one warp, or for all warps, as long as a further read by such a warp before
+the next barrier need be neither checked nor recorded. Such a cell is also readable, so most loads
+need no other check. The array ``quiet`` holds, for such a cell, the stamp of the warp or the stamp
+for all warps. Stamps are counted up. Before the count begins again at 0, the array is cleared, so
+that no old stamp is mistaken for a new one. The first stamps are near the largest value, so that
+this happens often.
 
-Shared memory: clocks of warps as in `SharedRaces`; the last writers and the readers of each cell
-since the last barrier of the whole block (``epoch``). Threads run one after another here, so a
-store of the value already there counts as a read: in another order it might change something.
-Global memory: which block accessed a cell, and whether several did.
+Recorded for shared memory: the clocks of warps, as in `SharedRaces`, and for each cell the last
+writers and the readers since the last barrier of the whole block (``epoch``). Threads run one after
+another here, so a store of the value already there counts as a read: in another order it might
+change something. Recorded for global memory: which block accessed a cell, and whether several did.
 
 Stores in one instruction: a cell's mark holds the number of the run of a segment, the thread that
 was first to store to it in that run, and whether that thread changed the value once more. Another
 thread that stores a different value in that run is suspected. After such a change, every other
 thread that stores to the cell in that run is suspected. Strong stores, each in a segment of its
-own, are compared only within a warp. In shared memory other stores need no marks: if their values
-differ, they are suspected anyway.
+own, are compared only within a warp. Stores to shared memory that are not strong need no marks: if
+their values differ, they are suspected anyway.
 """
 
 from __future__ import annotations

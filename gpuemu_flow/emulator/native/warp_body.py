@@ -21,7 +21,7 @@ KINDS = {
 
 @dataclass
 class WarpBody:
-    """Writer of a collective as C: read by lane, computed by warp, written by lane."""
+    """Writer of the C for one step that a warp executes together."""
 
     program: KernelProgram
     reader: SegmentWriter = field(init=False)

@@ -146,8 +146,9 @@ def fma32(mode: str) -> Lanes:
     """Return ``fma.f32`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
     The exact sum is rounded only once. The product is exact in float64. In mode ``rn``, rounding
-    the float64 sum to float32 goes wrong only if that sum was itself rounded, to a boundary of
-    float32. Such sums are first rounded to odd in float64, as are all sums in the other modes.
+    the float64 sum to float32 goes wrong only if that sum was itself rounded, to the middle between
+    two float32 numbers. Such sums are first rounded to odd in float64, as are all sums in the other
+    modes.
     """
     if mode == "rn":
         return _fma32_nearest
