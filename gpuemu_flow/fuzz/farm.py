@@ -95,7 +95,14 @@ class Farm(Protocol):
         """Return the number of batches without a reply."""
 
     def submit(self, batch: CaseBatch, known: Collection[str]) -> None:
-        """Send a batch. Replies with a key in `known` need not list their inputs again."""
+        """Send a batch of cases.
+
+        Parameters
+        ----------
+        batch : CaseBatch
+        known : collection of str
+            Keys of replies whose observed inputs the caller has already: they may be left out.
+        """
 
     def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
         """Return the replies that have arrived, after at most `timeout` seconds.

@@ -87,7 +87,7 @@ class MovedCotangents:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has a float32 shadow."""
+        """Tell whether the reference has source from which a float32 shadow is made."""
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False, **options: Any) -> Arrays:
