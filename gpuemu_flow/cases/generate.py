@@ -163,8 +163,8 @@ def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[s
 def materialise_each(cases: Sequence[Case]) -> Iterator[dict[str, Array]]:
     """Yield the inputs of several cases as `materialise` returns them.
 
-    Small inputs of one shape are drawn together, as most of the time to draw 64 elements is numpy's
-    cost per call. Large inputs are made one after another, so that they are still in the
+    Small inputs of one shape are drawn together, because numpy's cost per call is most of the time
+    to draw 64 elements. Large inputs are made one after another, so that they are still in the
     processor's cache when they are used.
     """
     drawn = _drawn_alike(cases)

@@ -105,11 +105,11 @@ def put_specials(
     nonfinite: bool | None = None,
     most: int = 3,
 ) -> None:
-    """Write NaN, +Inf and -Inf into values of `special` that do not hold them yet, in place.
+    """Write into `values`, in place, those of NaN, +Inf and -Inf that it does not hold yet.
 
-    `special` by itself draws only some of the three if there are few rows. All that are missing are
-    written into one row, so that the other rows stay unchanged. Values outside of the range are
-    left out, and so are those beyond the first `most`. The other parameters are those of `draw`.
+    With few rows, the strategy `special` draws only some of the three. All missing ones are written
+    into one row, so that the other rows stay unchanged; of more than `most`, the first ones. None
+    is written that is outside of the range. The other parameters are those of `draw`.
     """
     limits = float_limits(dtype_name(values.dtype) or "")
     bounded = low is not None and high is not None

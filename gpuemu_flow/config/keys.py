@@ -258,7 +258,7 @@ class Section(ValueType):
         return first
 
     def value(self, data: Mapping[str, Json], name: str) -> Json:
-        """Return a key's value in `data`, which `check` returned, or else the key's default."""
+        """Return a key's value in `data`, the result of `check`; the default if it is not there."""
         if name in data:
             return data[name]
         return self.by_name[name].default

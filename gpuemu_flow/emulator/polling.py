@@ -37,9 +37,10 @@ def is_strong(step: Step) -> bool:
 
 
 def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
-    """List the acquire and mmio loads, and the volatile and relaxed loads that poll.
+    """Return the numbers of all acquire and mmio loads, and of the other strong loads that poll.
 
-    A load polls if the kernel allows for any value that it may read; see the module.
+    A volatile or relaxed load polls if the kernel is right with the value before another thread's
+    store and with the one after it; see the module.
 
     Parameters
     ----------

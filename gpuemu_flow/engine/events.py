@@ -39,7 +39,7 @@ class Listener:
         """Handle a change of a task's status."""
 
     def on_progress(self, progress: Progress) -> None:
-        """Handle the end of some of a task's cases."""
+        """Handle progress in a task: some more of its cases have ended."""
 
     def on_wait(self, holder: str) -> None:
         """Handle the start of waiting for another run of the workspace, described by `holder`."""

@@ -202,7 +202,10 @@ class TaskStates:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Keep records in memory during the context, while no other process may write records."""
+        """Cache the records that are read or written in memory until the context ends.
+
+        The caller must hold the workspace's lock, so that no other process writes records.
+        """
         self._held = {}
         try:
             yield

@@ -94,7 +94,7 @@ class SettledFacts(Generic[T]):
         return kept[0]
 
     def keep(self, path: str, fact: T, files: tuple[str, ...] = ()) -> None:
-        """Cache a fact that was found since `look_again`.
+        """Cache a fact that was found after the last call of `look_again`.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class SettledFacts(Generic[T]):
             A path without links and without ``..``.
         fact : object
         files : tuple of str
-            Absolute paths of files on which the fact depends, too.
+            Absolute paths of further files that the fact depends on.
         """
         plain = path.startswith("/") and "//" not in path
         if plain and self._hold(path, files):

@@ -234,12 +234,14 @@ class JudgeService:
         return self._facts
 
     def _judge_given(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge cases whose outputs came with the request, unless they need a separate request.
+        """Judge cases whose outputs came with the request.
+
+        A case that needs a request of its own gets no verdict.
 
         Raises
         ------
         BaseException
-            The exception that the reference raised on the only case.
+            The reference's exception, if the request has a single case.
         """
         slots = _slots(payload["slots"])
         alone = sum(len(group["cases"]) for group in payload["groups"]) == 1

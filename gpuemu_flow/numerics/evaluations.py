@@ -68,7 +68,7 @@ class Evaluations:
 
     @property
     def own_format(self) -> FloatLimits | None:
-        """Return the coarsest float format used instead of float64; None if float64 is accepted."""
+        """Return the coarsest float format that the reference got; None if it takes float64."""
         if self.takes_float64:
             return None
         if SINGLE in self._kinds:

@@ -86,7 +86,7 @@ def _shared_axes(zero: Marks, telling: Marks) -> tuple[int, ...]:
 
 
 def _flat(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
-    """Return the values with some axes joined to one, the last."""
+    """Return the values with `axes` merged into a single axis, which comes last."""
     kept = [axis for axis in range(values.ndim) if axis not in axes]
     moved = values.transpose(*kept, *axes)
     joined: NDArray[Any] = moved.reshape(*moved.shape[: len(kept)], -1)

@@ -89,7 +89,11 @@ def _along(axis: int, rank: int) -> Sums:
 
 
 def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
-    """Yield blocks of 2^k of `count` indices, given the sums over blocks of `first` indices."""
+    """Yield the divisions of `count` indices into blocks of `first`, twice, four times `first` ...
+
+    The values that each division sums are sums over `first` indices already. Divisions whose
+    blocks have fewer than `LEAST` of the `size` elements are left out.
+    """
     length = first
     while length < count:
         if length * (size // count) >= LEAST:

@@ -50,8 +50,8 @@ class CaseFailure:
     def source(self) -> CodePlace | None:
         """Return the line of a kernel's source that a check of the kernel found, or None.
 
-        This is the line of the first finding in a workspace file. Findings after a failure that
-        comes from no such check are not considered. A finding in a header of the toolkit is
+        This is the line of the first finding in a workspace file. Only findings that precede the
+        first failure of another kind are considered. A finding in a header of the toolkit is
         skipped, since the line that calls it usually has a finding, too.
         """
         for failure in self.result.failures:

@@ -60,9 +60,10 @@ _never_taken: dict[str, types.ModuleType] = {}
 
 
 def prepare() -> None:
-    """Record the loaded modules, which belong to no workspace, for processes forked from this one.
+    """Record that the modules loaded so far belong to no workspace.
 
-    Call it in a process that never runs code of a program.
+    Processes forked from this one inherit the record. Call it only in a process that never runs a
+    program's code.
     """
     for name, module in sys.modules.items():
         path = getattr(module, "__file__", None) or ""

@@ -271,7 +271,7 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process and its group now; closing the lifeline makes the server do so."""
+        """Kill the process and its group now: close the lifeline, so that the server kills them."""
         if self._closed:
             return
         self._closed = True

@@ -85,7 +85,7 @@ def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> Mo
 
 
 class _Caller:
-    """Makes a module of one class for each dtype in which it is called."""
+    """Makes modules of one `torch.nn.Module` class: one for each dtype of the calls."""
 
     def __init__(
         self, torch: Any, made_by: Callable[..., Any], init: Any, seed: int, *, shared: bool

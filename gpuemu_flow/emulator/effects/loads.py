@@ -126,7 +126,7 @@ def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _always(step: Step) -> str:
-    """Return no error, whatever the operands: the instruction changes no value."""
+    """Return the empty text, as any operands are allowed: the instruction changes no value."""
     return ""
 
 

@@ -115,7 +115,7 @@ def prefetch_problem(step: Step) -> str:
 
 
 def emit_prefetch(emitter: Emitter, step: Step, index: int) -> None:
-    """Write a prefetch, which only checks its map."""
+    """Write the code of a tensor prefetch, which only checks the tensor map."""
     place = step.operands[0]
     if isinstance(place, TensorPlace):
         where = emitter.address(place.map)

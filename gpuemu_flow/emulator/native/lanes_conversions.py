@@ -100,7 +100,7 @@ def _from_float(to: str, source: str, mode: str, value: str, *, ftz: bool, sat: 
 
 
 def _between(to: str, source: str, mode: str, value: str, *, ftz: bool, sat: bool) -> str | None:
-    """Convert between f16, f32 and f64; return None if the rounding is ``rna``."""
+    """Write the C expression of a conversion between float types; None if it rounds by ``rna``."""
     if mode == "rna":
         return None
     if mode in INTEGRAL:

@@ -1,6 +1,6 @@
 """Read the files that an import wrote next to a problem, and load a candidate's code.
 
-Written by ``gpuemu-flow import``; needs nothing of gpuemu-flow.
+``gpuemu-flow import`` copies this module into the workspace, so it imports nothing of gpuemu-flow.
 """
 
 from __future__ import annotations
