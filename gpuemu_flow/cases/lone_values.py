@@ -6,15 +6,17 @@ random values the first elements decide, so that nothing shows it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
-from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.types import DTYPES, InputSpec
 from gpuemu_flow.value_rules import ValueRule
 
-Array = NDArray[Any]
+if TYPE_CHECKING:  # plans of cases need no numpy
+    from numpy.typing import NDArray
+
+    from gpuemu_flow.numerics.rng import SeededRng
+
+    Array = NDArray[Any]
 
 LONE = "normal"
 """The strategy whose cases hold such rows, since it has the most cases of long rows."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.types import DTYPES, InputSpec
 from gpuemu_flow.value_rules import ABSENT, SCALAR, ValueRule
 
-Array = NDArray[Any]
+if TYPE_CHECKING:  # plans of cases need no numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gpuemu_flow.numerics.rng import SeededRng
+
+    Array = NDArray[Any]
 
 SHARING = "normal"
 """The strategy whose first cases share values: it has no structure that these could spoil."""
@@ -87,6 +88,8 @@ def put_shared(
     low, high : float or None
         Range of the input's values; what lies outside is not taken.
     """
+    import numpy as np  # noqa: PLC0415
+
     flat = values.reshape(-1)
     rng = rng.derive("shared")
     places = np.flatnonzero(rng.derive("places").f64(flat.size) < SHARE)
@@ -110,6 +113,10 @@ def _allowed(
     lent: Array, dtype: str, low: float | None, high: float | None
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Return values in another dtype, and which of them it represents exactly and may have."""
+    import numpy as np  # noqa: PLC0415
+
+    from gpuemu_flow.numerics.dtypes import numpy_dtype  # noqa: PLC0415
+
     flat = np.ascontiguousarray(lent).reshape(-1)
     target = numpy_dtype(dtype)
     with np.errstate(all="ignore"):

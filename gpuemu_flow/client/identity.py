@@ -21,17 +21,10 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from gpuemu_flow.client.imports import (
-    LOADED,
-    Import,
-    file_of,
-    files_by_path,
-    imports_of,
-    modules_of,
-)
+from gpuemu_flow.client.imports import Import, file_of, files_by_path, imports_of, modules_of
 from gpuemu_flow.installed import is_installed
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.code_files import MAX_FILES, UNKNOWN, is_plain
+from gpuemu_flow.wire.code_files import MAX_FILES, is_plain
 
 MAX_TEXT = 200
 _MOST_OTHERS = 16 * MAX_FILES
@@ -158,21 +151,14 @@ def _of_namespace(
             source = inspect.getsource(code)
     imports = own.imports if own.digest is not None else _imports_in_memory(source)
     waiting = [_Place(names, imports, _package_of(names), path)]
-    unknown: set[str] = set()
     while waiting and len(digests) < MAX_FILES:
-        importing = waiting.pop()
-        if None in files_by_path(importing.imports, importing.file):
-            unknown.add(importing.file)
-        for file, place in _files_from(importing):
+        for file, place in _files_from(waiting.pop()):
             if not file or file in digests or not is_own(file):
                 continue
             read = _read(file, place.names)
             if read.digest is not None and len(digests) < MAX_FILES:
                 digests[file] = read.digest
                 waiting.append(place._replace(imports=read.imports, file=file))
-    if waiting:  # more files than are named
-        unknown.add(path)
-    digests.update({file: UNKNOWN for file in unknown if file in digests})
     if not (digests or source):
         return {}
     origin = ":".join(filter(None, (path if own.digest is not None else "", name))) or path
@@ -193,17 +179,15 @@ def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
     """Yield the files that a module's values and import statements lead to.
 
     Values lead to the modules that define them. Constants, such as numbers, do not show where they
-    were defined, so that import statements are needed, too. If the name of an imported module is
-    computed, the files of all loaded modules are yielded.
+    were defined, so that import statements are needed, too.
     """
     named = modules_of(place.imports, place.package)
     loaded = list(map(sys.modules.get, named))
-    more = list(sys.modules.values()) if any(i.level == LOADED for i in place.imports) else []
-    for file in files_by_path(place.imports, place.file):
-        yield file, _Place({})
+    for by_path in files_by_path(place.imports, place.file):
+        yield by_path, _Place({})
     by_file: dict[str, ModuleType] = {}
     module: Any
-    for module in (*_modules_in(place.names), *loaded, *more):
+    for module in (*_modules_in(place.names), *loaded):
         # A plain module that is asked for what it lacks writes a message about it.
         plain = type(module) is ModuleType
         file = module.__dict__.get("__file__") if plain else getattr(module, "__file__", None)

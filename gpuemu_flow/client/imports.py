@@ -17,23 +17,17 @@ _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _MOST_TEXTS = 2000
 
 
-LOADED = -1
-"""Level of an import of modules whose names only the running program knows."""
-BY_PATH = -2
+BY_PATH = -1
 """Level of a file that is run by its path; the base is the path as far as the source tells it."""
 _BY_NAME = frozenset({"import_module", "__import__"})
-_BY_OTHER_NAMES = frozenset({
-    "entry_points", "iter_entry_points", "load_entry_point", "iter_modules", "walk_packages",
-    "run_module",
-})  # fmt: skip
-_PATHS = frozenset({"run_path", "spec_from_file_location", "SourceFileLoader"})
-_COMPUTED = re.compile("|".join(sorted(_BY_NAME | _BY_OTHER_NAMES | _PATHS)))
+_BY_PATH = frozenset({"run_path", "spec_from_file_location", "SourceFileLoader"})
+_CALLS = re.compile("|".join(sorted(_BY_NAME | _BY_PATH)))
 
 
 class Import(NamedTuple):
     """An import statement: ``from base import names``, or ``import base``.
 
-    A call of a function that imports is stored in this form, too; see `LOADED` and `BY_PATH`.
+    A call of a function that imports is stored in this form, too; see `BY_PATH`.
     """
 
     base: str
@@ -59,35 +53,24 @@ def imports_of(source: bytes | str) -> tuple[Import, ...]:
         elif isinstance(node, ast.Import):
             found.update({Import(alias.name): None for alias in node.names})
     text = source if isinstance(source, str) else source.decode("utf-8", "replace")
-    if _COMPUTED.search(text):  # few files do so, and to look at all nodes is slow
+    if _CALLS.search(text):  # few files do so, and to look at all nodes is slow
         found.update(dict.fromkeys(_called(tree)))
     return tuple(found)
 
 
 def _called(tree: ast.AST) -> Iterator[Import]:
-    """Yield the imports that calls of functions such as ``import_module`` make.
-
-    If such a function is not called but stored or passed on, it may import any module; then yield
-    an import of the level `LOADED`.
-    """
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    plain = {id(call.func) for call in calls}
-    for call in calls:
+    """Yield the imports by calls of functions, where the call itself names the module or file."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = _name_of(call.func)
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         if name in _BY_NAME:
-            first = call.args[0] if call.args else None
+            first = arguments[0] if arguments else None
             text = first.value if isinstance(first, ast.Constant) else None
-            is_whole = isinstance(text, str) and not text.startswith(".")
-            yield Import(str(text)) if is_whole else Import("", LOADED)
-        elif name in _BY_OTHER_NAMES:
-            yield Import("", LOADED)
-        elif name in _PATHS:
+            if isinstance(text, str) and not text.startswith("."):
+                yield Import(text)
+        elif name in _BY_PATH:
             at = arguments[0 if name == "run_path" else 1 :][:1]
             yield Import("/".join(_texts(at)), BY_PATH)
-    for node in ast.walk(tree):
-        if _name_of(node) in _BY_NAME | _PATHS and id(node) not in plain:
-            yield Import("", LOADED)
 
 
 def _name_of(node: ast.AST) -> str:
@@ -102,8 +85,8 @@ def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield each.value
 
 
-def files_by_path(imports: Iterable[Import], importer: str) -> list[str | None]:
-    """Return the files that a source runs by their paths; None for each that is not known.
+def files_by_path(imports: Iterable[Import], importer: str) -> Iterator[str]:
+    """Yield the files that a source runs by their paths, as far as it names them.
 
     Parameters
     ----------
@@ -111,13 +94,10 @@ def files_by_path(imports: Iterable[Import], importer: str) -> list[str | None]:
     importer : str
         File that holds the source.
     """
-    found: list[str | None] = []
     for one in imports:
-        if one.level == BY_PATH:
+        if one.level == BY_PATH and one.base:
             places = (Path(importer).parent / one.base, Path(one.base).absolute())
-            files = [str(place) for place in places if one.base and place.is_file()]
-            found.append(files[0] if files else None)
-    return found
+            yield from [str(place) for place in places if place.is_file()][:1]
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:

@@ -8,7 +8,6 @@ from typing import Any
 from gpuemu_flow.client import calls
 from gpuemu_flow.client.arrays import elements_changed
 from gpuemu_flow.client.calls import Call
-from gpuemu_flow.client.identity import code_of
 from gpuemu_flow.client.results import TestCase, ValidationResult, raised_result
 from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.types import Json
@@ -24,8 +23,6 @@ def try_op(
     client: Mapping[str, Json],
 ) -> tuple[Call[ValidationResult], ValidationResult | None]:
     """Run an op on copies of a case's inputs.
-
-    The op's code is described again after the call, which may have loaded more of it.
 
     Returns
     -------
@@ -43,10 +40,8 @@ def try_op(
         output = function(given)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        about["client"] = {**client, **code_of(function)}
         call = calls.raised(op_name, case.inputs, text, kwargs, **about)
         return call, raised_result(op_name, case.seed, text)
     output = with_changed_inputs(output, arrays, case.outputs, case.mutates)
-    about["client"] = {**client, **code_of(function)}
     about["modified"] = elements_changed(case.inputs, arrays)
     return calls.validate(op_name, case.inputs, output, kwargs, dtype=None, **about), None

@@ -10,7 +10,6 @@ from gpuemu_flow.inputs.files import FileTable, stamp_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.result_records import StoredResult
 from gpuemu_flow.store.results import ResultStore
-from gpuemu_flow.wire.code_files import UNKNOWN
 
 LARGEST = 1 << 30
 """Maximum size in bytes of a file of code; a larger file is not read, and counts as changed."""
@@ -66,9 +65,7 @@ class ClientCode:
             full = os.path.join(self._workspace.root, path)  # noqa: PTH118 - may be absolute
             stamp = stamp_of(full)
             self._workspace.watch({full: stamp})
-            if digest == UNKNOWN:
-                edited.append(f"what {path} loads")
-            elif stamp is None:
+            if stamp is None:
                 gone.append(path)
             elif stamp[2] > LARGEST or self._table.digest(path) != digest:
                 edited.append(path)

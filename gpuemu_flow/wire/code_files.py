@@ -6,8 +6,6 @@ import os
 
 MAX_FILES = 500
 MAX_PATH = 4096
-UNKNOWN = "0" * 64
-"""Digest of a file that loads files which nobody knows; no file has it."""
 
 
 def is_plain(path: str) -> bool:

@@ -115,7 +115,7 @@ def test_the_few_elements_of_a_steep_reference_that_can_be_told_are_judged(
         mini.write(f"{name}.py", f"import numpy as np\ndef {name}(x):\n    {text}\n")
     (result,) = mini.run(code=None)["results"]
     assert (result["verdict"], result["passed"]) == (verdict, 0)
-    assert result["unjudged"] > 0.9
+    assert result["unjudged"] > 0.85  # zeros, of which cases have many, can be told
 
 
 def weak(folder: Path, returned: str, tolerances: str) -> Mini:
