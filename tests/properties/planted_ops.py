@@ -102,7 +102,9 @@ WATCHED_FAULTS = {
     "reshapes input": "x.shape = x.shape[::-1]",
     "keeps state": "SEEN.append(1); y = y + (len(SEEN) > 1)",
     "counts calls": "SEEN.append(1); y = y + len(SEEN)",
-    "draws": "y = y + np.random.default_rng().normal()",
+    "draws": (  # in proportion, or a large value of a narrow type stays as it is by chance
+        "y = y + np.where(np.isfinite(y), 1 + np.abs(y) / 16, 0) * np.random.default_rng().normal()"
+    ),
     "draws seeded": "y = y + np.random.normal()",
     "never writes": "y = np.empty(9999, x.dtype)[:np.size(y)].reshape(np.shape(y))",
     "remembers": "y = MEMORY.setdefault(np.shape(y), np.array(y))",
