@@ -56,11 +56,12 @@ def _other_than_zero(dtype: str, low: Any, high: Any) -> float | None:
 def put_lone(
     values: Array, dtype: str, rng: SeededRng, turn: int, low: float | None, high: float | None
 ) -> None:
-    """Write a lone zero into a row of an input, and a lone other value into another one, in place.
+    """Write a lone zero into one row of an input, and a lone other value into another, in place.
 
-    The first is elsewhere without zeros, and the second is elsewhere zeros. In the second of the
-    turns only the last element of the whole tensor is 0; of a vector, only the last element is
-    not. A single row otherwise has a lone zero. Rows of booleans are of either kind in turn.
+    All other elements of the first row are made nonzero, and all others of the second row 0. A
+    single row gets the lone zero. In the second turn, only the last element of the whole tensor is
+    0, or, in a vector, only the last one is not 0. All rows of booleans are written,
+    alternately with a lone false and a lone true.
 
     Parameters
     ----------
