@@ -50,7 +50,7 @@ taken for possible."""
 
 
 @dataclass(frozen=True)
-class Tested:
+class StatisticsOutcome:
     """The result of the tests of one output.
 
     Attributes
@@ -73,7 +73,7 @@ def tested(
     means: Array,
     statistics: Statistics,
     reference: Array | None = None,
-) -> Tested:
+) -> StatisticsOutcome:
     """Test the elements of one output against their distribution, and return the result.
 
     Parameters
@@ -100,19 +100,23 @@ def tested(
         groups = grouped(name, drawn, wanted, telling, to_float64(reference), eps)
         if groups is not None:
             if groups.failure:
-                return Tested(int(np.count_nonzero(telling)), (groups.failure,))
+                return StatisticsOutcome(int(np.count_nonzero(telling)), (groups.failure,))
             drawn, wanted, telling, what = groups.drawn, groups.wanted, groups.telling, groups.what
     count = int(np.count_nonzero(telling))
     if count < statistics.samples:
         needed = f"statistics of {name!r} need {statistics.samples} {what}"
-        return Tested(0, note=f"{needed}; this case has {count} whose mean says anything")
+        return StatisticsOutcome(
+            0, note=f"{needed}; this case has {count} whose mean says anything"
+        )
     broken = int(np.count_nonzero(telling & ~np.isfinite(drawn)))
     if broken:
-        return Tested(count, (f"{broken} of {count} {what} of {name!r} are NaN or infinite",))
+        return StatisticsOutcome(
+            count, (f"{broken} of {count} {what} of {name!r} are NaN or infinite",)
+        )
     with np.errstate(all="ignore"):
         tests = _Tests(name, drawn, wanted, telling, statistics, eps, by_element=by_element)
         failures = tests.of_whole() or tests.of_shifts() or tests.of_parts()
-    return Tested(count, tuple(failures))
+    return StatisticsOutcome(count, tuple(failures))
 
 
 class _Tests:

@@ -74,11 +74,18 @@ def test_a_shard_that_does_not_fit_to_others_is_told(mini: Mini) -> None:
 
 
 @pytest.mark.parametrize(
-    "shard", ["0/2", "3/2", "1", "1/", "/2", "-1/2", "1/99999999", "a/b", "1/2/3"]
+    ("shard", "reason"),
+    [
+        *((f"{number}/2", "the first number is one from 1 to 2") for number in (0, 3)),
+        *(
+            (text, "is no shard")
+            for text in ("1", "1/", "/2", "-1/2", "1/99999999", "a/b", "1/2/3")
+        ),
+    ],
 )
-def test_what_is_no_shard(mini: Mini, shard: str) -> None:
+def test_what_is_no_shard(mini: Mini, shard: str, reason: str) -> None:
     for command in ("run", "ci"):
-        assert "is no shard" in mini.command(command, f"--shard={shard}", code=2).stderr
+        assert reason in mini.command(command, f"--shard={shard}", code=2).stderr
 
 
 def test_a_split_is_whole_stable_and_balanced() -> None:

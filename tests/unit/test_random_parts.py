@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.numerics.contract import Statistics
-from gpuemu_flow.numerics.contract_statistics import Tested
+from gpuemu_flow.numerics.contract_statistics import StatisticsOutcome
 from gpuemu_flow.numerics.contract_statistics import tested as judge_random
 from gpuemu_flow.numerics.random_parts import divisions_of
 from gpuemu_flow.numerics.random_repeats import repeated_shift
@@ -21,7 +21,7 @@ Bug = Callable[[Draws, Draws, float], tuple[np.ndarray, np.ndarray]]
 
 def judged(
     x: np.ndarray, kept: np.ndarray, scale: np.ndarray | float, share: float, rate: float = 1e-6
-) -> Tested:
+) -> StatisticsOutcome:
     told = Statistics("x", zeros=share, samples=1, false_alarms=rate)
     return judge_random("y", np.where(kept, x * np.float32(scale), 0).astype(x.dtype), x, told)
 
@@ -191,7 +191,9 @@ def channels(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     return np.where(kept, x / np.float32(0.75), 0).astype(x.dtype)
 
 
-def judged_channels(x: np.ndarray, y: np.ndarray, reference: np.ndarray | None) -> Tested:
+def judged_channels(
+    x: np.ndarray, y: np.ndarray, reference: np.ndarray | None
+) -> StatisticsOutcome:
     told = Statistics("x", zeros=0.25, false_alarms=1e-3)
     return judge_random("y", y, x, told, reference)
 
