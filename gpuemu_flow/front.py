@@ -126,7 +126,7 @@ def _prepare_imports() -> None:
 
 def _run_cli() -> int:
     """Run the command line, unless a cached answer holds, and return the exit code."""
-    answer = _kept_answer()
+    answer = _cached_answer()
     _prepare_imports()
     try:
         from gpuemu_flow.cli.main import run_cli  # noqa: PLC0415 - click only when it is needed
@@ -138,7 +138,7 @@ def _run_cli() -> int:
     return code
 
 
-def _kept_answer() -> "Answer | None":
+def _cached_answer() -> "Answer | None":
     """Print a command's cached answer and end, or return a recorder for its new answer."""
     arguments = sys.argv[1:]
     if arguments[:1] not in (["run"], ["list"], ["status"], ["explain"], ["ci"]):

@@ -28,7 +28,7 @@ SHARING_TURNS = (1, 2)
 SHARE = 0.25
 LEAST = 4
 """Number of elements from which on an input takes some from another."""
-LENT = 4096
+MAX_TAKEN = 4096
 """Largest number of elements of an input that others take."""
 COMPARABLE = ("", "sorted", "unique", SCALAR)
 """Kinds of inputs whose values an op may compare with those of others."""
@@ -67,7 +67,7 @@ def put_shared(
     values: Array,
     dtype: str,
     rng: SeededRng,
-    lent: Sequence[Array],
+    lenders: Sequence[Array],
     low: float | None,
     high: float | None,
 ) -> None:
@@ -83,7 +83,7 @@ def put_shared(
     dtype : str
     rng : SeededRng
         The input's generator.
-    lent : sequence of ndarray
+    lenders : sequence of ndarray
         Values of the other inputs.
     low, high : float or None
         Range of the input's values; what lies outside is not taken.
@@ -96,13 +96,13 @@ def put_shared(
     if places.size < 2:
         first = rng.derive("some").gen_range(0, flat.size)
         places = np.array([first, (first + 1) % flat.size])
-    pools = [_allowed(array, dtype, low, high) for array in lent]
-    pool = np.concatenate([taken[kept][:LENT] for taken, kept in pools])
+    pools = [_allowed(array, dtype, low, high) for array in lenders]
+    pool = np.concatenate([taken[kept][:MAX_TAKEN] for taken, kept in pools])
     if not pool.size:
         return
     flat[places] = pool[rng.ranges(places.size, 0, pool.size)]
     flat[places[0]], flat[places[-1]] = pool.min(), pool.max()
-    for array, (taken, kept) in zip(lent, pools, strict=True):
+    for array, (taken, kept) in zip(lenders, pools, strict=True):
         if array.shape == values.shape:
             beside = places[1::2]
             beside = beside[kept[beside]]
@@ -110,14 +110,14 @@ def put_shared(
 
 
 def _allowed(
-    lent: Array, dtype: str, low: float | None, high: float | None
+    lender: Array, dtype: str, low: float | None, high: float | None
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Return values in another dtype, and which of them it represents exactly and may have."""
     import numpy as np  # noqa: PLC0415
 
     from gpuemu_flow.numerics.dtypes import numpy_dtype  # noqa: PLC0415
 
-    flat = np.ascontiguousarray(lent).reshape(-1)
+    flat = np.ascontiguousarray(lender).reshape(-1)
     target = numpy_dtype(dtype)
     with np.errstate(all="ignore"):
         taken = flat.astype(target)

@@ -23,18 +23,18 @@ _UNCHANGING = (bool, int, float, complex, str, bytes)
 _KEYS = ("inputs", "kwargs", "output", "result")
 
 
-class KeptInputs:
+class InputCopies:
     """Copies of tensors, made before running an op that may change the tensors in place."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
-        self._kept: dict[str, tuple[Any, NDArray[Any]]] = {}
+        self._copies: dict[str, tuple[Any, NDArray[Any]]] = {}
         for name, tensor in inputs.items():
             if isinstance(tensor, _UNCHANGING):
                 continue
             # What is no tensor is refused when the output is judged.
             with suppress(ClientError):
                 copy = as_array(tensor, str(name), known=str).copy(order="K")
-                self._kept[name] = tensor, copy
+                self._copies[name] = tensor, copy
 
     def compare(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
         """Return the original inputs and, for each input, the number of elements that changed.
@@ -45,7 +45,7 @@ class KeptInputs:
         before: dict[str, NDArray[Any]] = {}
         after: dict[str, NDArray[Any]] = {}
         for name, tensor in inputs.items():
-            known, copy = self._kept.get(name, (None, None))
+            known, copy = self._copies.get(name, (None, None))
             if copy is None or tensor is not known:
                 given[name] = tensor
                 continue
@@ -76,7 +76,7 @@ class ValidationContext:
         self.kwargs = dict(kwargs)
         self.output: Any = None
         self.result: ValidationResult | None = None
-        self.kept = KeptInputs(self.inputs)
+        self.copies = InputCopies(self.inputs)
 
     def set_output(self, output: Any) -> None:
         """Set the op's output."""
@@ -151,7 +151,7 @@ def validate_op(
 
 def submission(op_name: str, context: ValidationContext, output: Any) -> Call[ValidationResult]:
     """Make the call that submits a context's output."""
-    inputs, modified = context.kept.compare(context.inputs)
+    inputs, modified = context.copies.compare(context.inputs)
     kwargs = dict(context.kwargs)
     return calls.validate(
         op_name,

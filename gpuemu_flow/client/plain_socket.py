@@ -135,7 +135,7 @@ class PlainSocket:
         A full daemon either closes a new connection at once or leaves it in the queue.
         """
         connection = _Connection()
-        kept = False
+        stays_open = False
         try:
             connection.settimeout(CONNECT_MILLISECONDS / 1000)
             try:
@@ -150,11 +150,11 @@ class PlainSocket:
                 number = connection.new_number()
                 connection.send_request(number, self._opening.data, deadline)
                 connection.met = self._opening.read(connection.read_answer(number, deadline))
-            kept = True
+            stays_open = True
         except TransportEnded:
             return None
         finally:
-            if not kept:
+            if not stays_open:
                 connection.close()
         return connection
 

@@ -73,7 +73,7 @@ def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
     return found
 
 
-def kept_from(stage: str, settings: Json, parts: KeyParts, root: Path) -> Json:
+def without_hidden(stage: str, settings: Json, parts: KeyParts, root: Path) -> Json:
     """Return a task's settings, changed to forbid the op to read the key's hidden files."""
     hidden = hidden_by(parts.input)
     if stage == stages.OP:

@@ -27,7 +27,7 @@ from gpuemu_flow.engine.doit_parts import (
 )
 from gpuemu_flow.engine.durations import known_durations, longest_first
 from gpuemu_flow.engine.events import Listener, TaskEvent
-from gpuemu_flow.engine.revealed import as_inputs, hidden_by, kept_from, may_load
+from gpuemu_flow.engine.revealed import as_inputs, hidden_by, may_load, without_hidden
 from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
@@ -144,7 +144,7 @@ class Execution:
         True if a signal ended the run.
     broken : dict of name to tuple of Problem
         Problems of the tasks that failed themselves, not because of a task that they depend on.
-    not_kept : set of str
+    uncached : set of str
         If only restoring is allowed: tasks whose results are in no cache, and tasks that depend on
         them.
     """
@@ -154,7 +154,7 @@ class Execution:
     values: dict[str, Json] = field(default_factory=dict)
     interrupted: bool = False
     broken: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
-    not_kept: set[str] = field(default_factory=set)
+    uncached: set[str] = field(default_factory=set)
 
 
 class _Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
@@ -339,7 +339,7 @@ class Executor:
         execution.status.update(dict.fromkeys(self._repeated, "ran"))
         execution.interrupted = self._context.cancel.is_set()
         left = self._graph.downstream(self._dependency.left) if self._dependency.left else set()
-        execution.not_kept = {name for name in left if execution.status.get(name) == "failed"}
+        execution.uncached = {name for name in left if execution.status.get(name) == "failed"}
         return execution
 
     def store_again(self, names: Iterable[str]) -> None:
@@ -434,8 +434,8 @@ class Executor:
             )
             task = spec
             if spec.judge:
-                kept = kept_from(spec.stage, spec.settings, parts, context.root)
-                task = replace(spec, settings=kept)
+                settings = without_hidden(spec.stage, spec.settings, parts, context.root)
+                task = replace(spec, settings=settings)
             result = ACTIONS[spec.stage](task, context, parts)
             if not unchanged():
                 continue

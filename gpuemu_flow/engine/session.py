@@ -408,7 +408,7 @@ def _execute(
         states.save_broken(workspace.graph.tasks[name], problems)
     outcome.status.update(dict.fromkeys(todo, "pending"))
     outcome.status.update(execution.status)
-    outcome.status.update(dict.fromkeys(execution.not_kept, "pending"))
+    outcome.status.update(dict.fromkeys(execution.uncached, "pending"))
     outcome.problems += execution.problems
     outcome.timed_out = execution.interrupted and limit.is_set()
     outcome.interrupted = execution.interrupted and not outcome.timed_out
@@ -448,12 +448,12 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 
 @contextmanager
 def open_context(
-    workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, kept: Pool | None
+    workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
 ) -> Iterator[StageContext]:
-    """Yield the context for actions, with the workers in `kept`, or else with new workers."""
+    """Yield the context for actions, with the given workers or, without any, with new ones."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
-    own = Pool(jobs, staging=workspace.cache.staging) if kept is None else nullcontext(kept)
+    own = Pool(jobs, staging=workspace.cache.staging) if workers is None else nullcontext(workers)
     with own as pool:
         yield StageContext(
             root=workspace.root,

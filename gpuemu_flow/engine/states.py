@@ -29,7 +29,7 @@ from gpuemu_flow.tasks.base import TaskSpec, output_state
 from gpuemu_flow.types import Json
 
 RECORD_VERSION = 2
-_MOST_HELD = 64
+_MAX_CACHED = 64
 """Number of records to keep in memory. Tasks of one op run in a row and read each other's records.
 """
 
@@ -117,7 +117,7 @@ class TaskStates:
         self._triggers = tuple(triggers)
         self._inputs: Lookup = inputs or Discovery(files)
         self._versions: dict[str, str] = {}
-        self._held: dict[str, TaskRecord | None] | None = None
+        self._cached: dict[str, TaskRecord | None] | None = None
         self._lock = threading.Lock()
         folder, root = cache.folder, files.root
         below = folder.relative_to(root) if folder.is_relative_to(root) else folder
@@ -187,15 +187,15 @@ class TaskStates:
 
     def record(self, name: str) -> TaskRecord | None:
         """Return the stored record of a task's last success."""
-        held = self._held
-        if held is None:
+        cached = self._cached
+        if cached is None:
             return self._read(name)
         with self._lock:
-            if name not in held:
-                if len(held) >= _MOST_HELD:
-                    del held[next(iter(held))]
-                held[name] = self._read(name)
-            return held[name]
+            if name not in cached:
+                if len(cached) >= _MAX_CACHED:
+                    del cached[next(iter(cached))]
+                cached[name] = self._read(name)
+            return cached[name]
 
     def _read(self, name: str) -> TaskRecord | None:
         return TaskRecord.from_json(self._cache.state.get(f"task:{name}"))
@@ -206,17 +206,17 @@ class TaskStates:
 
         The caller must hold the workspace's lock, so that no other process writes records.
         """
-        self._held = {}
+        self._cached = {}
         try:
             yield
         finally:
-            self._held = None
+            self._cached = None
 
     def _drop(self, name: str) -> None:
         """Drop a record from memory after the stored record changed."""
         with self._lock:
-            if self._held is not None:
-                self._held.pop(name, None)
+            if self._cached is not None:
+                self._cached.pop(name, None)
 
     def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
         """Return the reasons why `spec` must run; empty if it is current."""

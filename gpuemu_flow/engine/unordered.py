@@ -109,7 +109,7 @@ class RuleOutputs:
     def not_waited_for(
         self,
         graph: Graph,
-        kept: ObservedSets,
+        observed: ObservedSets,
         states: TaskStates,
         names: Collection[str],
         finished: Collection[str] = (),
@@ -119,7 +119,7 @@ class RuleOutputs:
         Parameters
         ----------
         graph : Graph
-        kept : ObservedSets
+        observed : ObservedSets
             Inputs that programs were seen to use.
         states : TaskStates
         names, finished : collection of str
@@ -132,14 +132,14 @@ class RuleOutputs:
             if name not in names or outline.stage not in _PROGRAMS:
                 continue
             # Thousands of tasks may use the same set; check each set only once.
-            key: str | Discovered = "" if name in finished else kept.task_sets.get(name, "")
+            key: str | Discovered = "" if name in finished else observed.task_sets.get(name, "")
             if not key:
                 record = states.record(name)
                 if record is None:
                     continue
                 key = record.discovered
             if key not in looked:
-                looked[key] = self.used(kept.names([name]) if isinstance(key, str) else key)
+                looked[key] = self.used(observed.names([name]) if isinstance(key, str) else key)
             if looked[key]:
                 before = _rules_before(graph, [name])
                 # A comparison's files include those of its reference, already reported there.
@@ -173,8 +173,8 @@ def unordered(
     outputs = RuleOutputs.of(workspace.graph, workspace.root)
     if not outputs.producers:
         return {}
-    kept, states = workspace.snapshot.observed, workspace.states()
-    return outputs.not_waited_for(workspace.graph, kept, states, names, finished)
+    observed, states = workspace.snapshot.observed, workspace.states()
+    return outputs.not_waited_for(workspace.graph, observed, states, names, finished)
 
 
 def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:

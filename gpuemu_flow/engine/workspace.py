@@ -114,7 +114,7 @@ class Workspace:
                 self.cache = WorkspaceCache(Path(known.settings.cache_dir))
                 self.cache.problems += problems
             if known is None or not self._still_holds(known, self.sights):
-                known = self._kept_compiled(known) or self._compile(self._sound(known))
+                known = self._cached_compilation(known) or self._compile(self._sound(known))
         except (KeyError, TypeError, ValueError):  # an intact snapshot of another version
             known = self._compile(None)
         self.snapshot = known
@@ -131,9 +131,9 @@ class Workspace:
             self.look_again()
 
     def _load(self, path: Path) -> Snapshot | None:
-        return snapshot.load(path, self.root, self.cache.set_aside, self._mend)
+        return snapshot.load(path, self.root, self.cache.set_aside, self._repair)
 
-    def _mend(self, path: Path, reason: str) -> Mapping[str, TaskSpec]:
+    def _repair(self, path: Path, reason: str) -> Mapping[str, TaskSpec]:
         """Compile the snapshot's graph again because its file is damaged, and return its tasks.
 
         Raises
@@ -172,7 +172,7 @@ class Workspace:
     def _compiled_path(self) -> Path:
         return self._snapshot_path.with_name(COMPILED_NAME)
 
-    def _kept_compiled(self, old: Snapshot | None) -> Snapshot | None:
+    def _cached_compilation(self, old: Snapshot | None) -> Snapshot | None:
         """Return the graph that another command compiled from the same snapshot, if still valid."""
         if old is None:
             return None

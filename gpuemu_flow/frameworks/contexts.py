@@ -157,7 +157,7 @@ def validating(
             output = context.output if submitted is None else submitted(context)
             context.result = judge._do(submission(op_name, context, output))
         else:
-            given, changed = context.kept.compare(named(inputs))
+            given, changed = context.copies.compare(named(inputs))
             arrays = adapter.arrays(given)
             reference = caller(ref_fn, inputs)
             expected = adapter.evaluate(reference, _widened(arrays))
@@ -237,7 +237,7 @@ def _judge_gradients(
         ref_fn,
         inputs,
         {name: adapter.to_numpy(gradient) for name, gradient in gradients.items()},
-        arrays=adapter.arrays(context.kept.compare(context.inputs)[0]),
+        arrays=adapter.arrays(context.copies.compare(context.inputs)[0]),
         cotangents=lambda outputs: [
             np.full(output.shape, float(n == 0)) for n, output in enumerate(outputs)
         ],

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuemu_flow.client.context import KeptInputs, failed
+from gpuemu_flow.client.context import InputCopies, failed
 from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.base import outputs_of, require
@@ -92,11 +92,11 @@ def validate_model(
     if dtype is not None:
         model.to(getattr(torch, dtype))
 
-    entered: dict[str, KeptInputs] = {}
+    entered: dict[str, InputCopies] = {}
 
     def keep(name: str) -> Callable[..., None]:
         def copy_inputs(_: Any, args: Any, kwargs: Any) -> None:
-            entered[name] = KeptInputs(_tensors(args, kwargs))
+            entered[name] = InputCopies(_tensors(args, kwargs))
 
         return copy_inputs
 

@@ -243,9 +243,9 @@ def causes_of(
         # Each case that hangs would take the op's full time limit.
         share = 0 if TIMEOUT in kind else budget // len(families)
         key = _key(subject, kind, share, here, others)
-        kept = workspace.cache.actions.get(key)
-        if kept is not None:
-            found = [Cause.from_json(each) for each in kept]
+        cached = workspace.cache.actions.get(key)
+        if cached is not None:
+            found = [Cause.from_json(each) for each in cached]
         elif known_only:
             continue
         elif effort is not None and effort.over:

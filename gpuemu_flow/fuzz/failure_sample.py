@@ -28,7 +28,7 @@ class FailureSample:
     def __init__(self, most: int = MOST_FAILURES) -> None:
         self._most = most
         self._by_reason: dict[str, list[tuple[int, Judged]]] = {}
-        self._held = 0
+        self._size = 0
         self._smallest: dict[str, Judged] = {}
         self._counts: Counter[str] = Counter()
 
@@ -36,7 +36,7 @@ class FailureSample:
         """Tell whether a failure would be kept if it were added now."""
         kind = _kind(judged)
         known = self._smallest.get(kind)
-        if self._held < self._most or known is None or _size(judged) < _size(known):
+        if self._size < self._most or known is None or _size(judged) < _size(known):
             return True
         why = _reason(judged)
         same = self._by_reason.get(why)
@@ -55,11 +55,11 @@ class FailureSample:
             self._smallest[kind] = judged
         same = self._by_reason.setdefault(_reason(judged), [])
         heapq.heappush(same, (-judged.number, judged))
-        self._held += 1
-        if self._held > self._most:
+        self._size += 1
+        if self._size > self._most:
             _, fullest = self._fullest()
             heapq.heappop(self._by_reason[fullest])
-            self._held -= 1
+            self._size -= 1
             if not self._by_reason[fullest]:
                 del self._by_reason[fullest]
 
@@ -67,7 +67,7 @@ class FailureSample:
         """Find the reason with the most cases; return the number of its cases, and the reason."""
         return max((len(cases), why) for why, cases in self._by_reason.items())
 
-    def kept(self) -> list[Judged]:
+    def chosen(self) -> list[Judged]:
         """Return the failures that are kept, by number."""
         found = {-key: judged for cases in self._by_reason.values() for key, judged in cases}
         found.update((judged.number, judged) for judged in self._smallest.values())
@@ -75,8 +75,10 @@ class FailureSample:
 
     def left_out(self) -> dict[str, int]:
         """Count, by kind, the failures that are left out; omit kinds without any."""
-        kept = Counter(map(_kind, self.kept()))
-        return {kind: n - kept[kind] for kind, n in sorted(self._counts.items()) if n > kept[kind]}
+        chosen = Counter(map(_kind, self.chosen()))
+        return {
+            kind: n - chosen[kind] for kind, n in sorted(self._counts.items()) if n > chosen[kind]
+        }
 
 
 def _kind(judged: Judged) -> str:

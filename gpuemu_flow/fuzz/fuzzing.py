@@ -158,7 +158,9 @@ class Fuzzer:
         else:
             self._run_on(self._cluster, source, outcome)
         self._verdicts.flush()
-        if self._size_limit and any(expected_cache.kept for expected_cache in self._expected_cache):
+        if self._size_limit and any(
+            expected_cache.stored for expected_cache in self._expected_cache
+        ):
             self._cache.blobs.collect(self._size_limit, FailureStore(self._cache).pinned())
         if self._errors:
             raise self._errors[0]

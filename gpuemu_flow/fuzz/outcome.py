@@ -104,7 +104,7 @@ class OpFuzzOutcome:
 
         If there are many, this is a selection; see `FailureSample`.
         """
-        return self._failures.kept()
+        return self._failures.chosen()
 
     @property
     def left_out(self) -> dict[str, int]:

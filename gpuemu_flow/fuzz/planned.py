@@ -13,7 +13,7 @@ from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case
 
-KEPT = 32
+MAX_SEQUENCES = 32
 """Maximum number of remembered sequences; others are planned again."""
 MAX_INDEX = 200_000
 
@@ -76,7 +76,7 @@ class PlannedCases:
                         layouts=sequence.layouts or op.layouts,
                     )
                 )
-                while len(self._planned) > KEPT:
+                while len(self._planned) > MAX_SEQUENCES:
                     self._planned.popitem(last=False)
             else:
                 self._planned.move_to_end((op.name, own, sequence))

@@ -100,7 +100,7 @@ class WireInputs:
         self._last: dict[str, deque[Observation]] = {}  # observations of several warm workers
         self._lock = threading.Lock()
         self._moved = False
-        self._kept: Discovered | None = None
+        self._stored: Discovered | None = None
         self._digests: dict[str, tuple[dict[str, str], str]] = {}
         self.begun = lookup.now()
         self.names = names
@@ -137,9 +137,9 @@ class WireInputs:
                 unchanged = self._lookup.parts(self.names) == self.parts
                 self._moved = not unchanged  # the new parts do not match the loaded programs
                 self.names, self.parts = names, parts
-            if names != self._kept:  # also after an edit, which changes the key
+            if names != self._stored:  # also after an edit, which changes the key
                 self._known.add(names)
-                self._kept = names
+                self._stored = names
             return unchanged
 
     def refuse(self, observed: Mapping[str, Observation]) -> None:

@@ -91,7 +91,7 @@ def rule_tasks(
     """Make the tasks of all rules of a configuration; `version` is the digest of our own code."""
     found = RuleTasks()
     declared = sorted(output for rule in config.rules for output in rule.outputs)
-    kept = _programs(config)
+    programs = _programs(config)
     for rule in config.rules:
         files, packages = _files(rule, config.root, sources, declared)
         outputs = [config.root / name for name in rule.outputs]
@@ -104,7 +104,7 @@ def rule_tasks(
             own=map(str, own),
         )
         if wall is not None:
-            wall = with_outputs(wall, outputs, kept, config.root)
+            wall = with_outputs(wall, outputs, programs, config.root)
             if rule.only_inputs:
                 before = [name for need in rule.needs for name in found.tasks[need].outputs]
                 wall = _closed(wall, [*files, *before], rule.outputs)
@@ -159,8 +159,8 @@ def with_outputs(
     root : Path
         The workspace.
     """
-    kept = set(others) - set(outputs)
-    closed = {*kept, *map(Path, wall.hidden)}
+    programs = set(others) - set(outputs)
+    closed = {*programs, *map(Path, wall.hidden)}
     writable = set()
     for path in outputs:
         if path.parent != root:
@@ -173,7 +173,7 @@ def with_outputs(
     return replace(
         wall,
         shown=(*wall.shown, *map(str, below)),
-        kept=tuple(sorted({*wall.kept, *map(str, kept)})),
+        read_only=tuple(sorted({*wall.read_only, *map(str, programs)})),
         writable=(*wall.writable, *sorted(map(str, writable))),
     )
 
@@ -192,12 +192,12 @@ def _closed(wall: Sandbox, files: Iterable[str], outputs: Iterable[str]) -> Sand
 
 def programs_of(config: Config) -> set[Path]:
     """Return the files that no command may write: programs and the configuration."""
-    kept = {file.path for file in config.files}
+    programs = {file.path for file in config.files}
     for op in config.ops:
         for program in (op.op, op.reference):
-            kept.update(() if program is None else program.files)
-    kept.update(kernel.source for kernel in config.kernels if kernel.source is not None)
-    return kept
+            programs.update(() if program is None else program.files)
+    programs.update(kernel.source for kernel in config.kernels if kernel.source is not None)
+    return programs
 
 
 def _programs(config: Config) -> set[Path]:

@@ -272,7 +272,7 @@ def load(
     path: Path,
     root: Path,
     set_aside: Callable[[Path, str], None] = lambda *_: None,
-    mend: Callable[[Path, str], Mapping[str, TaskSpec]] | None = None,
+    recompile: Callable[[Path, str], Mapping[str, TaskSpec]] | None = None,
 ) -> Snapshot | None:
     """Return a snapshot, or None if it is missing, damaged or of another version.
 
@@ -281,12 +281,12 @@ def load(
     path, root : Path
     set_aside : callable
         Called with a damaged file and the reason.
-    mend : callable, optional
+    recompile : callable, optional
         Called with the file of tasks and the reason when a requested task is damaged; returns all
         tasks. By default, all tasks are checked at once.
     """
     with _without_collecting():
-        return _load(path, root, set_aside, mend)
+        return _load(path, root, set_aside, recompile)
 
 
 @contextmanager
@@ -305,7 +305,7 @@ def _load(
     path: Path,
     root: Path,
     set_aside: Callable[[Path, str], None],
-    mend: Callable[[Path, str], Mapping[str, TaskSpec]] | None,
+    recompile: Callable[[Path, str], Mapping[str, TaskSpec]] | None,
 ) -> Snapshot | None:
     folder, read = PrivateFolder(path.parent), path
     try:
@@ -315,9 +315,9 @@ def _load(
             return None
         digest = str(content["tasks"])
         read = tasks_path(path, digest)
-        repair = task_file.refuse if mend is None else functools.partial(mend, read)
+        repair = task_file.refuse if recompile is None else functools.partial(recompile, read)
         graph = task_file.parse(folder.open(read, os.O_RDONLY), digest, repair)
-        if mend is None:
+        if recompile is None:
             task_file.check(graph)
         read = path
         return Snapshot(

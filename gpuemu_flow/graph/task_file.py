@@ -28,7 +28,7 @@ _SIZE_DIGITS = 12
 _BEGIN = _SIZE_DIGITS + 1
 """Bytes before the head: its size in decimal digits, and a line end."""
 
-Mend = Callable[[str], Mapping[str, TaskSpec]]
+Repair = Callable[[str], Mapping[str, TaskSpec]]
 """Called with a reason if a part of the graph's file is damaged; returns all tasks of the graph."""
 
 
@@ -101,7 +101,7 @@ class StoredTasks(Mapping[str, TaskSpec]):
     blocks : _Blocks
     of_block : int
         Number of tasks per block; the last block may have fewer.
-    mend : callable
+    repair : callable
         Called once if a block is damaged.
     """
 
@@ -111,13 +111,13 @@ class StoredTasks(Mapping[str, TaskSpec]):
         sizes: list[int],
         blocks: _Blocks,
         of_block: int,
-        mend: Mend,
+        repair: Repair,
     ) -> None:
         self.outlines = outlines
         self._sizes = sizes
         self._blocks = blocks
         self._of_block = of_block
-        self._mend = mend
+        self._repair = repair
         self._numbers = dict(zip(outlines, range(len(outlines)), strict=True))
         self._parsed: dict[str, TaskSpec] = {}
         self._mended: Mapping[str, TaskSpec] | None = None
@@ -140,7 +140,7 @@ class StoredTasks(Mapping[str, TaskSpec]):
             except ValueError as error:
                 with self._lock:
                     if self._mended is None:
-                        self._mended = self._mend(str(error))
+                        self._mended = self._repair(str(error))
         return self._mended[name]
 
     def check(self) -> None:
@@ -219,11 +219,11 @@ def digest_of(content: bytes) -> str:
 
 
 def refuse(reason: str) -> Mapping[str, TaskSpec]:
-    """Raise StoreError ``cache-damaged``: a `Mend` for callers that cannot restore the tasks."""
+    """Raise StoreError ``cache-damaged``: a `Repair` for callers that cannot restore the tasks."""
     raise StoreError(Problem("cache-damaged", f"the stored graph: {reason}", "run again"))
 
 
-def parse(descriptor: int, digest: str, mend: Mend) -> Graph:
+def parse(descriptor: int, digest: str, repair: Repair) -> Graph:
     """Rebuild the graph from a file that contains the result of `render`.
 
     Parameters
@@ -232,7 +232,7 @@ def parse(descriptor: int, digest: str, mend: Mend) -> Graph:
         The open file. The graph takes it over and closes it.
     digest : str
         Result of `digest_of`.
-    mend : callable
+    repair : callable
 
     Raises
     ------
@@ -259,7 +259,7 @@ def parse(descriptor: int, digest: str, mend: Mend) -> Graph:
     if not fit or len(of_blocks) != len(index["blocks"]):
         raise ValueError("the tasks are not those of the outlines")
     blocks = _Blocks(file, begin, of_blocks, index["blocks"])
-    tasks = StoredTasks(outlines, sizes, blocks, of_block, mend)
+    tasks = StoredTasks(outlines, sizes, blocks, of_block, repair)
     groups = _StoredGroups(head[end + 1 :], names)
     return Graph(tasks, groups, tuple(Skip(*s) for s in index["skips"]))
 

@@ -59,7 +59,7 @@ class Answer:
         self._said: list[str] = []
         self._conditions: list[str] = []
         self._discarded = not self._plan
-        self.text = self._kept() if self._plan else ""
+        self.text = self._cached() if self._plan else ""
 
     def _holding(self) -> str:
         """Return the digest of the plan if the plan is still valid; else an empty text."""
@@ -69,7 +69,7 @@ class Answer:
     def _path(self) -> str:
         return f"{self._folder}/{PREFIX}{plan.digest_of(self._key.encode('utf-8', 'replace'))}"
 
-    def _kept(self) -> str:
+    def _cached(self) -> str:
         """Return the cached answer if all of its conditions hold; else an empty text."""
         try:
             head, _, body = plan.read(self._path).decode().partition("\n")

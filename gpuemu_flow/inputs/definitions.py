@@ -70,6 +70,8 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements of a module that are in no function or class."""
     for node in body:
         yield node
-        if isinstance(node, (ast.If, ast.Try, ast.With)):
-            for name in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(node, name, []))
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            branches = [*getattr(node, "handlers", []), *getattr(node, "cases", [])]
+            for part in (node, *branches):
+                for name in ("body", "orelse", "finalbody"):
+                    yield from _statements(getattr(part, name, []))

@@ -64,7 +64,7 @@ class ForbiddenFiles:
         )
 
     def key(
-        self, fence: Fence, op: OpConfig, program: ProgramRef, kept_away: OffLimits
+        self, fence: Fence, op: OpConfig, program: ProgramRef, off_limits: OffLimits
     ) -> dict[str, Json]:
         """Return the properties of the sandbox that the op's key contains.
 
@@ -72,13 +72,13 @@ class ForbiddenFiles:
         since become part of the reference.
         """
         key = fence.key()
-        path, _, name = kept_away["forbidden_function"].rpartition(":")
+        path, _, name = off_limits["forbidden_function"].rpartition(":")
         if path:
             key = {**key, "reference": f"{self._sources.relative(Path(path))}:{name}"}
         if key["level"] == OFF:
             return key
         alone = self._alone(op, program)
-        own = fence.own_apart(kept_away, self.own(op, program))
+        own = fence.own_apart(off_limits, self.own(op, program))
         return {
             **key,
             **({"hidden": list(alone)} if alone else {}),

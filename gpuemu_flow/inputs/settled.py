@@ -82,16 +82,16 @@ class SettledFacts(Generic[T]):
             while folder and (folder := folder.rpartition("/")[0]) not in places:
                 places.add(folder)
         stamps = {place or "/": self._stamps.get(place or "/") for place in places}
-        held = tuple((place, stamp) for place, stamp in stamps.items() if stamp is not None)
-        if len(held) == len(stamps):
-            self._groups = [_Group(paths, facts, held), *self._groups][:_MOST_GROUPS]
+        known = tuple((place, stamp) for place, stamp in stamps.items() if stamp is not None)
+        if len(known) == len(stamps):
+            self._groups = [_Group(paths, facts, known), *self._groups][:_MOST_GROUPS]
 
     def get(self, path: str) -> T | None:
         """Return the cached fact about a path; None if there is none that is surely valid."""
-        kept = self._facts.get(path)
-        if kept is None or not self._hold(path, kept[1]) or path not in self._facts:
+        cached = self._facts.get(path)
+        if cached is None or not self._hold(path, cached[1]) or path not in self._facts:
             return None  # a change has ended all facts, even if the path is settled again
-        return kept[0]
+        return cached[0]
 
     def keep(self, path: str, fact: T, files: tuple[str, ...] = ()) -> None:
         """Cache a fact that was found after the last call of `look_again`.

@@ -138,7 +138,7 @@ class ExpectedStore:
 
     Attributes
     ----------
-    found, kept : int
+    found, stored : int
         Number of cases whose outputs were found, and number of cases whose outputs were stored.
     """
 
@@ -160,7 +160,7 @@ class ExpectedStore:
         self._numbers = itertools.count()
         self._keeps_some = self.fact(_KEEPS_SOME) is not None
         self._lock = threading.Lock()
-        self.found = self.kept = 0
+        self.found = self.stored = 0
 
     def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
         """Make the key of later outputs include the inputs that the reference was seen to use."""
@@ -218,7 +218,7 @@ class ExpectedStore:
         except StoreError:
             return False  # a full disk: the verdict does not need the file
         with self._lock:
-            self.kept += 1
+            self.stored += 1
         return True
 
     def fact(self, name: str) -> Json | None:

@@ -119,14 +119,20 @@ class LocalModules:
             if place is not None:
                 self._add(base, place)
 
-    def _add(self, base: Path, place: Path) -> None:
-        path = place.relative_to(base).as_posix()
-        if path in self.found or len(self.found) >= MOST_MODULES:
-            return
+    def _check(self, base: Path, place: Path, path: str) -> None:
+        """Raise `NotUnderstoodError` if a module cannot be copied into the workspace."""
+        if len(self.found) >= MOST_MODULES:
+            raise NotUnderstoodError(f"it imports more than {MOST_MODULES} modules of its own")
         if Path(path).parts[0].removesuffix(".py") in _RESERVED:
             raise NotUnderstoodError(f"a module of its own is called {path}: rename it")
         if not place.resolve().is_relative_to(base.resolve()):
             raise NotUnderstoodError(f"its module {path} is a link that leads away")
+
+    def _add(self, base: Path, place: Path) -> None:
+        path = place.relative_to(base).as_posix()
+        if path in self.found:
+            return
+        self._check(base, place, path)
         content = read_source(place)
         self.found[path] = content
         try:

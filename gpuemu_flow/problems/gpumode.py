@@ -93,7 +93,7 @@ def _take(
         if options.varied:
             wanted = {name: _wanted(task.tests, name, options) for name in numbers}
             varied = vary(tries, numbers, {}, about, wanted)
-        calls = _calls(prober, task, base, about, varied, left)
+        calls = _calls(prober, task, base, about, varied, options, left)
     dtype = next((one.dtype for one in about.tensors if one.floating), "float32")
     data = json.loads(str(about.arguments[-1].value))
     taken = ImportedProblem(
@@ -172,6 +172,7 @@ def _calls(
     base: Mapping[str, Json],
     about: ProblemFacts,
     varied: VariableSizes,
+    options: Options,
     left: list[SkippedProblem],
 ) -> list[Json]:
     """Return the base arguments, and arguments of tests that differ from them.
@@ -182,7 +183,9 @@ def _calls(
     found: list[Json] = [dict(base)]
     tried = {json.dumps(base, sort_keys=True)}
     for test in task.tests:
-        changed = {key: halved(value, _CAPS[0]) for key, value in test.items()}
+        changed = {
+            key: halved(value, _CAPS[0]) if options.small else value for key, value in test.items()
+        }
         changed |= {key: base[key] for key in base if key in varied.dims or key not in test}
         text = json.dumps(changed, sort_keys=True)
         if text in tried or len(tried) >= MOST_VARIANTS:

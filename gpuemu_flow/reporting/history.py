@@ -15,7 +15,7 @@ from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, Verdict, number_from_json, number_to_json
 
 NAME = "history.jsonl"
-KEPT_RUNS = 100
+MAX_RUNS = 100
 SLACK_RUNS = 25  # lines above the limit at which the file is rewritten
 MAX_BYTES = 32 << 20
 VERSION = 1
@@ -94,7 +94,7 @@ def _lines(cache: WorkspaceCache) -> Sequence[bytes]:
     path = cache.folder / NAME
     with contextlib.suppress(OSError):
         if path.lstat().st_size <= MAX_BYTES:
-            return cache.files.read(path).splitlines()[-KEPT_RUNS:]
+            return cache.files.read(path).splitlines()[-MAX_RUNS:]
     return []
 
 
@@ -122,5 +122,5 @@ def _points(line: bytes) -> list[HistoryPoint]:
 def _prune(cache: WorkspaceCache, path: Path) -> None:
     with contextlib.suppress(OSError):
         lines = cache.files.read(path).splitlines(keepends=True)
-        if len(lines) > KEPT_RUNS + SLACK_RUNS:
-            cache.files.write(path, b"".join(lines[-KEPT_RUNS:]))
+        if len(lines) > MAX_RUNS + SLACK_RUNS:
+            cache.files.write(path, b"".join(lines[-MAX_RUNS:]))

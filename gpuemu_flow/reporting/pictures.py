@@ -33,7 +33,7 @@ SECONDS = 60.0
 
 NOT_DRAWN = "it was not drawn: its time was over, or a signal interrupted the drawing"
 
-NOT_KEPT = "it needs a run: `gpuemu-flow ci -o report.html` draws it"
+NOT_STORED = "it needs a run: `gpuemu-flow ci -o report.html` draws it"
 
 Key = tuple[str, int, str]
 
@@ -64,7 +64,7 @@ def with_stored_pictures(workspace: Workspace, report: Report) -> Report:
     """Return the report with the drawings that an earlier `ci` made; run nothing."""
     chosen = report.representatives()
     pictures = {
-        report.key(failure): stored_picture(workspace.cache, failure) or Picture(note=NOT_KEPT)
+        report.key(failure): stored_picture(workspace.cache, failure) or Picture(note=NOT_STORED)
         for failure in chosen
     }
     return _complete(workspace, report, chosen, pictures)

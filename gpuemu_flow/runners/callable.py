@@ -10,9 +10,9 @@ import numpy as np
 
 from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.argument_changes import ArgumentRecord
 from gpuemu_flow.runners.arguments import arguments
 from gpuemu_flow.runners.grouping import argument_names, changed_arguments, take_apart
-from gpuemu_flow.runners.handed import Handed
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.tensors import as_plain_array, name_values
 from gpuemu_flow.runners.watch import Watch
@@ -126,10 +126,10 @@ class CallableRunner:
             kwargs = dict(**given, **kwargs)
         else:
             args = [given] if self._style == _MAPPING else list(given.values())
-        handed = Handed(self._program, args, kwargs)
+        record = ArgumentRecord(self._program, args, kwargs)
         with watch:
             returned = function(*args, **kwargs)
-        self._changed = handed.failures()
+        self._changed = record.failures()
         take_apart(self._program, given, inputs)
         return self._named(returned, given)
 

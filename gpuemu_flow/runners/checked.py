@@ -110,7 +110,7 @@ class CheckedCase:
         self._program = worker_client.program
         self._inputs = inputs
         self._checks = checks
-        self._laid: _Laid | None = None
+        self._shared: _SharedInputs | None = None
         self._posted = False
         remembers = inputs.case is not None and _keeps_state(self._program)
         self._decoys = checks.decoy and remembers
@@ -156,8 +156,8 @@ class CheckedCase:
 
     def _judge(self) -> tuple[Attempt, dict[str, np.ndarray]]:
         """Make the judged call, and the identical call after it."""
-        checks, inputs, laid = self._checks, self._inputs, self._laid
-        assert laid is not None  # noqa: S101 - laid out before
+        checks, inputs, shared = self._checks, self._inputs, self._shared
+        assert shared is not None  # noqa: S101 - laid out before
         fill = FIRST_FILL if checks.repeat else malloc.NO_FILL
         first = self._call(inputs.seed, fill)
         if not first.attempt.outcome.ok:
@@ -166,9 +166,9 @@ class CheckedCase:
         if checks.inputs_unchanged or checks.guards:
             mutates = self._program.mutates
             names = mutates if checks.inputs_unchanged else self._program.input_names
-            found += laid.buffers.violations(names)
+            found += shared.buffers.violations(names)
         if checks.repeat:
-            laid.buffers.restore()
+            shared.buffers.restore()
             second = self._call(inputs.seed ^ _REPEAT_SEED, SECOND_FILL, keep=False)
             if not second.attempt.outcome.ok:
                 return second.attempt, {}
@@ -179,8 +179,8 @@ class CheckedCase:
 
     def _compare(self, first: Arrays, second: Arrays) -> list[Failure]:
         """Report differences between identical calls, in the elements that the masks select."""
-        assert self._laid is not None  # noqa: S101 - laid out before
-        inputs = self._laid.buffers.pristine()
+        assert self._shared is not None  # noqa: S101 - laid out before
+        inputs = self._shared.buffers.pristine()
         counting = {}
         for name, mask in self._program.masks.items():
             if name in first and mask["input"] in inputs:
@@ -191,18 +191,18 @@ class CheckedCase:
 
     def _lay(self, arrays: Arrays) -> None:
         """Write inputs to the worker's memory, over the previous inputs if they fit."""
-        if self._laid is None or not self._laid.take(arrays):
-            self._laid = _Laid(self._client.shared(), arrays)
-        self._laid.buffers.remember()
+        if self._shared is None or not self._shared.take(arrays):
+            self._shared = _SharedInputs(self._client.shared(), arrays)
+        self._shared.buffers.remember()
 
     def _restore(self) -> None:
         """Restore memory that a call changed, including the guard zones."""
-        if self._laid is not None:
-            self._laid.buffers.restore()
+        if self._shared is not None:
+            self._shared.buffers.restore()
 
     def _post(self, seed: int, fill: int) -> Attempt | None:
-        laid = self._laid
-        assert laid is not None  # noqa: S101 - laid out before
+        shared = self._shared
+        assert shared is not None  # noqa: S101 - laid out before
         message: dict[str, Json] = {
             "type": "call",
             "case": None,
@@ -212,10 +212,10 @@ class CheckedCase:
             "input_dtype": None,
             "float": self._inputs.float_dtype,
             "fill": fill,
-            "reserved": laid.end,
+            "reserved": shared.end,
         }
         index = self._inputs.index
-        return self._client.post(message, index, checks=self._checks, slots=laid.slots, calls=1)
+        return self._client.post(message, index, checks=self._checks, slots=shared.slots, calls=1)
 
     def _call(self, seed: int, fill: int, *, keep: bool = True) -> _Call:
         """Make a call, and return its attempt and outputs.
@@ -244,7 +244,7 @@ class CheckedCase:
         return _Call(attempt, outputs)
 
 
-class _Laid:
+class _SharedInputs:
     """Inputs in a worker's shared memory, as whole allocations with guard zones."""
 
     def __init__(self, arena: Arena, arrays: Arrays) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 
 from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.api import Program, op_error
+from gpuemu_flow.runners.argument_changes import ArgumentRecord
 from gpuemu_flow.runners.gradient_calls import GradientCall, GradientRunner
-from gpuemu_flow.runners.handed import Handed
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.jax_gradients import JaxGradients
 from gpuemu_flow.runners.torch_runner import framework, with_arrays
@@ -40,7 +40,7 @@ class JaxRunner(GradientRunner):
             self._jax: Any = framework("jax", "jax")
         except RunnerError as failed:
             raise op_error(failed) from None
-        self._handed_back: list[Failure] = []
+        self._argument_changes: list[Failure] = []
         self._xla = program.argv[0] if program.argv else ""
         with self._bits(()):
             function = load_function(program)
@@ -64,9 +64,9 @@ class JaxRunner(GradientRunner):
                 if call is None or call.wanted.plain:
                     compiled = self._xla == XLA_COMPILED
                     plain = self._compile(function, given, named) if compiled else function
-                    handed = Handed(self._program, given, named)
+                    record = ArgumentRecord(self._program, given, named)
                     result = self._jax.block_until_ready(plain(*given, **named))
-                    self._handed_back = handed.failures()
+                    self._argument_changes = record.failures()
                 if call is not None:
                     arrays = call.named(args, kwargs)
                     if call.wanted.plain:
@@ -81,7 +81,7 @@ class JaxRunner(GradientRunner):
 
     def violations(self) -> list[Failure]:
         """Return a failure for each list or mapping of inputs that the latest call changed."""
-        return self._handed_back
+        return self._argument_changes
 
     def _differentiate(
         self,

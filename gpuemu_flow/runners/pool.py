@@ -17,7 +17,7 @@ from gpuemu_flow.let_through import named
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
 from gpuemu_flow.runners.attempt import JobFailedError, WorkerClient, load_request
-from gpuemu_flow.runners.kept import IdleWorkers, KeptWorker
+from gpuemu_flow.runners.idle_workers import IdleWorkers, WorkerSlot
 from gpuemu_flow.runners.process import (
     ServerDiedError,
     ServerHandle,
@@ -245,7 +245,7 @@ class Pool:
         self, supervisor: Supervisor, request: Request, checks: Checks, publish: Publish
     ) -> Outcome:
         staged = self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
-        supervisor.kept()  # starts a worker, and meanwhile imports what cases need
+        supervisor.next_worker()  # starts a worker, and meanwhile imports what cases need
         from gpuemu_flow.runners.work import CaseToFile  # noqa: PLC0415
 
         try:
@@ -266,7 +266,7 @@ class Pool:
         publish: Publish,
         cancel: threading.Event | None = None,
         on_observed: OnObserved | None = None,
-        kept: KeptWorker | None = None,
+        slot: WorkerSlot | None = None,
     ) -> list[Outcome]:
         """Run a program on cases.
 
@@ -284,7 +284,7 @@ class Pool:
         on_observed : callable, optional
             Called with everything that the program was seen to use so far: before `on_outcome` and
             at the end, each time only if the program was seen to use something new.
-        kept : KeptWorker, optional
+        slot : WorkerSlot, optional
             Holds a worker of an earlier run of the same program. This run uses that worker, and
             leaves it there for a later run if all cases went well.
 
@@ -313,9 +313,9 @@ class Pool:
         try:
             with self._slot(cancel):
                 # A worker that is kept may be asked to judge, see `call`.
-                supervisor = self._supervisor(program, cancel, sightings, calls_only=kept is None)
-                if kept is not None:
-                    _go_on(supervisor, kept, sightings)
+                supervisor = self._supervisor(program, cancel, sightings, calls_only=slot is None)
+                if slot is not None:
+                    _go_on(supervisor, slot, sightings)
                 try:
                     for request in requests:
                         if gives_up(outcomes):
@@ -326,8 +326,8 @@ class Pool:
                         tell_observed()
                         if on_outcome is not None:
                             on_outcome(outcome)
-                    if kept is not None and all(outcome.ok for outcome in outcomes):
-                        kept.give(supervisor.hand_over())
+                    if slot is not None and all(outcome.ok for outcome in outcomes):
+                        slot.give(supervisor.hand_over())
                 finally:
                     supervisor.close()
         except CancelledRunError:
@@ -412,9 +412,9 @@ def _equipped(program: Program) -> Program:
     return replace(program, env={**named(os.environ, program.env_names), **program.env})
 
 
-def _go_on(supervisor: Supervisor, kept: KeptWorker, sightings: Sightings) -> None:
+def _go_on(supervisor: Supervisor, slot: WorkerSlot, sightings: Sightings) -> None:
     """Make the supervisor run cases in the worker of earlier cases, if it was kept."""
-    worker_client = kept.take()
+    worker_client = slot.take()
     if worker_client is not None:
         worker_client.worker.follow_with(sightings)
         supervisor.go_on_with(worker_client)

@@ -65,7 +65,7 @@ def preload(framework: str) -> None:
     _demand_installed(set(sys.modules) - before)
     if len(os.listdir(_TASKS)) > 1:  # noqa: PTH208
         raise PreloadError(f"{framework} starts threads")
-    _searches = tuple(searches.asked())
+    _searches = tuple(searches.drain())
 
 
 def _demand_installed(modules: set[str]) -> None:

@@ -18,10 +18,10 @@ exist, and was opened in a mode that would have kept existing content. TOUCHED i
 that may be written to. REMOVED is a removed file, and MADE is a new folder. MOVED and LINKED have
 two paths, ``SOURCE//TARGET``: from now on, TARGET leads to the file of SOURCE.
 """
-VARIABLE, ASKED, UNTRACKED, BASE = b"vqub"
+VARIABLE, UNSET, UNTRACKED, BASE = b"vqub"
 """VARIABLE is the name of an environment variable, and UNTRACKED is a sentence.
 
-ASKED is the name of a variable that the program's own code looked for in vain. BASE contains the
+UNSET is the name of a variable that the program's own code looked for in vain. BASE contains the
 initial records of every worker, with line ends in place of the zero bytes.
 """
 PAIRS = (MOVED, LINKED)

@@ -32,7 +32,7 @@ class Searches:
     """An import finder that finds nothing, but records each search and its folders."""
 
     def __init__(self) -> None:
-        self._asked: list[Search] = []
+        self._searches: list[Search] = []
         self._present: list[str] = []
         self._native: Any = None
 
@@ -56,28 +56,30 @@ class Searches:
             sys.meta_path.remove(self)
             _set_finder(self._native)
 
-    def asked(self) -> Iterator[Search]:
+    def drain(self) -> Iterator[Search]:
         """Yield the searches since the last call; the folders are None for top-level modules."""
-        asked, self._asked = self._asked, []
-        for name, folders in asked:
+        searches, self._searches = self._searches, []
+        for name, folders in searches:
             yield name, folders if "." in name.removesuffix(_INFO) else None
 
     def add(self, searches: Iterable[Search]) -> None:
         """Add searches of the parent process to those of this process."""
         here = _absolute(sys.path)
-        self._asked += [(name, here if folders is None else folders) for name, folders in searches]
+        self._searches += [
+            (name, here if folders is None else folders) for name, folders in searches
+        ]
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _: Any = None) -> None:
         """Record one search; find nothing."""
         search = name, _absolute(sys.path if path is None else path)
-        if not self._asked or self._asked[-1] != search:  # an import asks `PathFinder`, too
-            self._asked.append(search)
+        if not self._searches or self._searches[-1] != search:  # an import asks `PathFinder`, too
+            self._searches.append(search)
 
     def find_distributions(self, context: Any) -> Iterable[Any]:
         """Record that a distribution is asked for; find nothing."""
         if context.name:
             name = re.sub(r"[-_.]+", "_", context.name).lower()
-            self._asked.append((name + _INFO, _absolute(context.path)))
+            self._searches.append((name + _INFO, _absolute(context.path)))
         return ()
 
     def missed(self) -> Iterator[str]:
@@ -90,9 +92,9 @@ class Searches:
         For a distribution that was searched for, yield paths that end in ``NAME.dist-info``,
         without the version, whether or not the distribution is installed.
         """
-        asked, self._asked = self._asked, []
+        searches, self._searches = self._searches, []
         names: dict[str, frozenset[str]] = {}
-        for name, searched in asked:
+        for name, searched in searches:
             folders = searched or ()
             if name.endswith(_INFO):
                 yield from (

@@ -84,7 +84,7 @@ class ProgramSession:
 
     def arena(self) -> Arena | None:
         """Return the shared memory of the next call's worker; None if no worker is idle."""
-        worker_client = self._supervisor.kept()
+        worker_client = self._supervisor.next_worker()
         return None if worker_client is None else worker_client.shared()
 
     def ask(self, work: Work) -> Attempt:

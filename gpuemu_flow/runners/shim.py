@@ -30,7 +30,7 @@ def _numpy_dtype(name: str) -> Any:
     return np.dtype(name)
 
 
-class _Asked:
+class _ImportProbe:
     """The last import finder, which tests whether the files of modules exist, but finds nothing.
 
     The coordinator observes these tests, and so learns which files were missing. The import system
@@ -187,10 +187,10 @@ def main() -> None:
     protocol = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the function prints must not mix with the response
     finders: Any = sys.meta_path
-    finders.append(_Asked)
+    finders.append(_ImportProbe)
     for start in ("sitecustomize", "usercustomize"):
         if start not in sys.modules:
-            _Asked.find_spec(start)
+            _ImportProbe.find_spec(start)
     function = _load(path, module, name)
     if guard is not None:
         guard.loaded(function, inputs, kwargs)

@@ -16,7 +16,6 @@ from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.observed import ALL_VARIABLES, Observation
 from gpuemu_flow.runners.own_changes import OwnChanges
 from gpuemu_flow.runners.records import (
-    ASKED,
     BASE,
     CHANGES,
     FOLDER,
@@ -29,6 +28,7 @@ from gpuemu_flow.runners.records import (
     READ,
     SEEN,
     SIZED,
+    UNSET,
     UNTRACKED,
     VARIABLE,
 )
@@ -153,7 +153,7 @@ class Sightings:
         kind, rest = record[0], record[1:].removesuffix(_END)
         if not record.endswith(_END):
             # Its writer was killed before it did what the record announces.
-            if kind not in (*PATHS, BASE, VARIABLE, ASKED, UNTRACKED):
+            if kind not in (*PATHS, BASE, VARIABLE, UNSET, UNTRACKED):
                 self._note_damage()
             return
         if kind == BASE:
@@ -165,7 +165,7 @@ class Sightings:
         text = os.fsdecode(rest)
         if kind == VARIABLE:
             self._variables.add(text)
-        elif kind == ASKED:
+        elif kind == UNSET:
             self._asked.add(text)
         elif kind == UNTRACKED:
             self._untracked.add(text[:1000])

@@ -27,7 +27,7 @@ def keep_high(fd: int) -> int:
     return high
 
 
-class _Kept(io.FileIO):
+class _Tail(io.FileIO):
     """Descriptor 1 as a file that keeps the last bytes written through it.
 
     Output that is written to the descriptor directly is not kept, and costs no memory.
@@ -57,8 +57,8 @@ class StandardStreams:
         self._write_only = keep_high(os.open(os.devnull, os.O_WRONLY))
         self._in: int | None = None
         self._out: int | None = None
-        self._kept = _Kept(1, "w", closefd=False)
-        self._printed = io.TextIOWrapper(io.BufferedWriter(self._kept))
+        self._tail = _Tail(1, "w", closefd=False)
+        self._printed = io.TextIOWrapper(io.BufferedWriter(self._tail))
 
     def watch(self) -> None:
         """Replace ``sys.stdout`` by a stream that keeps the last bytes that programs print."""
@@ -118,7 +118,7 @@ class StandardStreams:
         """Discard the recorded output on stderr and stdout."""
         os.ftruncate(self._stderr, 0)
         self._flush()
-        self._kept.end = b""
+        self._tail.end = b""
 
     def _flush(self) -> None:
         with suppress(OSError, ValueError):  # a program may close it, or what is behind it
@@ -127,7 +127,7 @@ class StandardStreams:
     def stdout_tail(self) -> str:
         """Return the last text printed since `forget`, without a script's protocol answer."""
         self._flush()
-        return memfd.as_text(self._kept.end)
+        return memfd.as_text(self._tail.end)
 
     def stderr_tail(self) -> str:
         """Return the end of the output on stderr."""

@@ -111,7 +111,7 @@ class Supervisor:
         current, self._current = (self._current, None) if fit else (None, self._current)
         return current
 
-    def kept(self) -> WorkerClient | None:
+    def next_worker(self) -> WorkerClient | None:
         """Return the worker for the next case; None if each case gets a separate worker."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:
             return None
@@ -127,7 +127,7 @@ class Supervisor:
 
     def begin(self, work: Work) -> None:
         """Start a case in the idle worker, if any; `finish` must follow with the same case."""
-        worker_client = self.kept()
+        worker_client = self.next_worker()
         if worker_client is not None:
             self._was_alone = worker_client.cases == 0
             self._begun = True

@@ -15,9 +15,9 @@ import numpy as np
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, op_error
+from gpuemu_flow.runners.argument_changes import ArgumentRecord
 from gpuemu_flow.runners.gradient_calls import GradientRunner
 from gpuemu_flow.runners.grouping import changed_arguments
-from gpuemu_flow.runners.handed import Handed
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.torch_gradients import TorchGradients
 from gpuemu_flow.runners.torch_modules import ModuleCall, module_caller
@@ -151,7 +151,7 @@ class TorchRunner(GradientRunner):
             raise op_error(failed) from None
         self._found: list[Failure] = []
         self._bypassed: list[Failure] = []
-        self._handed_back: list[Failure] = []
+        self._argument_changes: list[Failure] = []
         self._program_outputs = program.output_names
         self._module: ModuleCall | None = None
         self.printed = ""
@@ -187,10 +187,10 @@ class TorchRunner(GradientRunner):
             torch.default_generator.manual_seed(seed)
             given = [with_arrays(value, convert) for value in args]
             named = {name: with_arrays(value, convert) for name, value in kwargs.items()}
-            handed = Handed(self._program, given, named)
+            record = ArgumentRecord(self._program, given, named)
             result = self._called(host, given, named)
             if not self._run:
-                self._handed_back = handed.failures()
+                self._argument_changes = record.failures()
             self._look_who_wrote(result)
             return result
 
@@ -218,7 +218,7 @@ class TorchRunner(GradientRunner):
                     self._call_between(host, given, named)
                 call.took(outputs, taken.of(outputs))
                 if not self._run:
-                    self._handed_back += taken.changed
+                    self._argument_changes += taken.changed
                 self.hint = self._usual_hint
                 return None
 
@@ -266,13 +266,13 @@ class TorchRunner(GradientRunner):
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """Return the outputs by name; see `CallableRunner.call`."""
-        self._found, self._bypassed, self._handed_back, self._run = [], [], [], 0
+        self._found, self._bypassed, self._argument_changes, self._run = [], [], [], 0
         copies = _copied(inputs)
         try:
             outputs = super().call(inputs, watch)
         except FlowError as error:
             raise op_error(error) from None
-        self._found = [*self._handed_back, *self._bypassed, *self._host.failures()]
+        self._found = [*self._argument_changes, *self._bypassed, *self._host.failures()]
         self.printed = getattr(self._host, "printed", "")
         if self._host.device.made_uninitialised and suspicious(outputs):
             again = self._again(copies, watch) if copies is not None else None

@@ -98,8 +98,8 @@ def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> 
     seconds = read_durations(root / DURATIONS_NAME)
     mine = [digest_json(seconds) if seconds else "", split_digest(graph, root, shard.count)]
     key = f"shards:{shard.count}"
-    kept = state.get(key)
-    known: dict[str, list[str]] = kept if isinstance(kept, dict) else {}
+    stored = state.get(key)
+    known: dict[str, list[str]] = stored if isinstance(stored, dict) else {}
     if known.get(str(shard.index)) != mine:
         state.put(key, {**known, str(shard.index): mine})
     apart = [
@@ -134,8 +134,8 @@ def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
     for _, spec in sorted(graph.tasks.items()):
         if spec.stage in _JUDGED:
             params = spec.params.to_json().items()
-            kept = {name: value for name, value in params if name not in left_out}
-            found.setdefault(spec.subject, []).append([spec.stage, spec.dtype, kept])
+            stored = {name: value for name, value in params if name not in left_out}
+            found.setdefault(spec.subject, []).append([spec.stage, spec.dtype, stored])
     return {op: digest_json(settings)[:16] for op, settings in found.items()}
 
 
@@ -185,14 +185,14 @@ def _code_of(spec: TaskSpec, files: FileTable, top: Path, left_out: Collection[s
         for path in spec.sources
         if path not in left_out and Path(os.path.normpath(files.root / path)).is_relative_to(top)
     }
-    kept = {} if spec.stage in _JUDGED else spec.params.to_json()
-    return [sources, {name: value for name, value in kept.items() if name not in _OF_MACHINE}]
+    stored = {} if spec.stage in _JUDGED else spec.params.to_json()
+    return [sources, {name: value for name, value in stored.items() if name not in _OF_MACHINE}]
 
 
 def durations_text(seconds: Mapping[str, float]) -> str:
     """Return the content of a file of durations."""
-    kept = {name: round(value, 3) for name, value in sorted(seconds.items())}
-    return json.dumps({"schema_version": 1, "seconds": kept}, indent=2)
+    stored = {name: round(value, 3) for name, value in sorted(seconds.items())}
+    return json.dumps({"schema_version": 1, "seconds": stored}, indent=2)
 
 
 def read_durations(path: Path) -> dict[str, float]:

@@ -322,12 +322,12 @@ class JsonStore:
         """Store several values in one transaction; for a repeated key, store the last value."""
         self.put_sealed({key: seal(value, key) for key, value in items})
 
-    def put_sealed(self, records: Mapping[str, bytes], kept: Collection[str] = ()) -> None:
+    def put_sealed(self, records: Mapping[str, bytes], if_absent: Collection[str] = ()) -> None:
         """Store records that `seal` made, in one transaction.
 
         Parameters
         ----------
-        kept : collection of str
+        if_absent : collection of str
             Keys whose existing record, if any, is not replaced.
         """
 
@@ -335,7 +335,7 @@ class JsonStore:
             with cache.transact():
                 if self._policy != "none":
                     evict_for(cache, len(records))
-                for key, record in insert_new(cache, records, kept).items():
+                for key, record in insert_new(cache, records, if_absent).items():
                     cache.set(key, record)
 
         self._guarded(write)

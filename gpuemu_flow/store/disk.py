@@ -160,7 +160,7 @@ def delete_all(cache: Cache, keys: Sequence[str]) -> None:
 
 
 def insert_new(
-    cache: Cache, records: Mapping[str, bytes], kept: Collection[str] = ()
+    cache: Cache, records: Mapping[str, bytes], if_absent: Collection[str] = ()
 ) -> dict[str, bytes]:
     """Insert small records with new keys, and return all other records.
 
@@ -169,12 +169,12 @@ def insert_new(
 
     Parameters
     ----------
-    kept : collection of str
+    if_absent : collection of str
         Keys whose existing records are kept. New records for these keys are then dropped, and not
         returned.
     """
     known = present(cache, list(records))
-    done = known.intersection(kept)
+    done = known.intersection(if_absent)
     left = {
         key: record
         for key, record in records.items()

@@ -60,7 +60,7 @@ class Excess:
 
 
 def excess(
-    held: Iterable[StoredInputs], sizes: Mapping[str, int], limit: int, newest: str
+    stored: Iterable[StoredInputs], sizes: Mapping[str, int], limit: int, newest: str
 ) -> Excess:
     """Choose the inputs to drop so that the rest is within the limit.
 
@@ -69,7 +69,7 @@ def excess(
 
     Parameters
     ----------
-    held : iterable of StoredInputs
+    stored : iterable of StoredInputs
     sizes : mapping of str to int
         Size of each blob in bytes.
     limit : int
@@ -77,16 +77,16 @@ def excess(
     newest : str
         Id of the failure that was just recorded. Its inputs are never dropped.
     """
-    held = list(held)
+    stored = list(stored)
     users: dict[str, int] = {}
-    for one in held:
+    for one in stored:
         users[one.digest] = users.get(one.digest, 0) + 1
     total = sum(sizes[digest] for digest in users)
     if total <= limit:
         return Excess(left=total)
     chosen: list[StoredInputs] = []
     blobs = []
-    for one in sorted(held, key=lambda h: (h.rank, h.time, h.failure)):
+    for one in sorted(stored, key=lambda h: (h.rank, h.time, h.failure)):
         if total <= FREED_TO * limit:
             break
         if one.failure == newest:
@@ -128,8 +128,8 @@ class InputsBudget:
             self._total += nbytes  # an existing blob counts twice: the scan is only earlier
             if self._total <= self.limit:
                 return Excess()
-        held = list(self._scan())
-        sizes = {one.digest: self._size_of(one.digest) for one in held}
-        found = excess(held, sizes, self.limit, failure)
+        stored = list(self._scan())
+        sizes = {one.digest: self._size_of(one.digest) for one in stored}
+        found = excess(stored, sizes, self.limit, failure)
         self._total = found.left
         return found

@@ -220,7 +220,7 @@ class ResultStore:
         try:
             records = dict(record for write in batch for record in write.records)
             codes = dict(record for write in batch for record in write.codes.items())
-            self._records.put_sealed({**codes, **records}, kept=codes)
+            self._records.put_sealed({**codes, **records}, if_absent=codes)
         except BaseException as failed:  # all of these calls must report the error
             error = failed
         for write in batch:

@@ -88,9 +88,11 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     # A command's outputs are also wanted in the workspace.
     shared = None if params.kind == "command" else machine_results(spec, context)
     key = digest_json([parts.key(), spec.settings["tool_problems"]])
-    kept = None if shared is None else _restored(spec, context, shared, key)
-    if kept is not None:
-        return StageResult(write_manifest(context.cache.folder / spec.target, kept), executed=False)
+    cached = None if shared is None else _restored(spec, context, shared, key)
+    if cached is not None:
+        return StageResult(
+            write_manifest(context.cache.folder / spec.target, cached), executed=False
+        )
     context.about_to_run()
     with context.cache.files.temporary(context.cache.staging, prefix="build-") as folder:
         built = _MAKERS[params.kind](spec, context, folder)
@@ -224,19 +226,19 @@ def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
         if _ALLOW not in data:
             continue
         lines = data.split(b"\n")
-        kept: dict[str, str] = {}
+        cached: dict[str, str] = {}
         for number, text in enumerate(lines, 1):
             if _ALLOW in text:
-                kept[str(number)] = text.decode("latin-1")
+                cached[str(number)] = text.decode("latin-1")
                 following = range(number, min(number + _LINES_AFTER_ALLOW, len(lines)))
                 for later in following:
                     code = lines[later].strip()
                     if code and not code.startswith((b"//", b"#", b"/*", b"*")):
-                        kept.setdefault(str(later + 1), "code")
+                        cached.setdefault(str(later + 1), "code")
                         break
                     if code:
-                        kept.setdefault(str(later + 1), "//")
-        found[name] = kept
+                        cached.setdefault(str(later + 1), "//")
+        found[name] = cached
     return found
 
 

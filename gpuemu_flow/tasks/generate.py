@@ -43,11 +43,13 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     used = Discovered()
     executed = True
     generators = generators_of(spec.settings)
-    kept = _SharedCases(spec, context, parts, generators) if generators and context.shared else None
-    known = None if kept is None else kept.find()
-    if kept is not None and known is not None:
+    cached = (
+        _SharedCases(spec, context, parts, generators) if generators and context.shared else None
+    )
+    known = None if cached is None else cached.find()
+    if cached is not None and known is not None:
         cases, samples = known
-        used, executed = kept.used, False
+        used, executed = cached.used, False
     elif generators:
         context.about_to_run()
         seen: list[Observation] = []
@@ -66,8 +68,8 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         given = next(iter(generators.values())).given
         for each in (sources, *seen):
             used |= context.inputs.discover(each, given)
-        if kept is not None:
-            kept.store(cases, samples, used)
+        if cached is not None:
+            cached.store(cases, samples, used)
     content = {
         "stage": STAGE,
         "version": VERSION,

@@ -136,12 +136,12 @@ def choose(views: Sequence[KernelView], name: str) -> list[KernelView]:
     return own or list(views)
 
 
-def _comment_lines(kept: Mapping[str, str] | None) -> bytes | None:
+def _comment_lines(comments: Mapping[str, str] | None) -> bytes | None:
     """Reduce a source to its comments for the lint, with line numbers unchanged."""
-    if not kept:
+    if not comments:
         return None
-    lines = [""] * max(int(number) for number in kept)
-    for number, text in kept.items():
+    lines = [""] * max(int(number) for number in comments)
+    for number, text in comments.items():
         lines[int(number) - 1] = text
     return "\n".join(lines).encode("latin-1", "replace")
 

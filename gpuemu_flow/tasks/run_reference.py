@@ -22,7 +22,7 @@ from gpuemu_flow.judging.reference_dtypes import (
 )
 from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
 from gpuemu_flow.runners.api import Request
-from gpuemu_flow.runners.kept import KeptWorker
+from gpuemu_flow.runners.idle_workers import WorkerSlot
 from gpuemu_flow.runners.timeouts import was_given_up
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
@@ -43,7 +43,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     asked = params_of(ReferenceParams, spec.params).dtype
     cases, samples = read_planned(spec, context)
 
-    def execute_all(requests: Sequence[Request], kept: KeptWorker) -> BatchOutcomes:
+    def execute_all(requests: Sequence[Request], slot: WorkerSlot) -> BatchOutcomes:
         return execute(
             spec,
             context,
@@ -51,7 +51,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             code=code,
             requests=requests,
             checks=PLAIN,
-            kept=kept,
+            slot=slot,
         )
 
     runs: list[BatchOutcomes] = []
@@ -62,8 +62,8 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         if refused:
             requests = [Request(case, input_dtype) for case in refused]
             probes = [Request(probe_case(samples))] if input_dtype == WIDE else []
-            with KeptWorker() as kept:
-                found = execute_all([*requests, *probes], kept)
+            with WorkerSlot() as slot:
+                found = execute_all([*requests, *probes], slot)
                 runs.append(found)
                 outcomes = found.outcomes[: len(requests)]
                 of_cases = found.records()[: len(requests)]
@@ -71,13 +71,13 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
                 if probes:
                     probe = found.outcomes[-1]
                     if was_given_up(probe):
-                        runs.append(execute_all(probes, kept))
+                        runs.append(execute_all(probes, slot))
                         probe = runs[-1].outcomes[0]
                     expected = expected_dtypes(probe, outcomes, spec.dtype)
                 elif not expected:
                     ran = next((o for o in outcomes if o.ok), outcomes[0])
                     expected = own_dtypes(ran, spec.dtype)
-                _keep_for_judge(context, kept, [each.used for each in runs], begun)
+                _keep_for_judge(context, slot, [each.used for each in runs], begun)
             pairs = zip(refused, outcomes, strict=True)
             refused = [case for case, outcome in pairs if not outcome.ok]
     content = {
@@ -100,9 +100,9 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
 
 
 def _keep_for_judge(
-    context: StageContext, kept: KeptWorker, used: Sequence[Discovered], begun: int
+    context: StageContext, slot: WorkerSlot, used: Sequence[Discovered], begun: int
 ) -> None:
     """Keep the worker for the comparison if all inputs that it used were observed."""
     names = functools.reduce(operator.or_, used)
     if not names.untracked:
-        context.pool.keep(kept.take(), lambda: not context.inputs.moved(names, begun))
+        context.pool.keep(slot.take(), lambda: not context.inputs.moved(names, begun))

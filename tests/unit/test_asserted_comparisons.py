@@ -258,3 +258,20 @@ def test_modules_beside_a_test_are_copied_with_what_they_import(tmp_path: Path) 
     assert {"pkg/__init__.py", "pkg/ops.py", "pkg/more.py", "far.py"} <= set(found.files)
     assert "other.py" not in found.files
     assert op(found)["op"]["kind"] == "triton"
+
+
+def test_too_many_modules_are_named_as_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuemu_flow.problems.asserted_modules.MOST_MODULES", 1)
+    (tmp_path / "more.py").write_text("VALUE = 1\n")
+    (tmp_path / "naive.py").write_text("import more\n\ndef naive(x):\n    return x\n")
+    (tmp_path / "kernels.py").write_text("import naive\n\ndef kernel(x):\n    return x\n")
+    (tmp_path / "test_it.py").write_text(
+        "import torch\nfrom kernels import kernel\nfrom naive import naive\n\n"
+        "def test_it():\n    x = torch.randn(4, 33)\n"
+        "    torch.testing.assert_close(kernel(x), naive(x))\n"
+    )
+    found = import_pytest(tmp_path / "test_it.py", Options(), lambda _: None)
+    assert "it imports more than 1 modules of its own" in reasons(found)
+    assert found.taken == ()

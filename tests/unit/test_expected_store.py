@@ -48,9 +48,9 @@ def store(cache: WorkspaceCache) -> ExpectedStore:
 def keep(store: ExpectedStore, case: Case = CASE) -> bool:
     path = Path(store.staging_path())
     digest = stage(OUTPUTS, path)
-    kept = store.keep(case, path, digest)
+    stored = store.keep(case, path, digest)
     assert not path.exists()
-    return kept
+    return stored
 
 
 def test_what_was_kept_comes_back_bit_by_bit(store: ExpectedStore, cache: WorkspaceCache) -> None:
@@ -65,7 +65,7 @@ def test_what_was_kept_comes_back_bit_by_bit(store: ExpectedStore, cache: Worksp
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
         assert found[name].tobytes() == array.tobytes()
         assert not found[name].flags.writeable
-    assert (store.kept, store.found, again.kept, again.found) == (1, 0, 0, 1)
+    assert (store.stored, store.found, again.stored, again.found) == (1, 0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_time_that_other_processes_had_does_not_count() -> None:
 def test_no_more_than_the_limit_is_written(cache: WorkspaceCache) -> None:
     store = ExpectedStore(cache, "reference 1", limit=2 * SIZE)
     assert not store.full
-    kept = [keep(store, replace(CASE, seed=seed)) for seed in range(4)]
-    assert kept == [True, True, False, False]
+    stored = [keep(store, replace(CASE, seed=seed)) for seed in range(4)]
+    assert stored == [True, True, False, False]
     assert store.full
-    assert store.kept == 2
+    assert store.stored == 2
 
 
 def test_the_limit_holds_for_threads_together(cache: WorkspaceCache) -> None:
@@ -146,7 +146,7 @@ def test_the_limit_holds_for_threads_together(cache: WorkspaceCache) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert store.kept == 5
+    assert store.stored == 5
     assert not list(cache.staging.iterdir())
 
 

@@ -71,11 +71,11 @@ def test_rubbish_is_left_out(cache: WorkspaceCache, rubbish: bytes) -> None:
 
 
 def test_only_the_newest_are_kept(cache: WorkspaceCache) -> None:
-    many = history.KEPT_RUNS + history.SLACK_RUNS + 5
+    many = history.MAX_RUNS + history.SLACK_RUNS + 5
     for n in range(many):
         history.append(cache, run_with(float(n)), when=float(n))
     lines = (cache.folder / history.NAME).read_bytes().splitlines()
-    assert history.KEPT_RUNS <= len(lines) <= history.KEPT_RUNS + history.SLACK_RUNS
+    assert history.MAX_RUNS <= len(lines) <= history.MAX_RUNS + history.SLACK_RUNS
     points = history.read(cache)
-    assert len(points) == history.KEPT_RUNS
+    assert len(points) == history.MAX_RUNS
     assert points[-1].max_abs == many - 1

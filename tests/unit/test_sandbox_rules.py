@@ -76,7 +76,9 @@ def test_a_file_that_is_shown_in_a_hidden_folder(root: Path) -> None:
 
 
 def test_what_is_writable_holds_nothing_that_decides_a_verdict(root: Path) -> None:
-    found = rules(root, hidden=("scripts/ref.py",), kept=("scripts/op.py",), writable=("scripts",))
+    found = rules(
+        root, hidden=("scripts/ref.py",), read_only=("scripts/op.py",), writable=("scripts",)
+    )
     assert writes(found, root / "scripts/deep/new.py")
     assert not writes(found, root / "scripts/ref.py")
     assert not writes(found, root / "scripts/op.py")

@@ -334,5 +334,5 @@ def test_keys_by_their_beginning(store: JsonStore) -> None:
 def test_records_that_are_there_are_kept_where_that_is_asked(store: JsonStore) -> None:
     store.put_many([("a", 1), ("b", 1)])
     records = {key: seal(2, key) for key in "abc"}
-    store.put_sealed(records, kept={"a", "c"})
+    store.put_sealed(records, if_absent={"a", "c"})
     assert [store.get(key) for key in "abc"] == [1, 2, 2]

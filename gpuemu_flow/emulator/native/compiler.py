@@ -24,7 +24,7 @@ FLAGS = (
     "-ftree-ter", "-fno-stack-protector",
 )  # fmt: skip
 COMPILE_SECONDS = 120
-KEPT_LIBRARIES = 200
+MAX_LIBRARIES = 200
 """Largest number of libraries that the cache holds; the least recently used are removed first."""
 
 _FEATURES = (("fma", "-mfma"), ("f16c", "-mf16c"), ("popcnt", "-mpopcnt"), ("bmi2", "-mbmi2"))
@@ -208,6 +208,6 @@ def _prune(folder: Path) -> None:
     """Drop the least recently used libraries."""
     found = [(entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in
              os.scandir(folder) if entry.name.endswith(".so")]  # fmt: skip
-    for _, path in sorted(found)[: max(0, len(found) - KEPT_LIBRARIES)]:
+    for _, path in sorted(found)[: max(0, len(found) - MAX_LIBRARIES)]:
         with suppress(OSError):
             Path(path).unlink()

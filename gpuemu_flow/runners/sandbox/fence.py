@@ -129,7 +129,7 @@ class Fence:
                 *(p for p in self._set_apart if p not in mine),
             ),
             shown=(*((path,) if path else ()), *mine),
-            kept=off_limits["read_only"],
+            read_only=off_limits["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
             required=self._mode in ("require", STRICT),
             strict=self._mode == STRICT,

@@ -73,7 +73,7 @@ def rules_for(
     private = (*private_paths(sandbox.root, home), "/dev", *compiled)
     whole = [sandbox.root] if sandbox.closed else []
     hidden = _Excluded(listings, [*_with_copies(sandbox), *private, *whole], scratches)
-    kept = _Excluded(listings, sandbox.kept, hidden.paths)
+    read_only = _Excluded(listings, sandbox.read_only, hidden.paths)
     below = frozenset(path for path in hidden.paths if _is_in_memory(path))
     in_memory = _Excluded(listings, (), below)
     read = [*hidden.rest("/"), *in_memory.rest(_SHARED_MEMORY)]
@@ -83,17 +83,17 @@ def rules_for(
         # listed.
         read += hidden.without_own(path)
     starts = map(os.path.realpath, outermost(sandbox.writable))
-    kept_in_memory = _Excluded(listings, sandbox.kept, below)
+    read_only_in_memory = _Excluded(listings, sandbox.read_only, below)
     write = [
         path
         for start in starts
-        for path in (kept_in_memory if _is_in_memory(start) else kept).rest(start)
+        for path in (read_only_in_memory if _is_in_memory(start) else read_only).rest(start)
     ]
-    closed = _Excluded(listings, sandbox.kept).paths
+    closed = _Excluded(listings, sandbox.read_only).paths
     opened = map(os.path.realpath, {*sandbox.shown}.intersection(sandbox.writable))
     write += [path for path in opened if path not in closed]
     # A workspace, or scratch folders, may lie there.
-    owned = _Excluded(listings, (sandbox.root, *sandbox.kept), below | scratches)
+    owned = _Excluded(listings, (sandbox.root, *sandbox.read_only), below | scratches)
     return AccessRules(
         read=(*read, *map(os.path.realpath, sandbox.shown)),
         write=(scratch, *owned.rest(_SHARED_MEMORY), *write),

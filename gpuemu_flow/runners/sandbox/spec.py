@@ -19,7 +19,7 @@ NONE = "none"
 FAILED = 98
 """Exit code of a worker for which the requested sandbox could not be made."""
 _LANDLOCK, _SECCOMP, _BWRAP, _CGROUP = "landlock", "seccomp", "bwrap", "cgroup"
-_LISTS = ("hidden", "shown", "kept", "writable")
+_LISTS = ("hidden", "shown", "read_only", "writable")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Sandbox:
     shown : tuple of str
         Absolute paths of files that may be read although they are hidden, and written if `writable`
         contains them.
-    kept : tuple of str
+    read_only : tuple of str
         Absolute paths of files that must not be written, even in writable folders.
     writable : tuple of str
         Absolute paths that may be written, besides a scratch folder.
@@ -54,7 +54,7 @@ class Sandbox:
     root: str
     hidden: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     required: bool = False
     strict: bool = False

@@ -18,7 +18,7 @@ _PARTS = ("shape", "dtype", "strides", "memory")
 _PARTS_GONE = (None,) * len(_PARTS)
 
 
-class Handed:
+class ArgumentRecord:
     """A record of the arguments of one call: members of containers, and each tensor's form.
 
     A program can change its caller's data without writing any element: it can transpose or resize a

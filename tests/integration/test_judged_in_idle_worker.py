@@ -11,7 +11,7 @@ from mini_workspace import Mini, make_mini
 from runner_workspace import Workspace, is_running, make_case, slugs
 
 from gpuemu_flow.runners.attempt import WorkerClient
-from gpuemu_flow.runners.kept import IdleWorkers, KeptWorker
+from gpuemu_flow.runners.idle_workers import IdleWorkers, WorkerSlot
 from gpuemu_flow.runners.pool import Pool
 
 pool, ws = runner_workspace.pool, runner_workspace.ws
@@ -49,10 +49,10 @@ def test_what_did_not_pass_there_is_judged_in_a_new_process(tmp_path: Path) -> N
     assert len(set(pids(mini, 1))) == 2
 
 
-def kept(ws: Workspace) -> tuple[WorkerClient, KeptWorker]:
+def slot(ws: Workspace) -> tuple[WorkerClient, WorkerSlot]:
     program = ws.program("callable", "def op(x):\n    return x\n")
-    holder = KeptWorker()
-    assert slugs(ws.run(program, [make_case(0)], kept=holder)) == ["ok"]
+    holder = WorkerSlot()
+    assert slugs(ws.run(program, [make_case(0)], slot=holder)) == ["ok"]
     client = holder.take()
     assert client is not None
     return client, holder
@@ -67,7 +67,7 @@ def unchanged() -> bool:
 
 
 def test_an_idle_worker_is_handed_out_once(ws: Workspace) -> None:
-    client, _ = kept(ws)
+    client, _ = slot(ws)
     idle = IdleWorkers(1)
     idle.put(client, unchanged)
     assert idle.take(client.program) is client
@@ -77,12 +77,12 @@ def test_an_idle_worker_is_handed_out_once(ws: Workspace) -> None:
 
 @pytest.mark.parametrize("end", ["an input changed", "too many", "the pool closes"])
 def test_an_idle_worker_ends_when_it_is_of_no_use(ws: Workspace, end: str) -> None:
-    client, _ = kept(ws)
+    client, _ = slot(ws)
     idle = IdleWorkers(1)
     idle.put(client, changed)
     deeds: dict[str, Callable[[], object]] = {
         "an input changed": lambda: idle.take(client.program),
-        "too many": lambda: idle.put(kept(ws)[0], unchanged),
+        "too many": lambda: idle.put(slot(ws)[0], unchanged),
         "the pool closes": idle.close,
     }
     assert is_running(client.worker.pid)
@@ -96,14 +96,14 @@ def test_a_pool_that_closes_ends_its_idle_workers(ws: Workspace, tmp_path: Path)
     staging.mkdir()
     with Pool(1, staging=staging) as own:
         program = ws.program("callable", "def op(x):\n    return x\n")
-        with KeptWorker() as holder:
+        with WorkerSlot() as holder:
             own.run(
                 program,
                 [],
                 checks=runner_workspace.NO_CHECKS,
                 publish=lambda *_: None,
-                kept=holder,
+                slot=holder,
             )
-        client, _ = kept(ws)
+        client, _ = slot(ws)
         own.keep(client, unchanged)
     assert not is_running(client.worker.pid)

@@ -9,7 +9,7 @@ from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.attempt import WorkerClient
 
 
-class KeptWorker:
+class WorkerSlot:
     """Holds a worker in which nothing has gone wrong. A context manager; not thread-safe.
 
     Starting a worker and loading a program costs more than running most cases.
@@ -18,7 +18,7 @@ class KeptWorker:
     def __init__(self) -> None:
         self._client: WorkerClient | None = None
 
-    def __enter__(self) -> KeptWorker:
+    def __enter__(self) -> WorkerSlot:
         return self
 
     def __exit__(self, *_: object) -> None:
