@@ -1,4 +1,4 @@
-"""Run programs in any language: executables for the script protocol, started for each call."""
+"""Run executables in any language that speak the script protocol; each call starts one."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class ForkServer:
             os.close(fd)
 
     def _ready(self, sandbox: spec.Sandbox | None, scratch: str) -> enter.Ready | None:
-        """Prepare a sandbox; return None if that fails, since the worker then reports the error."""
+        """Prepare a sandbox; None if that fails: the worker will try again and report why."""
         if sandbox is None:
             return None
         try:

@@ -55,7 +55,7 @@ class Handed:
         ]
 
     def failures(self) -> list[Failure]:
-        """Return the changes that the call made, one failure for each argument at most."""
+        """Return the changes that the call made, at most one failure for each argument."""
         told = {**self._lost(), **self._other_members(), **self._other_forms()}
         return [
             Failure(FailureKind.INPUT_MODIFIED, f"the program {what}", name)
@@ -97,7 +97,7 @@ class Handed:
 
 
 def _form(tensor: Any) -> Form:
-    """Return the shape, dtype, strides and address of a tensor of numpy or torch; see `_PARTS`.
+    """Return the shape, dtype, strides and address of a tensor of numpy or torch.
 
     The result is empty for any other object, and holds only the shape of a torch tensor without
     strides or memory. The dtype is not converted to text, which would take long.

@@ -40,7 +40,7 @@ class KeptWorker:
 
 
 class IdleWorkers:
-    """Idle workers that have loaded a reference, for the judge that will evaluate it again.
+    """Idle workers that have loaded a reference, for a judge that will evaluate that reference.
 
     Thread-safe. A worker is not handed out if a file that it may have read has changed.
 
@@ -62,8 +62,8 @@ class IdleWorkers:
         ----------
         client : WorkerClient
         unchanged : callable
-            Tells whether everything that the program was seen to use is unchanged since before the
-            worker loaded it.
+            Tells whether the files and other inputs that the program was seen to use are still what
+            they were before the worker loaded the program.
         """
         client.worker.follow_no_more()
         with self._lock:

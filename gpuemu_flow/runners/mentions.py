@@ -46,7 +46,7 @@ class Mentions:
 
 
 def module_name(path: str) -> str:
-    """Return the last part of the module name of a file."""
+    """Return the last part of the dotted name under which a file is imported."""
     file = Path(path)
     return file.parent.name if file.stem == "__init__" else file.stem
 

@@ -141,7 +141,7 @@ class Observer:
         _posixsubprocess.fork_exec = fork_exec
 
     def look(self) -> None:
-        """Record the files that no event reports; called after loading and after each message."""
+        """Record the files that no event reports; called after loading and after each request."""
         if not self._active:
             return
         if len(sys.modules) != self._modules.count:
@@ -282,7 +282,11 @@ class Observer:
     def _trace(
         self, *, children_only: bool = False, looks: bool = True, quietly: bool = False
     ) -> bool:
-        """Make the fork server trace machine code and other processes; tell whether it can."""
+        """Have the files of machine code and child processes traced; return False if impossible.
+
+        Tracing is done by the fork server. Unless `quietly`, a failure is recorded as a reason why
+        inputs may be missing.
+        """
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
             text = f"{self._name}: its files cannot be traced on this system ({failure})"
@@ -367,7 +371,7 @@ class Observer:
 
 
 def _is_of(known: str | bytes, target: str) -> bool:
-    """Tell whether a record is about a path, or about a path below it."""
+    """Tell whether the path of a record is `target`, or is below `target`."""
     path = known if isinstance(known, str) else os.fsdecode(known[1:])
     return path == target or path.startswith(f"{target}/")
 

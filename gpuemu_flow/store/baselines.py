@@ -74,7 +74,7 @@ class Baseline:
         Version of gpuemu-flow.
     environment : mapping of str to str
     kernels : mapping of str to list
-        For each configured kernel, the metrics of its entries, per architecture.
+        For each configured kernel, the metrics of each of its entries on each architecture.
     results : mapping of str to mapping
         For each op and dtype, the summary of the comparison: ``results[op][dtype]``.
     submitted : tuple of SubmittedResult or None

@@ -63,8 +63,8 @@ class FailureRecord:
     layouts : mapping of str to str
         Memory layout of each input, in the op's order of inputs.
     provenance : JSON
-        Origin of the outputs: ``op`` and ``reference`` (programs) and ``compare`` (the slice of the
-        configuration).
+        Origin of the outputs: ``op`` and ``reference`` (the programs) and ``compare`` (the settings
+        of the comparison).
     environment : mapping of str to str
     time : str
         Time when the failure was last seen: UTC, ISO 8601 with microseconds.
@@ -178,7 +178,7 @@ class FailureRecord:
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
     def identity(self) -> str:
-        """Return a sha256 over op, case and kind, which identifies the failure when seen again.
+        """Return a sha256 of op, case and kind, by which the same failure is recognized later.
 
         Inputs that the case does not determine are part of the digest, too: a shrunk case has the
         seed of its original, and clients may send any inputs.

@@ -131,7 +131,7 @@ def _call(item: pytest.Function, arguments: dict[str, Any], fixture: GpuemuCase)
 
 
 def finish_checks(item: pytest.Item) -> None:
-    """Fail a test, after its call, if a check failed and the test went on."""
+    """Fail a test that has ended normally although one of its checks failed."""
     __tracebackhide__ = True
     case = getattr(item, "funcargs", {}).get(FIXTURE)
     about = item.callspec.params.get(FIXTURE) if hasattr(item, "callspec") else None

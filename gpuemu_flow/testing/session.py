@@ -81,7 +81,10 @@ class PytestSession:
         return self.given_seed
 
     def items(self, marked: MarkArguments) -> list[tuple[str, Item]]:
-        """Return the ids and items of a mark, in an order that depends only on the files."""
+        """Return the ids and items of a mark, always in the same order.
+
+        They are in the order of the dtypes in the mark or the configuration, then of the cases.
+        """
         op = self.configured.op(marked.op)
         count = self.given_cases or marked.cases or op.cases
         found = []

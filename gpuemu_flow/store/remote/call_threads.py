@@ -1,7 +1,7 @@
 """A few threads that talk to a shared cache. Callers can stop waiting for them at any time.
 
-At its end, a process waits for threads of `concurrent.futures`. A stalled server would therefore
-delay the end of a run that the user cancelled.
+`concurrent.futures` is not used, since a process waits for its threads before it ends: a stalled
+server would delay the end of a run that the user cancelled.
 """
 
 from __future__ import annotations

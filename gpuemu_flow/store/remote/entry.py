@@ -29,7 +29,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class EntryError(Exception):
-    """Error of bytes that are not an entry, or that are not a trusted entry.
+    """Raised for bytes that are not an entry, and for an entry that is not trusted.
 
     Attributes
     ----------

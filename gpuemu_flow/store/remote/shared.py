@@ -81,8 +81,8 @@ class SharedCache:
     cancel : threading.Event
         Set when the run is to end; requests are then not waited for.
     secret : bytes or None
-        Key of signatures, with which entries without a valid signature are ignored. With None,
-        signatures are neither made nor checked.
+        Signing key; entries without a valid signature by this key are ignored. None to neither make
+        nor check signatures.
     writes : bool
         True if the run also stores results.
     """
@@ -291,7 +291,10 @@ class SharedCache:
         return True
 
     def _ask(self, call: Callable[[], T]) -> T | None:
-        """Make a request in another thread, so that a cancelled run does not wait for it."""
+        """Make a request in another thread, and return its result; None if it failed.
+
+        If the run is cancelled, return None at once.
+        """
         if self._left:
             return None
         job = self._threads.submit(lambda: self._attempt(call))
