@@ -74,9 +74,9 @@ class Program:
     kind : str
         ``script`` (a Python script that speaks a protocol on stdin and stdout), ``command`` (any
         executable that speaks this protocol), ``callable`` (a Python function), ``torch``, ``jax``
-        or ``numpy`` (a function of this framework's tensors), ``triton`` (a Python function that
-        launches Triton kernels), ``ptx`` (a compiled kernel, which the emulator runs) or ``cuda``
-        (like ``ptx``, for a file that was built from CUDA C++).
+        or ``numpy`` (a function that takes this framework's tensors), ``triton`` (a Python function
+        that launches Triton kernels), ``ptx`` (a compiled kernel, which the emulator runs) or
+        ``cuda`` (like ``ptx``, for a file that was built from CUDA C++).
     root : str
         Absolute path of the workspace. It is the working directory, and it is on ``sys.path``,
         after the folder of the program's file.

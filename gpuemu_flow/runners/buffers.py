@@ -86,7 +86,7 @@ class _Buffer:
     before: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
 
     def elements(self, memory: np.ndarray) -> np.ndarray:
-        """Return an array in `memory` with this array's shape, strides, dtype and offset."""
+        """Return an array in `memory` of the same shape, strides, dtype and offset as `array`."""
         offset = address(self.array) - address(self.memory) if self.memory.size else 0
         shape, strides = self.array.shape, self.array.strides
         laid: np.ndarray = np.ndarray(shape, self.array.dtype, memory, offset, strides)

@@ -118,9 +118,9 @@ class CheckedCase:
         self._judged: dict[str, np.ndarray] = {}
 
     def begin(self) -> Attempt | None:
-        """Request the first call, without waiting for it; return None if the request was sent.
+        """Request the first call, and do not wait for its answer.
 
-        If the program cannot be loaded, return the failed attempt.
+        Returns None, or the failed attempt if the program cannot be loaded.
         """
         inputs, guards = self._inputs, self._checks.guards
         self._judged = inputs.judged(guards=guards)
@@ -158,7 +158,7 @@ class CheckedCase:
         return _with_violations(attempt, decoys.told(found)), outputs
 
     def _judge(self) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Make the judged call, and an identical one if checked; return attempt and outputs."""
+        """Make the judged call, repeat it if required, and return the attempt and the outputs."""
         checks, inputs, laid = self._checks, self._inputs, self._laid
         assert laid is not None  # noqa: S101 - laid out before
         fill = FIRST_FILL if checks.repeat else malloc.NO_FILL
@@ -284,7 +284,7 @@ class CheckedWork:
         self._begun: tuple[WorkerClient, CheckedCase] | None = None
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Request the first call, without waiting for it; see `CheckedCase.begin`."""
+        """Request the first call, and do not wait for its answer; see `CheckedCase.begin`."""
         case = CheckedCase(worker_client, self._inputs, self._checks)
         failed = case.begin()
         self._begun = None if failed is not None else (worker_client, case)

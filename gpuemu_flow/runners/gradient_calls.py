@@ -74,9 +74,9 @@ class GradientCall:
     def demand(self, *, arrives: bool) -> None:
         """Raise OpError if the gradients of a reference reach none of its inputs.
 
-        Does nothing if `arrives`, or for an op. Without this check, an op whose gradients are all 0
-        would pass. The gradients of an op that reach none of its inputs count as 0, and are
-        compared.
+        `arrives` is True if any gradient reaches an input. Without this check, an op whose
+        gradients are all 0 would pass. For an op, this does nothing: gradients that reach no input
+        count as 0, and are compared.
         """
         if not arrives and not self.wanted.plain:
             names = ", ".join(map(repr, self.wanted.inputs))
@@ -146,7 +146,7 @@ class GradientCall:
         return {**self._plain, **found, **others}
 
     def _counting(self, name: str, array: np.ndarray, own: np.ndarray | None) -> np.ndarray:
-        """Return a copy of `array` in which elements that are not compared are those of `own`.
+        """Return `array` with the elements that are not compared replaced by those of `own`.
 
         `own` is the same output in the call without gradients.
         """

@@ -226,7 +226,7 @@ class Receiver:
         self._libc.ioctl(fd, _SET_FLAGS, _SAME_PROCESSOR)
 
     def receive(self) -> Notice | None:
-        """Return the next notice; None if the calling thread has ended meanwhile.
+        """Return the next notice; None if the wait or the reported call was interrupted.
 
         Raises
         ------

@@ -24,8 +24,8 @@ def framework_of(program: Program) -> str:
     """Return the framework that a program's fork server should import; empty for none.
 
     The result is empty, too, if a module of the workspace has the name of an installed module or of
-    one in the standard library: the program might get that module, which the framework has already
-    imported, instead of the workspace's.
+    one in the standard library. In a process that has imported the framework, the program could get
+    the installed or standard module instead of its own.
     """
     if program.framework not in FRAMEWORKS or program.isolation == "spawn":
         return ""

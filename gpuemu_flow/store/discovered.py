@@ -265,7 +265,7 @@ class SeenInputs:
             return bool(self._lookup.moved(self._names, self._begun))
 
     def add(self, names: Discovered) -> None:
-        """Add the inputs of results that were not computed here, and store these as a known set."""
+        """Add the inputs of results that come from elsewhere, and store them as a known set."""
         self.join(names)
         with self._lock:
             self._known.add(names)

@@ -81,7 +81,7 @@ def digest_json(value: Json) -> str:
 
 @dataclass(frozen=True)
 class KeyParts:
-    """All that decides whether a task must run, sorted into kinds.
+    """Everything that decides whether a task must run, grouped by kind.
 
     Attributes
     ----------

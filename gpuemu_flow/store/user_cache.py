@@ -15,7 +15,7 @@ LIMIT = 64 << 20
 
 
 def user_cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return ``$XDG_CACHE_HOME/gpuemu-flow``, or ``~/.cache/gpuemu-flow`` without the variable."""
+    """Return ``$XDG_CACHE_HOME/gpuemu-flow``, or ``~/.cache/gpuemu-flow`` if that is unset."""
     return Path(user_cache_of(environ) or Path.home() / ".cache" / "gpuemu-flow")
 
 

@@ -83,7 +83,7 @@ class PytestSession:
     def items(self, marked: MarkArguments) -> list[tuple[str, Item]]:
         """Return the ids and items of a mark, always in the same order.
 
-        They are in the order of the dtypes in the mark or the configuration, then of the cases.
+        The order is that of the dtypes in the mark or the configuration, and then of the cases.
         """
         op = self.configured.op(marked.op)
         count = self.given_cases or marked.cases or op.cases

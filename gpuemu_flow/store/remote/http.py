@@ -259,7 +259,7 @@ def _absent(response: http.client.HTTPResponse) -> bool:
 
 
 def _copy(response: http.client.HTTPResponse, sink: BinaryIO, limit: int, patience: float) -> None:
-    """Copy the body of a response to `sink`; raise an error if it is cut off, large or slow."""
+    """Copy the body of a response to `sink`; raise an error if it is too long, short or slow."""
     if response.getheader("Content-Encoding", "identity") != "identity":
         raise RemoteError("it encodes the body, although it was asked not to")
     length = response.length
