@@ -250,7 +250,8 @@ class WorkerClient:
         Returns
         -------
         Attempt or None
-            The failed attempt if the program cannot be loaded; None if `collect` is to be called.
+            The failed attempt if the program cannot be loaded. None if the request was sent; call
+            `collect` for its answer.
         """
         failed = self._load(index)
         if failed is not None:

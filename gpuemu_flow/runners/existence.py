@@ -58,8 +58,8 @@ def watch(tell: Callable[[Any, int | None], None]) -> None:
     Parameters
     ----------
     tell : callable
-        Called before each test with the path as the program passed it, and with its ``dir_fd`` or
-        None.
+        Called before each test with the path as the program passed it, and with the ``dir_fd`` of
+        the call or None.
     """
     importing: Any = external
     importing._os = _plain

@@ -65,7 +65,7 @@ def address_space() -> int | None:
 
 
 def _lower(kind: int, value: int) -> None:
-    """Set a soft limit of this process, at most to the hard limit."""
+    """Set a soft limit of this process; a value above the hard limit is reduced to that limit."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

@@ -80,7 +80,7 @@ def write_status(fd: int, phase: int) -> None:
 
 
 def read_status(fd: int) -> tuple[int, float]:
-    """Return the phase and the monotonic time when it began; `PREPARING`, 0.0 if unreadable.
+    """Return the phase and the monotonic time when it began; if unreadable, `PREPARING` and 0.0.
 
     The result is only a hint, since the program in the worker can write to this file, too.
     """

@@ -60,7 +60,7 @@ class Observer:
     report : int
         Descriptor of the file that the records are appended to.
     server : int
-        Socket over which the fork server gets the descriptor that traces this process.
+        Socket over which the fork server gets the descriptor with which it traces this process.
     """
 
     def __init__(self, report: int, server: int) -> None:
@@ -420,7 +420,9 @@ _base_files: set[str] = set()
 
 
 def base_records(*, anew: bool = False) -> bytes:
-    """List the files that this process read before it had a program; computed before forking.
+    """Return records of the files that this process read before it had a program.
+
+    Call it before forking, so that each forked process need not make the records again.
 
     Parameters
     ----------

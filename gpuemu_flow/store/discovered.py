@@ -125,7 +125,7 @@ class Lookup(Protocol):
         """Return the state of each input, by a key such as ``file lib/table.npy``."""
 
     def moved(self, names: Discovered, since: int) -> list[str]:
-        """Return the inputs that were written to since `since`, an earlier result of `now`."""
+        """Return the inputs that were written to after `since`, an earlier result of `now`."""
 
     def parts_and_moved(self, names: Discovered, since: int) -> tuple[dict[str, str], list[str]]:
         """Return `parts` and `moved`, found by a single look at the inputs."""
@@ -273,8 +273,8 @@ class SeenInputs:
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
         """Add the inputs that a program was seen to use so far.
 
-        `who` names the program; for `given`, see `Lookup.discover`.
-        Does nothing if the last call for the same `who` passed the same object as `seen`.
+        `who` names the program; for `given`, see `Lookup.discover`. Does nothing if the last call
+        for the same `who` passed the same object as `seen`.
         """
         with self._lock:
             if self._last.get(who) is seen:

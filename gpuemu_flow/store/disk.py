@@ -1,4 +1,4 @@
-"""A diskcache Disk that never unpickles data and never leaves its folder; a Cache for it."""
+"""A `diskcache.Disk` that never unpickles data or leaves its folder, and a `Cache` to use it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class FailureRecord:
         Kind and message of the first failure; see `types.FailureKind`.
     max_abs, max_rel, max_ulp : float
     index : tuple of int or None
-        Index of the worst or first wrong element.
+        Index of the element that the first failure names, or else of the worst element.
     expected, actual : float or None
         Values of the reference and of the op at `index`.
     cause : str

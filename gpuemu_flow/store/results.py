@@ -213,7 +213,7 @@ class ResultStore:
         return added
 
     def _write_all(self) -> None:
-        """Store all waiting records, also those of other threads, and set each one's outcome."""
+        """Store all waiting records, also those of other threads, and set each call's outcome."""
         with self._lock:
             batch, self._unwritten = self._unwritten, []
         error: BaseException | None = None

@@ -20,7 +20,10 @@ SHOWN_CASES = 5
 
 
 def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
-    """Make items from a function's marks; for a wrong mark, raise a collection error."""
+    """Make items from a function's marks; for a wrong mark, raise a collection error.
+
+    A missing mark is wrong, too, and so is a function that does not take the fixture (`asks`).
+    """
     marks = list(metafunc.definition.iter_markers(MARK))
     try:
         session = session_of(metafunc.config)

@@ -1,4 +1,4 @@
-"""The arguments of ``@pytest.mark.gpuemu``, checked."""
+"""Read and check the arguments of ``@pytest.mark.gpuemu``."""
 
 from __future__ import annotations
 

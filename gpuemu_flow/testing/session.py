@@ -71,7 +71,10 @@ class PytestSession:
             opened.close()
 
     def seed(self, marked: MarkArguments) -> int:
-        """Return the command line's master seed, else the mark's, else the workspace's."""
+        """Return the command line's master seed, else the mark's, else the workspace's.
+
+        If the workspace asks for new seeds, the result is one new seed for the whole run.
+        """
         for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
             if given is not None:
                 return given

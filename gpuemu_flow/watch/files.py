@@ -31,7 +31,8 @@ _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml
 class FileWatch:
     """Watched files and folders of one workspace, with their last known state.
 
-    A file counts as saved if its stamp changed; the engine finds out whether its content changed.
+    A file counts as saved if its stamp (times, size and inode) changed. The engine finds out
+    whether its content changed.
     Folders are watched for new entries: a script that was missing, a module that now shadows
     another, or a new match of ``depends``.
 
@@ -106,8 +107,8 @@ class FileWatch:
             The configuration.
         in_vain : iterable of str
             Paths that `saved` returned, but whose change did not make the configuration valid.
-            Further changes of these files count only after `PATIENCE_S`, since programs write files
-            all the time.
+            Further changes of these files count only after `PATIENCE_S` seconds, since programs
+            write files all the time.
         """
         self.anything = True
         now = self.clock()
@@ -150,7 +151,7 @@ class FileWatch:
 
         Files to which standard output or standard error is redirected are left out. While the
         configuration is invalid, a file whose last change did not make it valid is left out for
-        `PATIENCE_S`.
+        `PATIENCE_S` seconds.
         """
         now = {path: stamp_of(path) for path in self._files}
         found = {path for path, known in self._files.items() if now[path] != known}

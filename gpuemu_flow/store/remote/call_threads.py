@@ -1,7 +1,7 @@
 """A few threads that talk to a shared cache. Callers can stop waiting for them at any time.
 
-`concurrent.futures` is not used, since a process waits for its threads before it ends: a stalled
-server would delay the end of a run that the user cancelled.
+These are not threads of `concurrent.futures`. Before it ends, a process waits for all of those, and
+so a stalled server would delay the end of a run that the user cancelled.
 """
 
 from __future__ import annotations
