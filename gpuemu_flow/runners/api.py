@@ -17,7 +17,7 @@ EMULATED = ("ptx", "cuda")
 REFUSALS = frozenset(
     {"emulator-unsupported", "emulator-launch", "emulator-argument", "triton-compiled"}
 )
-"""Slugs of launches that the emulator refuses; it would refuse them again."""
+"""Slugs of errors of launches that the emulator refuses, and would refuse again."""
 
 MOST_PRINTED = 4_000
 """Maximum number of characters of ``printf`` output that are kept for a case."""

@@ -68,7 +68,7 @@ class CheckedInputs:
 
     @property
     def float_dtype(self) -> str:
-        """Return the dtype of the float inputs of a call."""
+        """Return the dtype that the float inputs have in a call."""
         return self.input_dtype or (self.dtype if self.case is None else self.case.dtype)
 
     def judged(self, *, guards: bool) -> dict[str, np.ndarray]:

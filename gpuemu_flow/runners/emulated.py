@@ -322,7 +322,7 @@ def _take(
 
 
 def _ignore(where: tuple[str, ...], text: str, hint: str) -> None:
-    """Ignore a fault, which the configuration has already reported."""
+    """Ignore a fault in a launch, since it was reported when the configuration was read."""
 
 
 def _buffer(

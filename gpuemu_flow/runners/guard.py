@@ -51,7 +51,7 @@ _HINT = (
 )
 CALL_HINT = "compute without it: an op that runs its reference agrees with it, right or wrong"
 _RUNNING = frozenset({"calls", "is"})
-"""Deeds by which an op runs its reference; others read its files."""
+"""Deeds by which an op runs its reference; by the other deeds, it reads the reference's files."""
 _RECORD_BYTES = 4096
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OTHERS_MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?(?:mem|fd|map_files)(?:/|\Z)")

@@ -19,7 +19,7 @@ _PARTS_GONE = (None,) * len(_PARTS)
 
 
 class Handed:
-    """A record of the arguments of one call: members of containers, and each tensor's form.
+    """A record of one call's arguments: members of containers, and each tensor's shape and memory.
 
     A program can change its caller's data without writing any element: it can transpose or resize a
     tensor in place, make the tensor refer to other memory, or take a member from a list.

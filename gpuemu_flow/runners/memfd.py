@@ -50,7 +50,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_all(fd: int, size: int) -> bytes:
-    """Return the first `size` bytes of a file, or all if there are fewer; keep its position."""
+    """Return the first `size` bytes of a file, or all if it has fewer; do not move its position."""
     pieces = []
     offset = 0
     while offset < size and (piece := os.pread(fd, min(size - offset, 1 << 30), offset)):

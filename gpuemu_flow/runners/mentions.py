@@ -52,7 +52,7 @@ def module_name(path: str) -> str:
 
 
 def _places(name: str, word: str, before: re.Pattern[str], after: re.Pattern[str]) -> Iterator[int]:
-    """Yield the positions of a name in a word where `before` and `after` match around it."""
+    """Yield the positions in `word` of a name that stands between `before` and `after`."""
     at = word.find(name) if name else -1
     while at >= 0:
         if before.match(word, at) and after.match(word, at + len(name)):

@@ -282,10 +282,10 @@ class Observer:
     def _trace(
         self, *, children_only: bool = False, looks: bool = True, quietly: bool = False
     ) -> bool:
-        """Have the files of machine code and child processes traced; return False if impossible.
+        """Have the fork server trace the files that machine code and child processes use.
 
-        Tracing is done by the fork server. Unless `quietly`, a failure is recorded as a reason why
-        inputs may be missing.
+        Returns False if that is impossible. This is then recorded as a reason why inputs may be
+        missing, unless `quietly`. For the other parameters, see `Tracing.begin`.
         """
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
@@ -384,7 +384,7 @@ def _caller(frame: FrameType) -> FrameType:
 
 
 def _source_of(path: str) -> str:
-    """Return the source of a bytecode file, or the file itself if it has none."""
+    """Return the source file of a bytecode file if that source exists, else `path` itself."""
     try:
         source = importlib.util.source_from_cache(path)
     except (ValueError, NotImplementedError):

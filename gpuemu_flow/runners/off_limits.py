@@ -15,7 +15,7 @@ class Located(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Return the absolute path of the program's file."""
+        """Return the absolute path of the program's file; None if it has no file."""
 
     @property
     def function(self) -> str:
@@ -27,7 +27,7 @@ class Located(Protocol):
 
 
 class OffLimits(TypedDict):
-    """The files and the function that a program must not use, by the names of `Program` fields."""
+    """The files and the function that a program must not use; the keys are fields of `Program`."""
 
     forbidden: tuple[str, ...]
     read_only: tuple[str, ...]
@@ -90,7 +90,7 @@ def off_limits_of(
 
 
 def _is_around(package: Path, file: Path) -> bool:
-    """Tell whether a path is the ``__init__`` file of a package that contains a file."""
+    """Tell whether `package` is the ``__init__`` file of a package that contains `file`."""
     return package.name == "__init__.py" and file.is_relative_to(package.parent)
 
 

@@ -92,7 +92,7 @@ class OwnChanges:
         return path in self._gone
 
     def is_own_file(self, path: str) -> bool:
-        """Tell whether the program wrote the file itself."""
+        """Tell whether the program itself wrote the file."""
         return path in self._own
 
     def is_own(self, path: str) -> bool:

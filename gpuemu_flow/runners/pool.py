@@ -412,7 +412,7 @@ def _job(
 
 
 def _equipped(program: Program) -> Program:
-    """Return the program with the environment variables that `env_names` lets through added."""
+    """Return the program; its `env` also has the variables that its `env_names` let through."""
     return replace(program, env={**named(os.environ, program.env_names), **program.env})
 
 

@@ -121,7 +121,7 @@ class WorkerProcess:
         sightings.follow(self.report, self.scratch)
 
     def follow_no_more(self) -> None:
-        """Collect the worker's records so far; later records go to the next `follow_with`."""
+        """Collect the worker's records so far; leave later ones to the next `follow_with`."""
         if self.sightings is not None:
             self.sightings.leave(self.report)
             self.sightings = None

@@ -293,7 +293,7 @@ class BaselineStore:
         return self._folder / (name + _SUFFIX)
 
     def _read(self, path: Path) -> Baseline | None:
-        """Return a stored baseline; None if it is missing, damaged, or of another version.
+        """Return a stored baseline; None if it is missing, damaged, or written by another version.
 
         A damaged file is moved aside.
         """

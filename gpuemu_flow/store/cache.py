@@ -258,7 +258,7 @@ class JsonStore:
             self._drop()
 
     def _unwritable(self, text: str) -> Problem:
-        """Return the problem behind SQLite's message that writing failed."""
+        """Return the problem to report for SQLite's message that writing failed."""
         if _FAILED in text:  # Python 3.10 passes no number of the error on
             return io_problem(self._folder, text)
         full = "full" in text

@@ -160,11 +160,11 @@ class ResultStore:
                 insort(keys, stored.key)
 
     def time_ns(self) -> int:
-        """Return a unique time in ns."""
+        """Return the Unix time in ns, made later than all times that were returned before."""
         return self._times(1)[0]
 
     def _times(self, count: int) -> range:
-        """Return several unique times like `time_ns`, in steps of 1 ns."""
+        """Return `count` times as `time_ns` does, in steps of 1 ns."""
         with self._lock:
             first = max(time.time_ns(), self._last_ns + 1)
             self._last_ns = first + count - 1

@@ -232,7 +232,11 @@ class GpuemuCase(Mapping[str, Any]):
                 raise self.error
 
     def _verdict(self, result: CheckResult) -> Verdict:
-        """Return the verdict on the test if this is its only case."""
+        """Return the verdict on a test that judges no other case.
+
+        For a case that passed, the verdict is inconclusive if the case alone is too weak to show
+        that the op is correct.
+        """
         weak = result.verdict is Verdict.PASSED and self._weakness
         return Verdict.INCONCLUSIVE if weak else result.verdict
 

@@ -56,7 +56,7 @@ class PytestSession:
 
     @property
     def outputs(self) -> OwnOutputs:
-        """Return the source of cases and verdicts; a forked process has its own."""
+        """Return the object that makes cases and judges outputs; a forked process has its own."""
         from gpuemu_flow.fuzz.own_outputs import OwnOutputs  # noqa: PLC0415
 
         process = os.getpid()
@@ -114,7 +114,7 @@ SESSION = pytest.StashKey[PytestSession]()
 
 
 def session_of(config: pytest.Config) -> PytestSession:
-    """Return the process's session."""
+    """Return the session of this pytest process."""
     if SESSION not in config.stash:
         config.stash[SESSION] = PytestSession(config)
     return config.stash[SESSION]

@@ -32,9 +32,8 @@ class FileWatch:
     """Watched files and folders of one workspace, with their last known state.
 
     A file counts as saved if its stamp (times, size and inode) changed. The engine finds out
-    whether its content changed.
-    Folders are watched for new entries: a script that was missing, a module that now shadows
-    another, or a new match of ``depends``.
+    whether its content changed. Folders are watched for new entries: a script that was missing, a
+    module that now shadows another, or a new match of ``depends``.
 
     Attributes
     ----------

@@ -89,6 +89,6 @@ class CallThreads:
                 self._pending -= 1
 
     def close(self) -> None:
-        """Let the threads end after their work, without waiting for them."""
+        """Let the threads end after the calls submitted so far, without waiting for them."""
         for _ in self._threads:
             self._queue.put(None)

@@ -91,7 +91,7 @@ class FolderTransport:
         """Do nothing: no connection is kept."""
 
     def path(self, kind: str, key: str) -> Path:
-        """Return the file of an object."""
+        """Return the path of an object's file."""
         if kind not in (ACTION, CONTENT) or not is_key(key):
             raise ValueError(f"no object: {kind}/{key}")
         return self._root / kind / key

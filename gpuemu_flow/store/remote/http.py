@@ -87,7 +87,7 @@ class HttpTransport:
     parts : SplitResult
         The URL.
     header : tuple of str
-        Name and value of a header for each request; empty for none.
+        Name and value of a header to send with each request; empty for none.
     silence : float
         Seconds without a received byte after which a request fails.
     """

@@ -41,9 +41,9 @@ class CacheAccess:
     mode : str
         ``read`` or ``write``.
     header : tuple of str
-        Name and value of a header for each request; empty for none.
+        Name and value of a header to send with each request; empty for none.
     secret : bytes or None
-        Key of signatures; None for unsigned entries.
+        Signing key; None for unsigned entries.
     problems : tuple of Problem
         Warnings about configured rights that the environment did not grant.
     silence : float

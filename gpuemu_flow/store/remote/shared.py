@@ -203,7 +203,7 @@ class SharedCache:
         return {digest for digest, done in zip(wanted, came, strict=True) if done}
 
     def finish(self) -> None:
-        """Wait until everything is stored, unless the run was cancelled; then close connections."""
+        """Wait until everything is stored, unless the run was cancelled. Close all connections."""
         for job in self._stores:
             if not job.wait(self._cancel):
                 self._left = True
@@ -385,7 +385,7 @@ def _digest(file: BinaryIO) -> str:
 
 
 def _sound(names: Discovered) -> bool:
-    """Tell whether a set from a shared cache is one that this program could have stored."""
+    """Tell whether this program could have stored a set of inputs that the cache returned."""
     paths = [*names.files, *names.links, *names.missed, *names.listed, *names.modules]
     paths += [*names.sized, *names.looked, *names.packages, *names.pythons]
     return len(paths) <= MOST_NAMES and all(
