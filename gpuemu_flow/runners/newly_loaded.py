@@ -1,8 +1,8 @@
 """Find the modules that were loaded after an earlier moment, without touching the others.
 
 Copying ``sys.modules`` changes the reference count of every name in it, and thus writes to the
-memory of all these names. A forked process could then no longer share that memory
-with its fork server.
+memory of all these names. A forked process could then no longer share that memory with its fork
+server.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def framework_of(program: Program) -> str:
 
     The result is empty, too, if a module of the workspace has the name of an installed module or of
     one in the standard library. In a process that has imported the framework, the program could get
-    the installed or standard module instead of its own.
+    the installed module, or that of the standard library, instead of its own.
     """
     if program.framework not in FRAMEWORKS or program.isolation == "spawn":
         return ""
