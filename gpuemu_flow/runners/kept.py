@@ -74,9 +74,10 @@ class IdleWorkers:
             old.close()
 
     def take(self, program: Program) -> WorkerClient | None:
-        """Return a worker that has loaded this program; None if no usable worker is left.
+        """Return a worker that has loaded this program; None if there is none.
 
-        The caller has to close the worker.
+        Only the worker that was kept first is considered. If a file that it may have read has
+        changed, it is ended, and the result is None. The caller has to close the returned worker.
         """
         with self._lock:
             place = next((n for n, (c, _) in enumerate(self._idle) if c.program == program), None)
