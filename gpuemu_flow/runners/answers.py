@@ -68,7 +68,7 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: s
 
 
 def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
-    """Read the slots of the outputs in shared memory; raise one of `MALFORMED` if invalid."""
+    """Return each output's position in shared memory; raise one of `MALFORMED` if it is invalid."""
     if len(answer["slots"]) > MAX_OUTPUTS:
         raise ValueError("more outputs than a program may have")
     return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}
@@ -77,8 +77,8 @@ def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
 def is_staged(path: Path, outcome: Outcome) -> bool:
     """Tell whether `path` is a plain file with the digest and size that the worker reports.
 
-    The reported digest is not trusted: the program could report the digest of another output, which
-    would then be judged instead of its own.
+    The digest is computed again from the file. A program could report the digest of another output,
+    which would then be judged instead of its own.
     """
     if not _DIGEST.match(outcome.blob):
         return False

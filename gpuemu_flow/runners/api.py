@@ -17,7 +17,7 @@ EMULATED = ("ptx", "cuda")
 REFUSALS = frozenset(
     {"emulator-unsupported", "emulator-launch", "emulator-argument", "triton-compiled"}
 )
-"""Slugs of launches that the emulator refuses; it would refuse them again."""
+"""Slugs of errors of launches that the emulator refuses, and would refuse again."""
 
 MOST_PRINTED = 4_000
 """Maximum number of characters of ``printf`` output that are kept for a case."""
@@ -72,12 +72,11 @@ class Program:
     Attributes
     ----------
     kind : str
-        ``script`` (protocol on stdin and stdout), ``callable``, ``command`` (any executable that
-        speaks the script protocol), ``torch``, ``jax`` and ``numpy`` (a function of a framework's
-        tensors; for a module of PyTorch, `function` is its class, and `argv` describes how it is
-        made), ``triton`` (a host function of Triton kernels), ``ptx`` (a compiled kernel, which the
-        emulator runs; `argv` holds its launches and its inputs' dims) or ``cuda`` (like ``ptx``,
-        for a file that was built from CUDA C++).
+        ``script`` (a Python script that speaks a protocol on stdin and stdout), ``command`` (any
+        executable that speaks this protocol), ``callable`` (a Python function), ``torch``, ``jax``
+        or ``numpy`` (a function that takes this framework's tensors), ``triton`` (a Python function
+        that launches Triton kernels), ``ptx`` (a compiled kernel, which the emulator runs) or
+        ``cuda`` (like ``ptx``, for a file that was built from CUDA C++).
     root : str
         Absolute path of the workspace. It is the working directory, and it is on ``sys.path``,
         after the folder of the program's file.
@@ -88,7 +87,8 @@ class Program:
     module, function : str
         Dotted name of the module (``pkg.mod``), and name of the function, class or other callable.
     argv : tuple of str
-        Extra arguments of a command or script.
+        Extra arguments of a command or script; for a compiled kernel, its launches and the dims of
+        its inputs; for a class of PyTorch modules, a description of how the module is made.
     loads : str
         Absolute path of a file for a loader: `function` is then called once, with this path, and
         returns the function to run.
@@ -129,11 +129,12 @@ class Program:
     read_only : tuple of str
         Absolute paths of files that the process may read but not change.
     forbidden_function : str
-        A function that the program must not call though it may read the function's file, as
-        ``/FILE:NAME``; empty for none.
+        A function that the program must not call, although it may read the function's file. Written
+        as ``/FILE:NAME``; empty for none.
     scalars : mapping
-        Inputs of one element that are passed as Python numbers. Maps each name to the list of
-        values that the number indexes, or to None if the number is the value itself.
+        Inputs of one element that are passed as Python numbers. Maps each name to None if the
+        element itself is passed, else to a list: the element is then an index into this list, and
+        the value at that index is passed.
     optional : tuple of str
         Inputs that are passed as None if their array has only axes of size 0.
     groups : mapping
@@ -273,7 +274,7 @@ class RunError:
     exception : str
         Name of the exception class that the program raised; empty if it raised nothing.
     stdout_tail : str
-        The end of the program's standard output, if no answer is expected there.
+        The end of the program's standard output, without answers in the script protocol.
     """
 
     slug: str
@@ -384,7 +385,7 @@ class OpError(Exception):
 
 
 def op_error(error: FlowError) -> OpError:
-    """Convert an error of this package to an OpError, which is reported for the program."""
+    """Convert an error of this package to an OpError, which is reported as the program's error."""
     problem = error.problems[0]
     return OpError(
         RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)

@@ -51,7 +51,10 @@ class Arena:
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
 
     def views(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
-        """Return arrays on the arena's memory; raise ValueError for a slot outside of it."""
+        """Return the tensors in some slots as arrays, without a copy.
+
+        Raises ValueError for a slot outside of the arena.
+        """
         out = {}
         for name, slot in slots.items():
             low, high = slot.span()

@@ -19,7 +19,7 @@ _PARTS_GONE = (None,) * len(_PARTS)
 
 
 class ArgumentRecord:
-    """A record of the arguments of one call: members of containers, and each tensor's form.
+    """A record of one call's arguments: members of containers, and each tensor's shape and memory.
 
     A program can change its caller's data without writing any element: it can transpose or resize a
     tensor in place, make the tensor refer to other memory, or take a member from a list.
@@ -55,7 +55,7 @@ class ArgumentRecord:
         ]
 
     def failures(self) -> list[Failure]:
-        """Return the changes that the call made, one failure for each argument at most."""
+        """Return the changes that the call made, at most one failure for each argument."""
         told = {**self._lost(), **self._other_members(), **self._other_forms()}
         return [
             Failure(FailureKind.INPUT_MODIFIED, f"the program {what}", name)
@@ -97,7 +97,7 @@ class ArgumentRecord:
 
 
 def _form(tensor: Any) -> Form:
-    """Return the shape, dtype, strides and address of a tensor of numpy or torch; see `_PARTS`.
+    """Return the shape, dtype, strides and address of a tensor of numpy or torch.
 
     The result is empty for any other object, and holds only the shape of a torch tensor without
     strides or memory. The dtype is not converted to text, which would take long.

@@ -61,7 +61,7 @@ class Attempt:
     def outcome_of(self, request: Request) -> Outcome:
         """Return the outcome with its index replaced by that of a request's case.
 
-        Many cases share an attempt that failed to load the program.
+        If the program cannot be loaded, one failed attempt is the result of many cases.
         """
         return replace(self.outcome, index=request.case.index)
 
@@ -104,7 +104,7 @@ class WorkerClient:
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        Set by callers, who record here for which cases the worker's service is prepared.
+        For callers: they record here the cases for which they have prepared the worker's service.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class WorkerClient:
         return Attempt(Outcome(index, ok=False, error=error), ended=True, **why)
 
     def broken(self, index: int) -> Attempt:
-        """Return a failed attempt, for a worker whose answer shows that the program broke it."""
+        """Return the failed attempt for a case in which the program broke the worker."""
         tail = self.worker.stderr_tail()
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
@@ -250,7 +250,8 @@ class WorkerClient:
         Returns
         -------
         Attempt or None
-            The failed attempt if the program cannot be loaded; None if `collect` is to be called.
+            The failed attempt if the program cannot be loaded. None if the request was sent; call
+            `collect` for its answer.
         """
         failed = self._load(index)
         if failed is not None:
@@ -314,7 +315,7 @@ class WorkerClient:
             return self.broken(index), {}
 
     def run_job(self, target: str, payload: Json, seconds: float) -> Json:
-        """Run one of our own functions in the worker; see `jobs`.
+        """Run a function of this package in the worker, and return its result; see `jobs`.
 
         Raises
         ------
@@ -355,8 +356,9 @@ class WorkerClient:
     def _await(self) -> dict[str, Json]:
         """Return the worker's answer to the last request.
 
-        The program's time limit covers only the time in which the status page reports a call.
-        Raises DeadlineError if a call exceeds this limit, or if the whole request takes too long.
+        The program's time limit applies only while the worker reports that it is calling the
+        program. Raises DeadlineError if a call exceeds this limit, or if the whole request takes
+        too long.
         """
         begin = time.monotonic()
         last = begin + self._calls * self._patience + PREPARE_SECONDS

@@ -86,7 +86,7 @@ class _Buffer:
     before: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
 
     def elements(self, memory: np.ndarray) -> np.ndarray:
-        """Return an array of the same shape, strides, dtype and offset in other memory."""
+        """Return an array in `memory` of the same shape, strides, dtype and offset as `array`."""
         offset = address(self.array) - address(self.memory) if self.memory.size else 0
         shape, strides = self.array.shape, self.array.strides
         laid: np.ndarray = np.ndarray(shape, self.array.dtype, memory, offset, strides)
@@ -139,7 +139,7 @@ class InputBuffers:
         return {name: buffer.array for name, buffer in self._buffers.items()}
 
     def pristine(self) -> dict[str, np.ndarray]:
-        """Return the arrays as `remember` copied them."""
+        """Return the arrays with the content that `remember` saved."""
         return {name: buffer.elements(buffer.before) for name, buffer in self._buffers.items()}
 
     def overwrite(self, arrays: Mapping[str, np.ndarray]) -> None:

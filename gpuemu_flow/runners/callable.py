@@ -145,5 +145,5 @@ class CallableRunner:
         return name_values(with_changed_inputs(returned, given, names, changed), names)
 
     def violations(self) -> Sequence[Failure]:
-        """Return changes to the arguments; `InputBuffers` compares their elements."""
+        """Return changes to the arguments, except to elements, which `InputBuffers` compares."""
         return self._changed

@@ -21,14 +21,14 @@ class Changes:
     Parameters
     ----------
     note : callable
-        Called with the letter of a record (see `records`) and a path.
+        Called with the letter for the kind of record (see `records`) and a path.
     """
 
     def __init__(self, note: Callable[[bytes, str], None]) -> None:
         self._note = note
 
     def actions(self) -> dict[str, Action]:
-        """Map each audit event to the action to take."""
+        """Return the method to call for each audit event, by the event's name."""
         return {
             "os.mkdir": self._on_mkdir,
             "os.rename": self._on_rename,

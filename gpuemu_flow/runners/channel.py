@@ -97,7 +97,10 @@ class FrameReader:
         return message
 
     def buffered(self) -> dict[str, Json] | None:
-        """Return a message that has already been received, or raise ChannelJunkError."""
+        """Return the next message that has already been received; None if there is none.
+
+        Raises ChannelJunkError for bytes that are not a valid frame.
+        """
         return self._take() if self._data else None
 
     def _receive(self) -> bytes:
@@ -115,7 +118,7 @@ class FrameReader:
         return data
 
     def read(self) -> dict[str, Json] | None:
-        """Return the next message; None when there is none and `wait` is off.
+        """Return the next message; None if there is none yet and `wait` is False.
 
         Raises
         ------

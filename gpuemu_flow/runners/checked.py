@@ -68,7 +68,7 @@ class CheckedInputs:
 
     @property
     def float_dtype(self) -> str:
-        """Return the dtype of the float inputs of a call."""
+        """Return the dtype that the float inputs have in a call."""
         return self.input_dtype or (self.dtype if self.case is None else self.case.dtype)
 
     def judged(self, *, guards: bool) -> dict[str, np.ndarray]:
@@ -89,7 +89,7 @@ class CheckedInputs:
 
 @dataclass(frozen=True)
 class _Call:
-    """The attempt at one call, and its outputs."""
+    """The attempt to make one call, and the call's outputs."""
 
     attempt: Attempt
     outputs: dict[str, np.ndarray]
@@ -118,7 +118,10 @@ class CheckedCase:
         self._judged: dict[str, np.ndarray] = {}
 
     def begin(self) -> Attempt | None:
-        """Request the first call without waiting; return the attempt only if it already failed."""
+        """Request the first call, and do not wait for its answer.
+
+        Returns None, or the failed attempt if the program cannot be loaded.
+        """
         inputs, guards = self._inputs, self._checks.guards
         self._judged = inputs.judged(guards=guards)
         self._lay(inputs.decoy(self._judged, guards=guards) if self._decoys else self._judged)
@@ -155,7 +158,7 @@ class CheckedCase:
         return _with_violations(attempt, decoys.told(found)), outputs
 
     def _judge(self) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Make the judged call, and the identical call after it."""
+        """Make the judged call, repeat it if required, and return the attempt and the outputs."""
         checks, inputs, shared = self._checks, self._inputs, self._shared
         assert shared is not None  # noqa: S101 - laid out before
         fill = FIRST_FILL if checks.repeat else malloc.NO_FILL
@@ -220,10 +223,10 @@ class CheckedCase:
     def _call(self, seed: int, fill: int, *, keep: bool = True) -> _Call:
         """Make a call, and return its attempt and outputs.
 
-        Without `keep`, the outputs are not copied, and are valid until the next call. Judged
-        outputs have to be copied, since a thread that the program left running could change them.
-        Outputs that are only compared with stored ones need no copy: by changing them, such a
-        thread gains nothing, since the program could also have returned these values.
+        Without `keep`, the outputs are not copied, and are valid only until the next call. Outputs
+        that will be judged have to be copied, since a thread that the program left running could
+        change them. Outputs that are only compared with earlier ones need no copy: whatever such a
+        thread could write there, the program could also have returned.
         """
         failed = None if self._posted else self._post(seed, fill)
         self._posted = False
@@ -267,7 +270,7 @@ class _SharedInputs:
 
 
 class CheckedWork:
-    """A checked case as `work.Work`: it has two steps, and can be repeated with another worker.
+    """The `work.Work` of a checked case; it can be begun again with another worker.
 
     Parameters
     ----------
@@ -281,7 +284,7 @@ class CheckedWork:
         self._begun: tuple[WorkerClient, CheckedCase] | None = None
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Request the first call without waiting; return the attempt only if it already failed."""
+        """Request the first call, and do not wait for its answer; see `CheckedCase.begin`."""
         case = CheckedCase(worker_client, self._inputs, self._checks)
         failed = case.begin()
         self._begun = None if failed is not None else (worker_client, case)

@@ -1,4 +1,4 @@
-"""Run programs in any language: executables for the script protocol, started for each call."""
+"""Run executables that speak the script protocol, in a new process for each call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuemu_flow.types import Failure
 
 
 class CommandRunner:
-    """Starts an executable per call, in the worker's own process group.
+    """Starts an executable for each call, in the worker's own process group.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ class Conduct:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Inside the context, let this thread use any file: only our own code runs there."""
+        """Let this thread use any file during the context, in which no code of the program runs."""
         if self._guard is None:
             yield
         else:

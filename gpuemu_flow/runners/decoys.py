@@ -16,11 +16,12 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
-    """Copy the first and last elements of the judged inputs into every second decoy.
+    """Copy the first and last elements of the judged inputs into the decoy, in half of the cases.
 
-    An op that finds stored results by a digest of those elements then returns the decoy's result.
-    The other decoys differ in all elements, so that a result that the op kept from them is wrong
-    everywhere. Inputs whose elements depend on each other, such as offsets, are not changed.
+    An op that looks up stored results by a digest of those elements then returns the decoy's result
+    for the judged inputs. In the other cases, all elements of the decoy differ, so that a stored
+    result is wrong everywhere. Inputs whose elements depend on each other, such as offsets, are
+    left as they are.
     """
     if case.seed % 2 == 0:
         return

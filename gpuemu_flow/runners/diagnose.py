@@ -32,7 +32,10 @@ def shown_path(path: str, root: str) -> str:
 
 
 def locate(error: BaseException, program: Program) -> tuple[str, int]:
-    """Return file and line of the innermost frame in the program's file, else in the workspace."""
+    """Return file and line of the innermost frame in the program's file, else in the workspace.
+
+    The result is "" and 0 if there is no such frame.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return shown_path(error.filename, program.root), error.lineno or 0
     frames = [
@@ -70,7 +73,7 @@ def _outside_frames(trace: TracebackType | None) -> TracebackType | None:
 def print_traceback(error: BaseException, root: str = "") -> None:
     """Write a traceback to standard error as an interpreter would, without our own frames.
 
-    Paths below `root` are shown relative to it, as everywhere else.
+    Paths below `root` are shown relative to it.
     """
     try:
         lines = traceback.format_exception(

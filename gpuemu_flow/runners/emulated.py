@@ -154,7 +154,7 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Return the kernels' outputs, and each output of a variant that differs from them."""
+        """Return the outputs of the kernels, and those outputs of kernel variants that differ."""
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}
@@ -322,7 +322,7 @@ def _take(
 
 
 def _ignore(where: tuple[str, ...], text: str, hint: str) -> None:
-    """Ignore a fault, which the configuration has already reported."""
+    """Ignore a fault in a launch, since it was reported when the configuration was read."""
 
 
 def _buffer(

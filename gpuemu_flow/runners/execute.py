@@ -61,9 +61,10 @@ def make_inputs(
     ----------
     case : Case
     input_dtype : str, optional
-        Dtype to which float inputs of the case's dtype are converted; exact for a wider dtype.
+        Dtype to which float inputs of the case's dtype are converted. The conversion is exact if
+        this dtype is wider.
     guards : bool
-        True to put unconverted inputs between guard zones.
+        True to put the inputs between guard zones, unless inputs are converted.
     values : mapping of str to ndarray, optional
         Values to use in place of those that the case's seed gives.
     """

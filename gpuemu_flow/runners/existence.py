@@ -48,7 +48,7 @@ _folder = _Folder()
 
 
 def folder_of_open() -> int | None:
-    """Return the ``dir_fd`` of the ``os.open`` that this thread executes; None if it has none."""
+    """Return the ``dir_fd`` of the ``os.open`` that this thread is executing, or None."""
     return _folder.descriptor
 
 
@@ -58,7 +58,8 @@ def watch(tell: Callable[[Any, int | None], None]) -> None:
     Parameters
     ----------
     tell : callable
-        Called before each test with the path as the caller passed it, and with ``dir_fd`` or None.
+        Called before each test with the path as the program passed it, and with the ``dir_fd`` of
+        the call or None.
     """
     importing: Any = external
     importing._os = _plain

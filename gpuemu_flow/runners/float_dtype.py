@@ -12,5 +12,5 @@ def begin_call(dtype: str) -> None:
 
 
 def float_of_call() -> str:
-    """Return the dtype that `begin_call` noted."""
+    """Return the dtype that `begin_call` recorded for this call."""
     return _of_call

@@ -149,7 +149,7 @@ class ForkServer:
             self._forget(source)
 
     def _import_for_jobs(self) -> None:
-        """Import the modules for sessions that do more than call a program, if not done yet."""
+        """Import, once, the modules for sessions that do more than call a program."""
         if not self._complete:
             for name in _FOR_JOBS:
                 importlib.import_module(name)
@@ -196,7 +196,7 @@ class ForkServer:
             os.close(fd)
 
     def _ready(self, sandbox: spec.Sandbox | None, scratch: str) -> enter.Ready | None:
-        """Prepare a sandbox; return None if that fails, since the worker then reports the error."""
+        """Return a prepared sandbox; None if this fails: the worker then tries and reports why."""
         if sandbox is None:
             return None
         try:

@@ -74,8 +74,9 @@ class GradientCall:
     def demand(self, *, arrives: bool) -> None:
         """Raise OpError if the gradients of a reference reach none of its inputs.
 
-        Without this check, an op whose gradients are all 0 would pass. An op without gradients is
-        not refused here: its gradients count as 0, and are compared.
+        `arrives` is True if any gradient reaches an input. Without this check, an op whose
+        gradients are all 0 would pass. For an op, this does nothing: gradients that reach no input
+        count as 0, and are compared.
         """
         if not arrives and not self.wanted.plain:
             names = ", ".join(map(repr, self.wanted.inputs))
@@ -91,9 +92,9 @@ class GradientCall:
     def demand_parameters(self, found: Collection[str]) -> None:
         """Raise OpError if a reference lacks a parameter whose gradient is requested.
 
-        If an op lacks a parameter, the parameter's gradient counts as 0, like that of a detached
-        one. OpError is raised for an op only if all requested gradients are those of parameters,
-        and the op has none of these parameters.
+        If an op lacks a parameter, the parameter's gradient counts as 0. OpError is raised for an
+        op only if all requested gradients are those of parameters, and the op has no parameter.
+        `found` holds the names of the parameters that the program has.
         """
         wanted = [name for name in self.wanted.inputs if names_parameter(name)]
         missing = [name for name in wanted if name != PARAMETERS and name not in found]
@@ -121,7 +122,7 @@ class GradientCall:
         self._outputs, self._gradients = outputs, gradients
 
     def keep(self, plain: Mapping[str, np.ndarray]) -> None:
-        """Copy the outputs of the call without gradients, before the call with gradients."""
+        """Store a copy of `plain`, the outputs of an earlier call without gradients."""
         self._plain = {name: array.copy(order="K") for name, array in plain.items()}
 
     def outputs(self) -> dict[str, np.ndarray]:
@@ -145,9 +146,9 @@ class GradientCall:
         return {**self._plain, **found, **others}
 
     def _counting(self, name: str, array: np.ndarray, own: np.ndarray | None) -> np.ndarray:
-        """Return `array`, but take the elements that are not compared from `own`.
+        """Return `array` with the elements that are not compared replaced by those of `own`.
 
-        `own` is the same output from the call without gradients.
+        `own` is the same output in the call without gradients.
         """
         mask = self.wanted.masks.get(name)
         if mask is None or own is None or own.shape != array.shape or own.dtype != array.dtype:

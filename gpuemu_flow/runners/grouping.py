@@ -31,7 +31,10 @@ def _of_members(program: Program, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with groups in place of their members; lists omit absent members."""
+    """Return the arguments with groups in place of their members.
+
+    An absent input is left out of a group that is a list.
+    """
     if not program.groups:
         return dict(given)
     made: dict[str, Any] = {}

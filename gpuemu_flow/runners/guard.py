@@ -51,7 +51,7 @@ _HINT = (
 )
 CALL_HINT = "compute without it: an op that runs its reference agrees with it, right or wrong"
 _RUNNING = frozenset({"calls", "is"})
-"""Deeds by which an op runs its reference; others read its files."""
+"""Deeds by which an op runs its reference; by the other deeds, it reads the reference's files."""
 _RECORD_BYTES = 4096
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OTHERS_MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?(?:mem|fd|map_files)(?:/|\Z)")
@@ -63,7 +63,7 @@ _OWN_FOLDER = str(Path(__file__).parent) + os.sep
 
 
 class ForbiddenAccessError(PermissionError):
-    """Raised in the op where it touches a forbidden file."""
+    """Raised inside the op when the op touches a forbidden file."""
 
 
 class Guard:
@@ -92,8 +92,8 @@ class Guard:
         Parameters
         ----------
         on_setattr : callable
-            Called when an attribute of a function or class is set, if Python raises an event for
-            that.
+            Called when an attribute of a function or class is set, if Python raises an audit event
+            for it.
         """
         checks: dict[str, Callable[..., None]] = {
             "open": self._on_open,
@@ -207,7 +207,7 @@ class Guard:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Inside the context, let this thread use any file: only our own code runs there."""
+        """Let this thread use any file during the context, in which no code of the program runs."""
         self._exempt = threading.get_ident()
         try:
             yield
@@ -332,7 +332,7 @@ class Guard:
 
 
 def forbidden_function(program: Program) -> tuple[str, str]:
-    """Return the file and the name of the function that a program must not call; empty for none."""
+    """Return the file and the name of the function that a program must not call, or ("", "")."""
     path, _, name = program.forbidden_function.rpartition(":")
     if path and not name:  # a script
         try:

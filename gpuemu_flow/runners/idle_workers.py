@@ -40,7 +40,7 @@ class WorkerSlot:
 
 
 class IdleWorkers:
-    """Idle workers that have loaded a reference, for the judge that will evaluate it again.
+    """Idle workers that have loaded a reference, for a judge that will evaluate that reference.
 
     Thread-safe. A worker is not handed out if a file that it may have read has changed.
 
@@ -62,8 +62,8 @@ class IdleWorkers:
         ----------
         client : WorkerClient
         unchanged : callable
-            Tells whether everything that the program was seen to use is unchanged since before the
-            worker loaded it.
+            Tells whether the files and other inputs that the program was seen to use are still what
+            they were before the worker loaded the program.
         """
         client.worker.follow_no_more()
         with self._lock:
@@ -74,9 +74,10 @@ class IdleWorkers:
             old.close()
 
     def take(self, program: Program) -> WorkerClient | None:
-        """Return a worker that has loaded this program; None if no usable worker is left.
+        """Return a worker that has loaded this program; None if there is none.
 
-        The caller has to close the worker.
+        Only the worker that was kept first is considered. If a file that it may have read has
+        changed, it is ended, and the result is None. The caller has to close the returned worker.
         """
         with self._lock:
             place = next((n for n, (c, _) in enumerate(self._idle) if c.program == program), None)

@@ -49,7 +49,8 @@ class _FreshLoader(machinery.SourceFileLoader):
     """Loads workspace modules from their source, never from bytecode.
 
     Python considers a bytecode file current if it records the source's size and modification time,
-    in whole seconds. After an edit that changes neither, the old code would run under the new key.
+    in whole seconds. After an edit that changes neither, the old code would run, and its results
+    would be stored under the key of the new code.
     """
 
     def get_code(self, fullname: str) -> types.CodeType:
@@ -100,7 +101,7 @@ _finders_are_fresh = False
 def forget_folders() -> None:
     """Make import finders list each folder again, in all processes forked from this one.
 
-    Call it again if this process has imported anything since.
+    If this process imports anything after the call, call it again.
     """
     global _finders_are_fresh  # noqa: PLW0603 - a fact on the process's finders
     importlib.invalidate_caches()

@@ -1,7 +1,7 @@
 """Check that a program has not replaced our functions that watch it in its own process.
 
-Values are judged in other processes. Facts that are seen only here (changed inputs, overwritten
-guard zones, calls that differ) are reported by Python code that the program could replace.
+Outputs are judged in other processes. Some facts are seen only in the program's process, such as a
+list of tensors that lost a member. They are reported by Python code that the program could replace.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Names:
 
 @dataclass(frozen=True)
 class _Part:
-    """One module of this package: its names, its functions, and numpy functions that these use."""
+    """One module of this package: its names, its functions, and numpy functions that it uses."""
 
     names: tuple[_Names, ...]
     functions: frozenset[FunctionType]
@@ -100,7 +100,7 @@ _prepared_whole: list[tuple[Moment, _Whole]] = []
 def prepare() -> None:
     """Record the loaded modules, for the seals of all processes forked from this one.
 
-    Call it in a process that never runs code of a program.
+    Call it only in a process that never runs a program's code.
     """
     finish_all()  # a method that is compiled later would look like a replaced one
     watchers = _watchers()

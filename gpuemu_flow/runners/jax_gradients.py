@@ -34,7 +34,7 @@ class JaxGradients:
     def argument(self, name: str, value: Any) -> Any:
         """Convert an argument to JAX arrays.
 
-        An array whose gradient is wanted is kept here, and replaced by a `_Leaf`.
+        An array whose gradient is wanted is stored in this object, and a `_Leaf` takes its place.
         """
         if isinstance(value, list):
             return [self.argument(name, member) for member in value]

@@ -127,7 +127,10 @@ class JaxRunner(GradientRunner):
 
     @contextmanager
     def _bits(self, arrays: Any) -> Iterator[None]:
-        """Keep explicit 64-bit dtypes, and make 64 bits the default if an input is float64."""
+        """During the context, keep explicit 64-bit dtypes, which JAX by default reduces to 32 bits.
+
+        If an input is float64, new arrays have 64 bits by default.
+        """
         jax = self._jax
         with ExitStack() as stack:
             if self._xla == XLA_STEPWISE:

@@ -158,7 +158,7 @@ class Evaluator:
             sys.modules.update(outside)
 
     def _take_modules(self) -> dict[str, types.ModuleType]:
-        """Remove the workspace's modules from ``sys.modules``."""
+        """Remove the workspace's modules from ``sys.modules``, and return them by name."""
         below = self.program.root.rstrip(os.sep) + os.sep
         foreign, taken = self._foreign, {}
         held = dict(sys.modules)  # of hundreds, which each evaluation asks for
@@ -192,7 +192,7 @@ class ServiceContext:
     ----------
     run : callable
         Takes inputs and a seed for the global generators, and returns the program's outputs. The
-        limits of a case apply, and exceptions of the program are passed on.
+        limits of a case apply. An exception of the program is raised unchanged.
     evaluate : Evaluator
         Calls the program, or its float32 shadow, without these limits.
     own : Arena
@@ -211,14 +211,17 @@ class WorkerService(Protocol):
     """An object of this package that lives in a worker and answers requests one by one."""
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer one request; raise any exception that explains why there is no answer."""
+        """Answer one request; if that is impossible, raise any exception that says why."""
 
     def go_on(self, context: ServiceContext) -> None:
         """Continue the work after the answer has been sent."""
 
 
 def make_service(target: str, setup: Json) -> WorkerService:
-    """Make ``module:Class(setup)`` of this package; raise ValueError if there is none."""
+    """Return ``Class(setup)`` for the target ``module:Class``.
+
+    Raises ValueError if the target is not in this package.
+    """
     module, name = _ours(target)
     service: WorkerService = getattr(importlib.import_module(module), name)(setup)
     return service

@@ -39,9 +39,9 @@ class Captured:
     Attributes
     ----------
     short : str
-        The JSON text with a mark in place of each long string.
-    taken : mapping of mark to (str, bytes)
-        For each mark, the string and the bytes that it decodes to.
+        The JSON text with a unique placeholder in place of each long string.
+    taken : mapping of str to (str, bytes)
+        For each placeholder, the long string and the bytes that the string decodes to.
     """
 
     short: str
@@ -171,8 +171,9 @@ class Output(io.TextIOWrapper):
     def write(self, text: str, /) -> int:
         """Write text; if a document is held back, write the document first.
 
-        White space alone is dropped while a document is held back. A document that was just made by
-        ``json.dumps`` is held back in place of being written.
+        There are two exceptions. If `text` is the document that ``json.dumps`` made last, it is
+        held back if possible. If `text` is only white space, it is dropped while a document is held
+        back.
         """
         if current is not None and current.dumped is not None and text is current.dumped.text:
             if self.hold(current.dumped):

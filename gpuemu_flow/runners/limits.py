@@ -65,7 +65,7 @@ def address_space() -> int | None:
 
 
 def _lower(kind: int, value: int) -> None:
-    """Set a soft limit, never above the hard one."""
+    """Set a soft limit of this process; a value above the hard limit is reduced to that limit."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
@@ -81,7 +81,7 @@ def lift_memory_limit() -> None:
 
 
 def limit_memory(extra: int | None) -> bool:
-    """Limit the growth of the address space to `extra` bytes; return False if that failed."""
+    """Let the address space grow by at most `extra` bytes; return False if no limit was set."""
     used = None if extra is None else address_space()
     if extra is None or used is None:
         return False
@@ -95,7 +95,7 @@ def no_core_dumps() -> None:
 
 
 def output_limit(input_bytes: int) -> int:
-    """Return the maximum number of bytes that a program may write to one file."""
+    """Return the most bytes that a program with inputs of this size may write to one file."""
     return max(MIN_OUTPUT_LIMIT, OUTPUT_PER_INPUT_BYTE * input_bytes)
 
 

@@ -1,7 +1,7 @@
-"""Tune glibc's allocator for tensor loops, and make it expose memory that was never written.
+"""Make glibc's malloc faster for large tensors, and make reads of unwritten memory visible.
 
-Page faults are expensive on virtual machines, and by default each large temporary is mapped and
-unmapped. Without glibc, the functions here do nothing.
+By default, malloc maps memory for each large tensor and unmaps it afterwards, which causes page
+faults. These are expensive on virtual machines. Without glibc, the functions here do nothing.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_all(fd: int, size: int) -> bytes:
-    """Return the first `size` bytes of a file, or all if there are fewer; keep its position."""
+    """Return the first `size` bytes of a file, or all if it has fewer; do not move its position."""
     pieces = []
     offset = 0
     while offset < size and (piece := os.pread(fd, min(size - offset, 1 << 30), offset)):
@@ -60,7 +60,7 @@ def read_all(fd: int, size: int) -> bytes:
 
 
 def tail(fd: int) -> str:
-    """Return the last `TAIL` bytes as text; empty when the file cannot be read."""
+    """Return the last `TAIL` bytes of a file as text; empty when the file cannot be read."""
     try:
         size = os.fstat(fd).st_size
         data = os.pread(fd, TAIL, max(0, size - TAIL))
@@ -75,12 +75,12 @@ def as_text(data: bytes) -> str:
 
 
 def write_status(fd: int, phase: int) -> None:
-    """Tell the coordinator the worker's present phase and its start time."""
+    """Tell the coordinator that the worker enters a phase now."""
     os.pwrite(fd, _STATUS.pack(phase, time.monotonic()), 0)
 
 
 def read_status(fd: int) -> tuple[int, float]:
-    """Return the phase and the monotonic time of its start; `PREPARING` at 0.0 if unreadable.
+    """Return the phase and the monotonic time when it began; if unreadable, `PREPARING` and 0.0.
 
     The result is only a hint, since the program in the worker can write to this file, too.
     """

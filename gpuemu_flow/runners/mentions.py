@@ -46,13 +46,13 @@ class Mentions:
 
 
 def module_name(path: str) -> str:
-    """Return the last part of the module name of a file."""
+    """Return the last part of the dotted name under which a file is imported."""
     file = Path(path)
     return file.parent.name if file.stem == "__init__" else file.stem
 
 
 def _places(name: str, word: str, before: re.Pattern[str], after: re.Pattern[str]) -> Iterator[int]:
-    """Yield the positions of a name in a word where `before` and `after` match around it."""
+    """Yield the positions in `word` of a name that stands between `before` and `after`."""
     at = word.find(name) if name else -1
     while at >= 0:
         if before.match(word, at) and after.match(word, at + len(name)):

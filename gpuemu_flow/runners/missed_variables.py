@@ -23,8 +23,9 @@ def hinted(error: RunError, program: Program, asked: Iterable[str]) -> RunError:
     error : RunError
     program : Program
     asked : iterable of str
-        Variables that the program's own code looked for in vain. For a command or another
-        interpreter, the words in its error messages are tried, too.
+        Names of variables that the program's own code looked for in vain. For a command or another
+        interpreter, each word of its error messages that is the name of a withheld variable counts,
+        too.
     """
     if error.hint or error.slug not in _MAY_BE_WHY:
         return error

@@ -29,7 +29,7 @@ def is_environment(path: str) -> bool:
 
 
 def absolute(path: Any, folder: int | None = None) -> str:
-    """Make a path absolute without resolving it; keep ``..``, which may lead out of a link.
+    """Make a path absolute without resolving links; keep ``..``, since it may follow a link.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
-"""Find the modules that were loaded since an earlier moment, without touching all others.
+"""Find the modules that were loaded after an earlier moment, without touching the others.
 
-To copy ``sys.modules`` is to write to the memory of every name in it, since reference counts
-change. A forked process could then no longer share this memory with its fork server.
+Copying ``sys.modules`` changes the reference count of every name in it, and thus writes to the
+memory of all these names. A forked process could then no longer share that memory with its fork
+server.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class Moment:
         return cls(len(sys.modules), next(iter(_newest(1)), ""))
 
     def since(self) -> list[str]:
-        """Return the names of the modules that were added since; all names if some were removed."""
+        """Return the names of modules added after this moment; all names if any were removed."""
         added = max(0, len(sys.modules) - self.count)
         newest = _newest(added + 1)
         return newest[:-1] if newest and newest[-1] == self.last else list(sys.modules)
 
 
 def _newest(count: int) -> list[str]:
-    """Return the names of the modules that were added last, the newest first."""
+    """Return the names of the `count` modules that were added last, newest first."""
     try:
         return list(islice(reversed(sys.modules), count))
     except RuntimeError:  # another thread has just imported something

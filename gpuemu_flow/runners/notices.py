@@ -120,7 +120,7 @@ MACHINE = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 
 class NoNoticesError(Exception):
-    """Raised if the system gives no notices; the message says why."""
+    """Raised if the system cannot give notices of system calls; the message says why."""
 
 
 class _Program(ctypes.Structure):
@@ -151,13 +151,13 @@ def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
 def ask(*, looks: bool) -> int:
     """Request notices of the file calls of this process and of all processes that it will start.
 
-    From now on, each such call waits until the holder of the descriptor lets it go on, and fails if
-    there is no holder. So hand the descriptor over at once.
+    From now on, each such call waits until a process that holds the descriptor lets the call
+    continue, and fails if no process holds it. So hand the descriptor over at once.
 
     Parameters
     ----------
     looks : bool
-        True to request also notices of calls that only test whether a file exists.
+        True to also request notices of calls that only test whether a file exists.
 
     Returns
     -------
@@ -215,7 +215,7 @@ class Notice(NamedTuple):
 
 
 class Receiver:
-    """Holder of a descriptor that `ask` returned."""
+    """Receives and answers notices through the descriptor that `ask` returned."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -226,7 +226,7 @@ class Receiver:
         self._libc.ioctl(fd, _SET_FLAGS, _SAME_PROCESSOR)
 
     def receive(self) -> Notice | None:
-        """Return the next notice; None if its caller has gone.
+        """Return the next notice; None if the wait or the reported call was interrupted.
 
         Raises
         ------

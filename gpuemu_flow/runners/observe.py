@@ -60,7 +60,7 @@ class Observer:
     report : int
         Descriptor of the file that the records are appended to.
     server : int
-        Socket over which the fork server gets the descriptor that traces this process.
+        Socket over which the fork server gets the descriptor with which it traces this process.
     """
 
     def __init__(self, report: int, server: int) -> None:
@@ -141,7 +141,7 @@ class Observer:
         _posixsubprocess.fork_exec = fork_exec
 
     def look(self) -> None:
-        """Record the files that no event reports; called after loading and after each message."""
+        """Record the files that no event reports; called after loading and after each request."""
         if not self._active:
             return
         if len(sys.modules) != self._modules.count:
@@ -282,7 +282,11 @@ class Observer:
     def _trace(
         self, *, children_only: bool = False, looks: bool = True, quietly: bool = False
     ) -> bool:
-        """Make the fork server trace machine code and other processes; tell whether it can."""
+        """Have the fork server trace the files that machine code and child processes use.
+
+        Returns False if that is impossible. This is then recorded as a reason why inputs may be
+        missing, unless `quietly`. For the other parameters, see `Tracing.begin`.
+        """
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
             text = f"{self._name}: its files cannot be traced on this system ({failure})"
@@ -367,7 +371,7 @@ class Observer:
 
 
 def _is_of(known: str | bytes, target: str) -> bool:
-    """Tell whether a record is about a path, or about a path below it."""
+    """Tell whether the path of a record is `target`, or is below `target`."""
     path = known if isinstance(known, str) else os.fsdecode(known[1:])
     return path == target or path.startswith(f"{target}/")
 
@@ -380,7 +384,7 @@ def _caller(frame: FrameType) -> FrameType:
 
 
 def _source_of(path: str) -> str:
-    """Return the source of a bytecode file, or the file itself if it has none."""
+    """Return the source file of a bytecode file if that source exists, else `path` itself."""
     try:
         source = importlib.util.source_from_cache(path)
     except (ValueError, NotImplementedError):
@@ -416,7 +420,9 @@ _base_files: set[str] = set()
 
 
 def base_records(*, anew: bool = False) -> bytes:
-    """List the files that this process read before it had a program; computed before forking.
+    """Return records of the files that this process read before it had a program.
+
+    Call it before forking, so that each forked process need not make the records again.
 
     Parameters
     ----------

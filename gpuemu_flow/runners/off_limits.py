@@ -15,11 +15,11 @@ class Located(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Return the absolute path of the program's file."""
+        """Return the absolute path of the program's file; None if it has no file."""
 
     @property
     def function(self) -> str:
-        """Return the callable's name; empty for other kinds."""
+        """Return the name of a callable program's function; empty for other kinds of program."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -27,7 +27,7 @@ class Located(Protocol):
 
 
 class OffLimits(TypedDict):
-    """The files and the function that a program may not use, as fields of `Program`."""
+    """The files and the function that a program must not use; the keys are fields of `Program`."""
 
     forbidden: tuple[str, ...]
     read_only: tuple[str, ...]
@@ -47,7 +47,7 @@ def off_limits(
     cache: Path,
     root: Path,
 ) -> OffLimits:
-    """List the files that an op's process may not touch.
+    """List the files that an op's process must not touch.
 
     Parameters
     ----------
@@ -83,14 +83,14 @@ def off_limits(
 def off_limits_of(
     own: Iterable[Path], references: Sequence[Path], *, cache: Path, root: Path
 ) -> OffLimits:
-    """List the files that a compiler may not touch while it compiles the sources `own`."""
+    """List the files that a compiler must not touch while it compiles the sources `own`."""
     return OffLimits(
         forbidden=_forbidden(own, references, cache, root), read_only=(), forbidden_function=""
     )
 
 
 def _is_around(package: Path, file: Path) -> bool:
-    """Tell whether a path is the ``__init__`` file of a package that contains a file."""
+    """Tell whether `package` is the ``__init__`` file of a package that contains `file`."""
     return package.name == "__init__.py" and file.is_relative_to(package.parent)
 
 

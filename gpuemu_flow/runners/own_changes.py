@@ -81,7 +81,7 @@ class OwnChanges:
             self._gone.add(path)
 
     def meant(self, path: str) -> str:
-        """Return the path that a file had before the program moved or linked it."""
+        """Return the original path of a file that the program moved or linked; else `path`."""
         for target, source in self._sources.items():
             if path == target or path.startswith(f"{target}/"):
                 return source + path[len(target) :]
@@ -92,7 +92,7 @@ class OwnChanges:
         return path in self._gone
 
     def is_own_file(self, path: str) -> bool:
-        """Tell whether the program wrote the file itself."""
+        """Tell whether the program itself wrote the file."""
         return path in self._own
 
     def is_own(self, path: str) -> bool:
@@ -104,7 +104,7 @@ class OwnChanges:
         return bool(self._folders) and any(f in self._folders for f in _upwards(path))
 
     def use(self, path: str) -> None:
-        """Record that the program uses a file, which matters if the program created it."""
+        """Record that the program uses a file: a file that it created is added to `needed`."""
         if path in self._created:
             self.needed.add(path)
 

@@ -119,7 +119,10 @@ class Pool:
         return ServerHandle({**self._env, **dict(start.env)}, start.around, start.framework)
 
     def _close_idle(self) -> None:
-        """End the least recently used servers that serve one op each; a run may start thousands."""
+        """End the least recently used idle servers of those that serve one op each.
+
+        A run may start thousands of them.
+        """
         idle = [s for s, server in self._servers.items() if s.around and server.idle()]
         for start in idle[: max(0, len(idle) - self._most_idle + 1)]:
             self._servers.pop(start).close()
@@ -217,7 +220,8 @@ class Pool:
         Raises
         ------
         RunnerError
-            ``worker-not-started``, from the first call on.
+            ``worker-not-started``, raised by the session's methods, since the worker is started by
+            the first call.
         CancelledRunError
             `cancel` was set.
         """
@@ -408,12 +412,12 @@ def _job(
 
 
 def _equipped(program: Program) -> Program:
-    """Return a program with those environment variables that the configuration lets through."""
+    """Return the program; its `env` also has the variables that its `env_names` let through."""
     return replace(program, env={**named(os.environ, program.env_names), **program.env})
 
 
 def _go_on(supervisor: Supervisor, slot: WorkerSlot, sightings: Sightings) -> None:
-    """Make the supervisor run cases in the worker of earlier cases, if it was kept."""
+    """Make the supervisor use the kept worker of an earlier run, if there is one."""
     worker_client = slot.take()
     if worker_client is not None:
         worker_client.worker.follow_with(sightings)
@@ -447,7 +451,7 @@ def _open_worker(
 def _import_work() -> None:
     """Import the modules that make cases, while a worker starts.
 
-    To import numpy alone takes as long as to load a program.
+    Importing numpy alone takes as long as loading a program.
     """
     importlib.import_module("gpuemu_flow.runners.work")
 

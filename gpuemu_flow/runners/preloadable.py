@@ -21,10 +21,11 @@ _SUFFIXES = tuple(machinery.all_suffixes())
 
 
 def framework_of(program: Program) -> str:
-    """Return the framework that a program's fork server is to import; empty for none.
+    """Return the framework that a program's fork server should import; empty for none.
 
-    Nothing is imported if a module of the workspace has the same name as an installed module or one
-    of the standard library, since the program would get the framework's module instead of its own.
+    The result is empty, too, if a module of the workspace has the name of an installed module or of
+    one in the standard library. In a process that has imported the framework, the program could get
+    the installed module, or that of the standard library, instead of its own.
     """
     if program.framework not in FRAMEWORKS or program.isolation == "spawn":
         return ""

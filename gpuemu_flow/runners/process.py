@@ -72,7 +72,7 @@ class DeadlineError(Exception):
 
 
 class WorkerProcess:
-    """One worker process seen from the coordinator: a socket, a lifeline, three files.
+    """The coordinator's handle of one worker process: a socket, a lifeline, three files.
 
     Not thread-safe. `close` or `kill` ends the process and all that stayed in its group.
 
@@ -111,7 +111,7 @@ class WorkerProcess:
                 self.report]  # fmt: skip
 
     def handed_over(self) -> None:
-        """Close this process's copies of the peers' descriptors, to notice when a peer ends."""
+        """Close our copies of the handed-over descriptors; else we would not see a peer end."""
         self._child_end.close()
         self._server_end.close()
 
@@ -121,13 +121,13 @@ class WorkerProcess:
         sightings.follow(self.report, self.scratch)
 
     def follow_no_more(self) -> None:
-        """Collect the worker's records so far; later records go to the next `follow_with`."""
+        """Collect the worker's records so far; leave later ones to the next `follow_with`."""
         if self.sightings is not None:
             self.sightings.leave(self.report)
             self.sightings = None
 
     def wait_started(self, seconds: float) -> None:
-        """Wait for the process id.
+        """Wait until the fork server has reported the worker's process id.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class WorkerProcess:
         self.scratch = str(fact.get("scratch", ""))
 
     def limit_group(self, memory_limit: int | None) -> None:
-        """Limit the worker together with all that it will start.
+        """Limit the total memory of the worker and of all processes that it will start.
 
         Raises
         ------
@@ -309,7 +309,7 @@ class ServerStart:
     around : tuple of str
         Words to put before the server's command, to start it in namespaces.
     op : tuple of str
-        Path and module of the program, if only its workers share the server; else empty.
+        Path and module of the program if the server serves only this program, else empty.
     """
 
     env: tuple[tuple[str, str], ...] = ()

@@ -61,8 +61,8 @@ def disk_errors(path: Path | str) -> Iterator[None]:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to `path` through a temporary file in the same folder and a rename.
 
-    There is no fsync. A killed process loses nothing; a file that a power failure damaged is
-    detected by its digest and made again.
+    There is no fsync. A killed process loses nothing. A file that a power failure damaged is
+    detected by its digest and computed again.
 
     Raises
     ------

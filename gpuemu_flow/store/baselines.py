@@ -74,7 +74,7 @@ class Baseline:
         Version of gpuemu-flow.
     environment : mapping of str to str
     kernels : mapping of str to list
-        For each configured kernel, the metrics of its entries, per architecture.
+        For each configured kernel, the metrics of each of its entries on each architecture.
     results : mapping of str to mapping
         For each op and dtype, the summary of the comparison: ``results[op][dtype]``.
     submitted : tuple of SubmittedResult or None
@@ -293,7 +293,7 @@ class BaselineStore:
         return self._folder / (name + _SUFFIX)
 
     def _read(self, path: Path) -> Baseline | None:
-        """Return a stored baseline; None if it is missing, damaged, or of another version.
+        """Return a stored baseline; None if it is missing, damaged, or written by another version.
 
         A damaged file is moved aside.
         """

@@ -77,7 +77,10 @@ class BlobStore:
         return self._files.read(path, LARGEST)
 
     def _is_new(self) -> bool:
-        """Tell whether the store is certainly empty. Unlike `path`, this writes nothing."""
+        """Tell whether the store has no secret yet, and so no blobs.
+
+        Unlike `path`, this does not generate a secret.
+        """
         try:
             self._salt = self._salt or self._stored_salt()
         except StoreError:

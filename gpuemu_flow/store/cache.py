@@ -204,8 +204,8 @@ class JsonStore:
     def _guarded(self, action: Callable[[Cache], T]) -> T:
         """Run `action`; if the database is damaged, move it aside and retry with a new database.
 
-        `action` must only query the database. Then a TypeError or ValueError can only come from the
-        content of the database.
+        `action` must do nothing but use the database, since its TypeError or ValueError counts as a
+        sign of damaged content.
 
         Raises
         ------
@@ -238,8 +238,8 @@ class JsonStore:
     ) -> None:
         """Close the database, so that it is opened again; if `damaged`, move it aside first.
 
-        After a first error, callers only reopen the database, since SQLite also reports a damaged
-        database after a single failed read.
+        SQLite also reports a damaged database after a single failed read. So callers set `damaged`
+        only if the error is still there after the database was opened again.
         """
         text = str(error).lower()
         if _LOCKED in text:
@@ -258,7 +258,7 @@ class JsonStore:
             self._drop()
 
     def _unwritable(self, text: str) -> Problem:
-        """Return the problem behind SQLite's message that writing failed."""
+        """Return the problem to report for SQLite's message that writing failed."""
         if _FAILED in text:  # Python 3.10 passes no number of the error on
             return io_problem(self._folder, text)
         full = "full" in text

@@ -74,7 +74,7 @@ class Discovered:
         return all(getattr(self, f.name) <= getattr(other, f.name) for f in fields(self))
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse. Empty parts are left out."""
+        """Return plain JSON; `from_json` is its inverse. Empty sets are left out."""
         return {
             f.name: sorted(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name)
         }
@@ -115,13 +115,17 @@ class Lookup(Protocol):
     """Looks up the present states of observed inputs."""
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
-        """Convert an observation; leave out the variables that the configuration sets."""
+        """Return the names of the observed inputs.
+
+        The variables that the configuration `given` sets are left out; those that it passes on are
+        included.
+        """
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the state of each input, by a key such as ``file lib/table.npy``."""
 
     def moved(self, names: Discovered, since: int) -> list[str]:
-        """Return the inputs that were written to since `since`, an earlier result of `now`."""
+        """Return the inputs that were written to after `since`, an earlier result of `now`."""
 
     def parts_and_moved(self, names: Discovered, since: int) -> tuple[dict[str, str], list[str]]:
         """Return `parts` and `moved`, found by a single look at the inputs."""
@@ -225,7 +229,9 @@ class SeenInputs:
         self.used = Discovered()
 
     def find(self, get: Callable[[str], T | None]) -> T | None:
-        """Return an earlier result whose inputs have the same states now; None if there is none.
+        """Return an earlier result whose inputs are in the same states now; None if there is none.
+
+        The inputs of the result that is found are added, as `join` does.
 
         Parameters
         ----------
@@ -245,7 +251,7 @@ class SeenInputs:
         return self._known.place
 
     def key_of(self, names: Discovered) -> str:
-        """Return the key of results that depend on the present state of these inputs."""
+        """Return the key of results that depend on these inputs in their present states."""
         return self._known.key(names)
 
     @property
@@ -254,12 +260,12 @@ class SeenInputs:
         return self._names
 
     def moved(self) -> bool:
-        """Tell whether an input of the results was written to since this object was made."""
+        """Tell whether an input of the results was written to after this object was made."""
         with self._lock:
             return bool(self._lookup.moved(self._names, self._begun))
 
     def add(self, names: Discovered) -> None:
-        """Add the inputs of results from another source, and store them as a known set."""
+        """Add the inputs of results that come from elsewhere, and store them as a known set."""
         self.join(names)
         with self._lock:
             self._known.add(names)
@@ -267,7 +273,8 @@ class SeenInputs:
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
         """Add the inputs that a program was seen to use so far.
 
-        Does nothing if the last call for the same `who` passed the same object as `seen`.
+        `who` names the program; for `given`, see `Lookup.discover`. Does nothing if the last call
+        for the same `who` passed the same object as `seen`.
         """
         with self._lock:
             if self._last.get(who) is seen:
@@ -290,7 +297,8 @@ class SeenInputs:
     def key(self) -> str | None:
         """Return the key of the results computed so far; None if an input changed meanwhile.
 
-        An input counts as changed if it was written to since this object was made.
+        An input counts as changed if it was written to after this object was made. If none has
+        changed, the inputs are also stored as the newest known set.
         """
         with self._lock:
             if self._lookup.moved(self._names, self._begun):

@@ -1,4 +1,4 @@
-"""A diskcache Disk that never unpickles data and never leaves its folder; a Cache for it."""
+"""A `diskcache.Disk` that never unpickles data or leaves its folder, and a `Cache` to use it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
     """A Disk whose keys are str and whose values are bytes; it reads nothing else.
 
     diskcache's own Disk unpickles values if the database says so, and opens any file that the
-    database names, even ``../x``. If someone else can write to the cache, this would run their
-    code.
+    database names, even ``../x``. Anybody who can write to the cache could thus run code in this
+    process.
     """
 
     def __init__(self, directory: str, **settings: Any) -> None:

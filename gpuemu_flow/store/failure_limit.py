@@ -123,7 +123,7 @@ class InputsBudget:
         self._total: int | None = None
 
     def added(self, failure: str, nbytes: int) -> Excess:
-        """Count inputs that were just stored, and return inputs to drop if there are too many."""
+        """Count inputs that were just stored, and choose inputs to drop if there are too many."""
         if self._total is not None:
             self._total += nbytes  # an existing blob counts twice: the scan is only earlier
             if self._total <= self.limit:

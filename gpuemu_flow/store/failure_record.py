@@ -47,7 +47,7 @@ class FailureRecord:
         Kind and message of the first failure; see `types.FailureKind`.
     max_abs, max_rel, max_ulp : float
     index : tuple of int or None
-        Index of the worst or first wrong element.
+        Index of the element that the first failure names, or else of the worst element.
     expected, actual : float or None
         Values of the reference and of the op at `index`.
     cause : str
@@ -63,8 +63,8 @@ class FailureRecord:
     layouts : mapping of str to str
         Memory layout of each input, in the op's order of inputs.
     provenance : JSON
-        Origin of the outputs: ``op`` and ``reference`` (programs) and ``compare`` (the slice of the
-        configuration).
+        Origin of the outputs: ``op`` and ``reference`` (the programs) and ``compare`` (the settings
+        of the comparison).
     environment : mapping of str to str
     time : str
         Time when the failure was last seen: UTC, ISO 8601 with microseconds.
@@ -178,7 +178,7 @@ class FailureRecord:
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
     def identity(self) -> str:
-        """Return a sha256 over op, case and kind, which identifies the failure when seen again.
+        """Return a sha256 of op, case and kind, by which the same failure is recognized later.
 
         Inputs that the case does not determine are part of the digest, too: a shrunk case has the
         seed of its original, and clients may send any inputs.

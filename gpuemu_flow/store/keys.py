@@ -81,18 +81,19 @@ def digest_json(value: Json) -> str:
 
 @dataclass(frozen=True)
 class KeyParts:
-    """Everything that decides whether a task must run, by kind.
+    """Everything that decides whether a task must run, grouped by kind.
 
     Attributes
     ----------
     stage : str
         Stage name with its version, such as ``compare/1``.
     code : mapping of path to digest
-        Scripts, the workspace's modules that they import, and ``depends`` files.
+        Scripts, the workspace's modules that the scripts import, and ``depends`` files.
     params : JSON
         The part of the configuration that affects the op.
     input : mapping of name to digest
-        Manifests of earlier stages, by role and not by path, so that a renamed op keeps its key.
+        Digests of the manifests of earlier stages, by their role in this stage. Paths are not used,
+        so that a renamed op keeps its key.
     env : mapping of str to str
         Interpreter, package versions, CPU features.
     observed : mapping of str to str

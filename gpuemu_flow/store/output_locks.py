@@ -35,7 +35,7 @@ def output_locks(
     paths : iterable of Path
         Files to lock; they need not exist.
     cancel : threading.Event
-        Ends the wait.
+        When set, ends the wait.
     on_wait : callable
         Called before waiting for a lock, with a text that names its holder.
 

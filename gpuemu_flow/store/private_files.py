@@ -211,7 +211,7 @@ class PrivateFolder:
         FileNotFoundError
             The file does not exist.
         StoreError
-            ``cache-unsafe-entry``.
+            ``cache-unsafe-entry``, also for a file that is larger than `limit`.
         """
         with os.fdopen(self.open(path, os.O_RDONLY), "rb") as file:
             if os.fstat(file.fileno()).st_size > limit:

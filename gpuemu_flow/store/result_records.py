@@ -43,7 +43,7 @@ class CountedResult:
 
     @classmethod
     def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
-        """Make the object from a case's result."""
+        """Make a CountedResult from a case's result."""
         stats = result.stats
         return cls(
             result.verdict,

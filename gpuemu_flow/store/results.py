@@ -160,11 +160,11 @@ class ResultStore:
                 insort(keys, stored.key)
 
     def time_ns(self) -> int:
-        """Return a unique time in ns."""
+        """Return the Unix time in ns, made later than all times that were returned before."""
         return self._times(1)[0]
 
     def _times(self, count: int) -> range:
-        """Return several unique times like `time_ns`, in steps of 1 ns."""
+        """Return a range of `count` times like those of `time_ns`, 1 ns apart."""
         with self._lock:
             first = max(time.time_ns(), self._last_ns + 1)
             self._last_ns = first + count - 1
@@ -213,7 +213,7 @@ class ResultStore:
         return added
 
     def _write_all(self) -> None:
-        """Store all waiting records, also those of other threads, and set each one's outcome."""
+        """Store all waiting records, also those of other threads, and set each call's outcome."""
         with self._lock:
             batch, self._unwritten = self._unwritten, []
         error: BaseException | None = None

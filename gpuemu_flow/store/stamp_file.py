@@ -1,4 +1,4 @@
-"""Set the time of a file again and again, for processes that watch it."""
+"""Set a file's modification time many times, for processes that watch the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StampFile:
         Raises
         ------
         OSError, StoreError
-            As `PrivateFolder.open` does.
+            The errors of `PrivateFolder.open`.
         """
         if self._known is None or self._seen() != self._known:
             self.close()

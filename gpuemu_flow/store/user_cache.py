@@ -11,11 +11,11 @@ from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 LIMIT = 64 << 20
-"""Largest size in bytes; the least recently used entries are dropped first."""
+"""Largest size of the cached results in bytes; the least recently used ones are dropped first."""
 
 
 def user_cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return ``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``."""
+    """Return ``$XDG_CACHE_HOME/gpuemu-flow``, or ``~/.cache/gpuemu-flow`` if that is unset."""
     return Path(user_cache_of(environ) or Path.home() / ".cache" / "gpuemu-flow")
 
 

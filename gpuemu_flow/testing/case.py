@@ -65,7 +65,7 @@ class GpuemuCase(Mapping[str, Any]):
 
     @property
     def case(self) -> Case:
-        """Return the case, which decides the inputs."""
+        """Return the case that this object stands for, from which its inputs are made."""
         return self._case
 
     @property
@@ -110,7 +110,7 @@ class GpuemuCase(Mapping[str, Any]):
 
     @property
     def kwargs(self) -> dict[str, Json]:
-        """Return the op's configured keyword arguments, which the reference gets."""
+        """Return the op's configured keyword arguments, which are also passed to the reference."""
         return dict(self._session.outputs.op(self.op).kwargs)
 
     @property
@@ -159,17 +159,17 @@ class GpuemuCase(Mapping[str, Any]):
     def check(
         self, output: Any, *, atol: float | None = None, rtol: float | None = None
     ) -> CheckResult:
-        """Judge the op's output, and return the verdict when it passed.
+        """Judge the op's output, and return the result if the output passed.
 
-        Several threads may call this method; they take turns. The test fails with the exception
-        that is raised here, or is skipped, even if the thread or the test catches the exception.
+        Several threads may call this method; they take turns. An exception that is raised here
+        fails or skips the test, even if the thread or the test catches the exception.
 
         Parameters
         ----------
         output : tensor, mapping of name to tensor, or a tuple of them in the order of the outputs
-            Arrays of numpy, PyTorch, JAX or TensorFlow. Outputs that the op wrote to inputs, which
-            its `mutates` names, may be left out, and are then taken from `inputs`. Pass None if the
-            op returns nothing.
+            Arrays of numpy, PyTorch, JAX or TensorFlow. Outputs that the op wrote into its inputs
+            (those named in its `mutates`) may be left out; they are then taken from `inputs`. Pass
+            None if the op returns nothing.
         atol, rtol : float, optional
             Tolerance of this case instead of the configured one; if only one is given, the other is
             0.
@@ -209,7 +209,7 @@ class GpuemuCase(Mapping[str, Any]):
         raise ValidationError(self.explain(), result)
 
     def raise_failures(self) -> None:
-        """Wait for running checks to end, and raise the failures that checks have found so far.
+        """Wait for running checks to end, and raise the first failure that a check has found.
 
         Raises
         ------
@@ -226,25 +226,33 @@ class GpuemuCase(Mapping[str, Any]):
                 self._skip_inconclusive(self.result)
 
     def raise_late_failures(self) -> None:
-        """Raise failures that a thread found after the test was reported; see `raise_failures`."""
+        """Raise a failure that a thread found after the test was reported; see `raise_failures`."""
         with self._checking:
             if self.error is not None and not self.reported:
                 raise self.error
 
     def _verdict(self, result: CheckResult) -> Verdict:
-        """Return the verdict of the test, which judges this case alone."""
+        """Return the verdict on a test that judges no other case.
+
+        For a case that passed, the verdict is inconclusive if the case alone is too weak to show
+        that the op is correct.
+        """
         weak = result.verdict is Verdict.PASSED and self._weakness
         return Verdict.INCONCLUSIVE if weak else result.verdict
 
     def _skip_inconclusive(self, result: CheckResult) -> None:
-        """Skip the test if a result without failures does not show that the case is right."""
+        """Skip the test if the result shows neither a failure nor that the output is correct."""
         __tracebackhide__ = True
         if self._verdict(result) is Verdict.INCONCLUSIVE:
             why = "; ".join(filter(None, (*result.all_notes, self._weakness)))
             pytest.skip(f"inconclusive: {why}")
 
     def _judged(self, output: Any) -> CheckResult:
-        """Judge the value that a test passed to `check`; values that are not outputs are errors."""
+        """Judge the value that a test passed to `check`.
+
+        Some invalid values are judged as an error of the op; for others, ClientError or UsageError
+        is raised.
+        """
         __tracebackhide__ = True
         from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
         from gpuemu_flow.runners.api import OpError  # noqa: PLC0415

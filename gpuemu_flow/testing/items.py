@@ -20,7 +20,10 @@ SHOWN_CASES = 5
 
 
 def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
-    """Make items from a function's marks; for a wrong mark, raise a collection error."""
+    """Make items from a function's marks; for a wrong mark, raise a collection error.
+
+    A missing mark is wrong, too, and so is a function that does not take the fixture (`asks`).
+    """
     marks = list(metafunc.definition.iter_markers(MARK))
     try:
         session = session_of(metafunc.config)
@@ -131,7 +134,7 @@ def _call(item: pytest.Function, arguments: dict[str, Any], fixture: GpuemuCase)
 
 
 def finish_checks(item: pytest.Item) -> None:
-    """Fail a test, after its call, if a check failed and the test went on."""
+    """Fail a test that has ended normally although one of its checks failed."""
     __tracebackhide__ = True
     case = getattr(item, "funcargs", {}).get(FIXTURE)
     about = item.callspec.params.get(FIXTURE) if hasattr(item, "callspec") else None

@@ -1,4 +1,4 @@
-"""The arguments of ``@pytest.mark.gpuemu``, checked."""
+"""Read and check the arguments of ``@pytest.mark.gpuemu``."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def bad_mark(message: str, hint: str = "") -> UsageError:
 
 
 def read_number(name: str, value: Any, *, low: int = 0, high: int = MAX_SEED) -> int:
-    """Return an integer of a mark or of the command line."""
+    """Return `value`, from a mark or the command line, as an integer from `low` to `high`.
+
+    Raises UsageError ``pytest-bad-number`` for any other value.
+    """
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
         text = f"{name} must be an integer from {low} to {high}, not {value!r}"

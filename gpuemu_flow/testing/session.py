@@ -56,7 +56,7 @@ class PytestSession:
 
     @property
     def outputs(self) -> OwnOutputs:
-        """Return the source of cases and verdicts; a forked process has its own."""
+        """Return the object that makes cases and judges outputs; a forked process has its own."""
         from gpuemu_flow.fuzz.own_outputs import OwnOutputs  # noqa: PLC0415
 
         process = os.getpid()
@@ -71,7 +71,10 @@ class PytestSession:
             opened.close()
 
     def seed(self, marked: MarkArguments) -> int:
-        """Return the command line's master seed, else the mark's, else the workspace's."""
+        """Return the command line's master seed, else the mark's, else the workspace's.
+
+        If the workspace asks for new seeds, the result is one new seed for the whole run.
+        """
         for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
             if given is not None:
                 return given
@@ -81,7 +84,10 @@ class PytestSession:
         return self.given_seed
 
     def items(self, marked: MarkArguments) -> list[tuple[str, Item]]:
-        """Return the ids and items of a mark, in an order that depends only on the files."""
+        """Return the ids and items of a mark, always in the same order.
+
+        The order is that of the dtypes in the mark or the configuration, and then of the cases.
+        """
         op = self.configured.op(marked.op)
         count = self.given_cases or marked.cases or op.cases
         found = []
@@ -108,7 +114,7 @@ SESSION = pytest.StashKey[PytestSession]()
 
 
 def session_of(config: pytest.Config) -> PytestSession:
-    """Return the process's session."""
+    """Return the session of this pytest process."""
     if SESSION not in config.stash:
         config.stash[SESSION] = PytestSession(config)
     return config.stash[SESSION]

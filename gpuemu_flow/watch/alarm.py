@@ -28,19 +28,19 @@ class Polling:
     """Alarm that polls; works everywhere."""
 
     def wait(self, folders: frozenset[str]) -> None:
-        """Sleep for `POLL_S`."""
+        """Sleep for `POLL_S` seconds."""
         time.sleep(POLL_S)
 
 
 class Events:
-    """Alarm that uses the operating system's events (watchfiles); polls if there are none."""
+    """Alarm that uses the operating system's events (watchfiles), and polls if these fail."""
 
     def __init__(self) -> None:
         self._folders: frozenset[str] = frozenset()
         self._events: Iterator[object] | None = None
 
     def wait(self, folders: frozenset[str]) -> None:
-        """Wait for an event, at most `LOOK_ANYWAY_MS`."""
+        """Wait for an event, at most `LOOK_ANYWAY_MS` milliseconds."""
         from watchfiles import watch  # noqa: PLC0415 - an extra
 
         if self._events is None or folders != self._folders:
@@ -71,7 +71,7 @@ class Events:
 
 @contextmanager
 def open_alarm(*, poll: bool) -> Iterator[Alarm]:
-    """Yield `Events` if watchfiles is installed and wanted, else `Polling`."""
+    """Yield `Polling` if `poll` is True or watchfiles is not installed, else `Events`."""
     from importlib.util import find_spec  # noqa: PLC0415
 
     if poll or find_spec("watchfiles") is None:

@@ -31,9 +31,9 @@ _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml
 class FileWatch:
     """Watched files and folders of one workspace, with their last known state.
 
-    A file counts as saved if its stamp changed; the engine finds out whether its content changed.
-    Folders are watched for new entries: a script that was missing, a module that now shadows
-    another, or a new match of ``depends``.
+    A file counts as saved if its stamp (times, size and inode) changed. The engine finds out
+    whether its content changed. Folders are watched for new entries: a script that was missing, a
+    module that now shadows another, or a new match of ``depends``.
 
     Attributes
     ----------
@@ -105,8 +105,9 @@ class FileWatch:
         path : Path
             The configuration.
         in_vain : iterable of str
-            Paths that `saved` returned and whose change fixed nothing. Another change of one of
-            them counts only after `PATIENCE_S`, since programs write files all the time.
+            Paths that `saved` returned, but whose change did not make the configuration valid.
+            Further changes of these files count only after `PATIENCE_S` seconds, since programs
+            write files all the time.
         """
         self.anything = True
         now = self.clock()
@@ -121,9 +122,10 @@ class FileWatch:
                 self._files.setdefault(file, stamp_of(file))
 
     def _place(self, path: str) -> str:
-        """Return the path itself if its content changed, or its folder if it came or went.
+        """Return the path itself if the file's content changed, or its folder with a final slash.
 
-        A program that makes one temporary file after another gives each another name.
+        The folder is returned if the file was created or deleted, since a program may give each of
+        its temporary files a new name.
         """
         if path not in self._named:
             return path
@@ -146,8 +148,9 @@ class FileWatch:
     def saved(self) -> set[str]:
         """Return the paths that were changed, created or deleted since `refresh`.
 
-        The files that standard output and standard error go to are no inputs. While the
-        configuration is invalid, files that lately changed in vain are left out for a time.
+        Files to which standard output or standard error is redirected are left out. While the
+        configuration is invalid, a file whose last change did not make it valid is left out for
+        `PATIENCE_S` seconds.
         """
         now = {path: stamp_of(path) for path in self._files}
         found = {path for path, known in self._files.items() if now[path] != known}

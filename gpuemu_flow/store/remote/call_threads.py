@@ -1,7 +1,7 @@
 """A few threads that talk to a shared cache. Callers can stop waiting for them at any time.
 
-At its end, a process waits for threads of `concurrent.futures`. A stalled server would therefore
-delay the end of a run that the user cancelled.
+These are not threads of `concurrent.futures`. Before it ends, a process waits for all of those, and
+so a stalled server would delay the end of a run that the user cancelled.
 """
 
 from __future__ import annotations
@@ -89,6 +89,6 @@ class CallThreads:
                 self._pending -= 1
 
     def close(self) -> None:
-        """Let the threads end after their work, without waiting for them."""
+        """Let the threads end after the calls submitted so far, without waiting for them."""
         for _ in self._threads:
             self._queue.put(None)

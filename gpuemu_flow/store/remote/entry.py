@@ -1,7 +1,7 @@
 """Entries of a shared cache: their content, encoding and signature.
 
 An entry is an ``ActionResult`` of Bazel's remote execution API. Servers that parse entries, such as
-bazel-remote, thus know which blobs an entry needs. Its field for standard output contains our
+bazel-remote, thus know which blobs an entry needs. The field for standard output contains our
 records. This module implements only the two kinds of Protocol Buffers fields that are needed.
 """
 
@@ -29,7 +29,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class EntryError(Exception):
-    """Error of bytes that are not an entry, or that are not a trusted entry.
+    """Raised for bytes that are not an entry, and for an entry that is not trusted.
 
     Attributes
     ----------

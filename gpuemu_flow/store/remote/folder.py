@@ -91,7 +91,7 @@ class FolderTransport:
         """Do nothing: no connection is kept."""
 
     def path(self, kind: str, key: str) -> Path:
-        """Return the file of an object."""
+        """Return the path of an object's file."""
         if kind not in (ACTION, CONTENT) or not is_key(key):
             raise ValueError(f"no object: {kind}/{key}")
         return self._root / kind / key
@@ -107,7 +107,7 @@ class FolderTransport:
                     yield Path(entry.path)
 
     def _open(self, kind: str, key: str) -> int:
-        """Open a file, and follow no links below the root, where others can write."""
+        """Open an object's file; follow no links below the root, where others can write."""
         self.path(kind, key)
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         folder = os.open(self._root / kind, flags | os.O_DIRECTORY)

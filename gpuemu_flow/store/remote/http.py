@@ -56,7 +56,7 @@ class _Watch:
                 self._thread.start()
 
     def end(self, connection: http.client.HTTPConnection) -> bool:
-        """Stop watching; return False if the deadline had passed."""
+        """Stop watching a connection; return False if its deadline has already passed."""
         with self._lock:
             return self._until.pop(connection, 0.0) > time.monotonic()
 
@@ -87,7 +87,7 @@ class HttpTransport:
     parts : SplitResult
         The URL.
     header : tuple of str
-        Name and value of a header for each request; empty for none.
+        Name and value of a header to send with each request; empty for none.
     silence : float
         Seconds without a received byte after which a request fails.
     """
@@ -259,7 +259,7 @@ def _absent(response: http.client.HTTPResponse) -> bool:
 
 
 def _copy(response: http.client.HTTPResponse, sink: BinaryIO, limit: int, patience: float) -> None:
-    """Copy a body; raise an error if it is shorter than its header says."""
+    """Copy the body of a response to `sink`; raise an error if it is too long, short or slow."""
     if response.getheader("Content-Encoding", "identity") != "identity":
         raise RemoteError("it encodes the body, although it was asked not to")
     length = response.length

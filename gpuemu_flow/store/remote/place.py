@@ -1,7 +1,8 @@
 """Determine the shared cache of a run and its access rights, from configuration and environment.
 
 A workspace's configuration can come from a pull request. So it may name a cache to read from, but a
-remote cache that only the configuration names gets neither the user's header nor results.
+cache on another machine gets the user's secret header, and results, only if the environment names
+it, too.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class CacheAccess:
     mode : str
         ``read`` or ``write``.
     header : tuple of str
-        Name and value of a header for each request; empty for none.
+        Name and value of a header to send with each request; empty for none.
     secret : bytes or None
-        Key of signatures; None for unsigned entries.
+        Signing key; None for unsigned entries.
     problems : tuple of Problem
         Warnings about configured rights that the environment did not grant.
     silence : float

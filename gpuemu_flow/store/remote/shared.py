@@ -81,8 +81,8 @@ class SharedCache:
     cancel : threading.Event
         Set when the run is to end; requests are then not waited for.
     secret : bytes or None
-        Key of signatures, with which entries without a valid signature are ignored. With None,
-        signatures are neither made nor checked.
+        Signing key; entries without a valid signature by this key are ignored. None to neither make
+        nor check signatures.
     writes : bool
         True if the run also stores results.
     """
@@ -203,7 +203,7 @@ class SharedCache:
         return {digest for digest, done in zip(wanted, came, strict=True) if done}
 
     def finish(self) -> None:
-        """Wait until everything is stored, unless the run was cancelled; then close connections."""
+        """Wait until everything is stored, unless the run was cancelled. Close all connections."""
         for job in self._stores:
             if not job.wait(self._cancel):
                 self._left = True
@@ -291,7 +291,10 @@ class SharedCache:
         return True
 
     def _ask(self, call: Callable[[], T]) -> T | None:
-        """Make a request in another thread, so that a cancelled run does not wait for it."""
+        """Make a request in another thread, and return its result; None if it failed.
+
+        If the run is cancelled, return None at once.
+        """
         if self._left:
             return None
         job = self._threads.submit(lambda: self._attempt(call))
@@ -382,7 +385,7 @@ def _digest(file: BinaryIO) -> str:
 
 
 def _sound(names: Discovered) -> bool:
-    """Tell whether a set from a shared cache is one that this program could have stored."""
+    """Tell whether this program could have stored a set of inputs that the cache returned."""
     paths = [*names.files, *names.links, *names.missed, *names.listed, *names.modules]
     paths += [*names.sized, *names.looked, *names.packages, *names.pythons]
     return len(paths) <= MOST_NAMES and all(

@@ -36,7 +36,7 @@ class TooLargeError(RemoteError):
 
 
 class Transport(Protocol):
-    """A store of objects. Thread-safe."""
+    """Interface of the storage of a shared cache. Thread-safe."""
 
     def get(self, kind: str, key: str, sink: BinaryIO, limit: int) -> bool:
         """Write an object to `sink`; return False if it does not exist.
