@@ -48,8 +48,8 @@ class DiffersError(Exception):
 def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache, list[OpSubject]]:
     """Open the workspace of a run, a cache on this machine, and the op in each dtype.
 
-    Nothing is written to the workspace or its cache, since SQLite is not made for network file
-    systems. The only exception is the file that shows the file system's time.
+    Nothing is written to the workspace or its cache, since SQLite does not work well on network
+    file systems. One file is an exception: it is written to learn the time of the file system.
 
     Raises
     ------
@@ -141,7 +141,13 @@ class WorkerSession:
 
     @contextmanager
     def _queue(self, which: int) -> Iterator[CaseQueue]:
-        """Yield warm programs that no other thread uses meanwhile; discard them after an error."""
+        """Yield warm programs of one dtype that no other thread uses; discard them after an error.
+
+        Parameters
+        ----------
+        which : int
+            Index of the dtype in the run's setup.
+        """
         with self._lock:
             self.active += 1
             queue = self._free[which].pop() if self._free[which] else None
@@ -238,7 +244,7 @@ class Sessions:
 
 
 def _set_variables(setup: RunSetup) -> None:
-    """Undo the changes that dask made to this process's environment, which programs inherit."""
+    """Undo dask's changes to this process's environment, since programs inherit it."""
     for name in NANNY_VARIABLES:
         value = setup.variables.get(name)
         if value is None:
@@ -281,7 +287,7 @@ async def end_run(run: str) -> None:
 
 
 def own_name() -> str:
-    """Return the worker's address."""
+    """Return the worker's address; outside of a dask worker, the host name and the process id."""
     from distributed import get_worker  # noqa: PLC0415 - dear, and there already
 
     try:

@@ -39,7 +39,7 @@ class DaemonState:
 
     @property
     def running(self) -> bool:
-        """Tell whether a process holds the daemon's lock."""
+        """Tell whether the daemon runs, which means that a process holds its lock."""
         return self.pid is not None
 
     @property

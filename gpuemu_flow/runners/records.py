@@ -1,4 +1,4 @@
-"""The first letters of records of used files and variables; see `sightings`."""
+"""The letters at the beginning of records, one for each kind of record; see `sightings`."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ def calls_of(
 def _functions(
     found: Any,
 ) -> Iterator[tuple[FunctionType, tuple[Any, ...] | None, Mapping[str, Any]]]:
-    """Yield the functions that a call leads to, with the arguments that partials hold.
+    """Yield the functions that a call leads to, each with the arguments that partials hold.
 
-    Functions that a decorator wrapped have None for the arguments.
+    For a function that a decorator wrapped, these arguments are unknown: None and an empty mapping.
     """
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
@@ -121,9 +121,9 @@ def resolved(owner: Any, names: Iterable[str]) -> Any:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Tell whether two callables are seen to compute the same.
+    """Tell whether two callables are known to compute the same.
 
-    This is so if they are one object, if `one` is a subclass of `other` without methods of its own,
+    This holds if they are one object, if `one` is a subclass of `other` without methods of its own,
     or if they are two partials, methods or instances with the same arguments or attributes.
     """
     if one is other:
@@ -153,10 +153,10 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def is_compiled(function: Any) -> bool:
-    """Tell whether a function is the result of a compiler, made from another function.
+    """Tell whether a function was made from another function by a compiler: jax, numba or torch.
 
-    The compilers are jax, numba and torch. Those of jax and numba give the function a type of their
-    own.
+    Functions that jax and numba make are recognised by their type, which an installed package
+    defines.
     """
     home = sys.modules.get(type(function).__module__)
     file = getattr(home, "__file__", None) or ""

@@ -83,12 +83,15 @@ class ProgramSession:
         return self._sightings.observation()
 
     def arena(self) -> Arena | None:
-        """Return the shared memory of the next call's worker; None if no worker is idle."""
+        """Return the shared memory of the worker for the next call; None if it has no worker yet.
+
+        It has none if the program could not be loaded, or if each call gets a separate worker.
+        """
         worker_client = self._supervisor.kept()
         return None if worker_client is None else worker_client.shared()
 
     def ask(self, work: Work) -> Attempt:
-        """Run work other than a call in the worker, supervised as `call` is."""
+        """Run a unit of work that is not a call in the worker, supervised as `call` is."""
         return self._supervisor.run(work)
 
     def begin_work(self, work: Work) -> None:
@@ -119,8 +122,8 @@ class ProgramSession:
         """Start a call as `call` does, but return at once; `finish` returns the result.
 
         If `inputs` are arrays, `case` may name the case that they belong to; the checks `decoy` and
-        `guards` need `case`. The argument `decoy` may hold the values of the decoy; otherwise they
-        are drawn.
+        `guards` need it. The argument `decoy` may hold the values that the check `decoy` uses;
+        otherwise they are drawn.
 
         Calls begun in two sessions run at the same time.
         """

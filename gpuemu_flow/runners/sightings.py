@@ -47,7 +47,7 @@ _DAMAGED = "the program damaged the record of the files that it used"
 
 
 def framed(record: bytes) -> bytes:
-    """Return a record in its written form.
+    """Return a record in its written form, with a zero byte at each end.
 
     A writer may be killed in the middle of a record while others go on. The missing zero byte at
     its end identifies such a torn record. The zero byte at the beginning of the next record
@@ -216,7 +216,7 @@ def _is_own_library(path: str) -> bool:
 
 
 def _source_of(path: str) -> str:
-    """Return the source of a bytecode file, or the file itself if it has none."""
+    """Return the path of a bytecode file's source; the path itself if there is no source."""
     folder, _, name = path.rpartition(_BYTECODE)
     source = f"{folder}/{name.partition('.')[0]}.py"
     return source if os.path.exists(source) else path  # noqa: PTH110

@@ -42,7 +42,7 @@ _CONTEXTS = ("device", "device_of", "stream", "graph")
 
 
 def _answer(name: str, value: Any) -> Callable[..., Any]:
-    """Return a function that returns `value`.
+    """Return a function, called `name`, that returns `value` for any arguments.
 
     Each name needs a function of its own, since torch's compiler keeps tables of functions.
     """

@@ -22,7 +22,7 @@ _KINDS = {READ: FailureKind.OUT_OF_BOUNDS_READ, WRITE: FailureKind.OUT_OF_BOUNDS
 
 
 class OutOfBoundsError(Exception):
-    """Raised to end a kernel whose access outside of every tensor cannot be skipped."""
+    """Raised to end a kernel after an access outside of every tensor that cannot be skipped."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Memory:
     def allowed(
         self, pointers: NDArray[np.uint64], mask: NDArray[np.bool_], itemsize: int, deed: str
     ) -> NDArray[np.bool_]:
-        """Return the mask without the accesses outside of every tensor; record these as failures.
+        """Return the mask without accesses outside of every tensor, which are recorded as failures.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class Memory:
         trespass.count += len(wrong)
 
     def failures(self) -> list[Failure]:
-        """List accesses outside of the tensors since `forget`."""
+        """List the accesses outside of all tensors since `forget`."""
         return [
             Failure(t.kind, f"{t.message}; {t.count} such accesses in all", t.argument)
             for t in self._found.values()

@@ -23,7 +23,7 @@ _RANGES = ("range", "_new_range")
 
 @dataclass(frozen=True)
 class Typed:
-    """An argument whose type does not follow from its value."""
+    """An argument that carries a type because its value alone does not determine it."""
 
     value: Any
     type: Any
@@ -144,7 +144,7 @@ class Values:
         return isinstance(value, self._language.tensor)
 
     def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the values of a ``for`` loop; values of a ``range`` have the bounds' type."""
+        """Return the values of a ``for`` loop; those of a ``range`` get the type of its bounds."""
         if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
             return function(*args, **kwargs)
         bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]

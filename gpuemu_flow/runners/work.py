@@ -36,7 +36,7 @@ class Work(Protocol):
 
 
 class CaseToFile:
-    """A case whose outputs become a blob file.
+    """A case whose outputs are written to a blob file.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ class CallMany:
         self._checks = checks
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the calls to the worker that holds the inputs; see `Work`."""
+        """Send the calls to the worker that holds the inputs; see `Work.begin`."""
         here = worker_client.arena is self._arena
         pairs = list(zip(self._cases, self._slots, strict=True)) if here else []
         message: dict[str, Json] = {

@@ -64,7 +64,7 @@ def fits(path: Path) -> bool:
 
 
 def is_private(folder: Path) -> bool:
-    """Tell whether a folder is no link, belongs to this user, and is closed to everyone else."""
+    """Tell whether a folder belongs to this user, is closed to everyone else, and is not a link."""
     try:
         status = folder.lstat()
     except OSError:
