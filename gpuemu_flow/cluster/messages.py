@@ -129,13 +129,13 @@ class BatchAnswer:
     key, names, parts, seconds
         See `fuzz.farm.BatchReply`.
     problems : tuple of Problem
-        The errors, if they prevented verdicts.
+        The errors that prevented verdicts, if any.
     differs : tuple of str
         Facts that differ between worker and coordinator; if there are any, there are no verdicts.
     crash : str
         A traceback; empty if there is none.
     ended : bool
-        True if the run had ended before the batch was judged.
+        True if the run ended before the batch was judged.
     """
 
     worker: str

@@ -91,7 +91,7 @@ _runs = _Runs()
 
 
 def run_unit(message: bytes) -> bytes:
-    """Run the tasks of a message, a `UnitRequest`, and return a `BatchAnswer`."""
+    """Run the tasks that an encoded `UnitRequest` names, and return an encoded `BatchAnswer`."""
 
     def run() -> BatchAnswer:
         request = UnitRequest.decode(message)

@@ -80,7 +80,10 @@ def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache,
 
 
 class WorkerSession:
-    """The warm programs of one run on one worker. Thread-safe; errors are those of `open_here`."""
+    """The warm programs of one run on one worker. Thread-safe.
+
+    The constructor raises the errors of `open_here`.
+    """
 
     def __init__(self, setup: RunSetup, folder: Path) -> None:
         self._setup = setup
@@ -257,7 +260,7 @@ _sessions = Sessions()
 
 
 def judge_batch(message: bytes) -> bytes:
-    """Judge the cases of a message, a `BatchRequest`, and return a `BatchAnswer`."""
+    """Judge the cases of an encoded `BatchRequest`, and return an encoded `BatchAnswer`."""
 
     def judge() -> BatchAnswer:
         request = BatchRequest.decode(message)
@@ -267,7 +270,7 @@ def judge_batch(message: bytes) -> bytes:
 
 
 def answered(work: Callable[[], BatchAnswer]) -> bytes:
-    """Call `work`, and return its answer, or its error, as a message."""
+    """Return the answer of `work` as a message; if it raises an error, an answer with the error."""
     try:
         answer = work()
     except CancelledRunError:

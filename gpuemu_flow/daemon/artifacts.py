@@ -96,7 +96,7 @@ def _launches(config: Config) -> dict[str, KnownLaunch]:
 
 
 def _policy(config: Config, name: str) -> KernelPolicy:
-    """Return the limits for a kernel: its own if the configuration has it, else ``[policies]``."""
+    """Return the limits for a kernel: those of ``[policies]``, overridden by the kernel's own."""
     kernel = next((k for k in config.kernels if k.name == name), None)
     return kernel_policy(config.policies, kernel)
 

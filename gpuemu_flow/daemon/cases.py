@@ -66,7 +66,7 @@ def seed_of(op: str, inputs: Mapping[str, NDArray[Any]], asked: object) -> int:
         Name of the op.
     inputs : mapping of str to ndarray
     asked : object
-        The call's further arguments and settings, which its `repr` must tell apart.
+        The call's further arguments and settings; different ones must have different `repr` texts.
     """
     return int(digest_json([op, digest_of(inputs), repr(asked)])[:16], 16)
 

@@ -17,7 +17,7 @@ MOST_HALF_OPEN = 256
 IDLE_SECONDS = 60.0
 """Seconds without a request after which a connection is closed if another client waits."""
 OTHERS_SHARE = 4
-"""Each user but the daemon's own may have at most this part of the connections: a quarter."""
+"""Each user except the daemon's own may have one of this many equal shares of the connections."""
 
 
 @dataclass

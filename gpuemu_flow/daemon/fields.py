@@ -61,7 +61,7 @@ class Fields:
         return self._fields.get(name) is not None
 
     def name(self, name: str) -> str:
-        """Return a field with a name; refuse one that is empty, too long or not printable."""
+        """Return a string field that holds a name: not empty, not too long, and printable."""
         value = self.string(name)
         if not value or len(value) > MAX_NAME or _CONTROL.search(value):
             raise invalid(f"{name} must be a name of 1 to {MAX_NAME} printable characters")

@@ -71,7 +71,7 @@ def possible_places(root: Path, environ: Mapping[str, str]) -> list[DaemonFiles]
 
 
 def make_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles:
-    """Return the files of a daemon that is to be started, in a private folder.
+    """Return the files for a daemon that will be started, in a private folder.
 
     Raises
     ------

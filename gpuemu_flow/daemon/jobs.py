@@ -62,7 +62,7 @@ class Job:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """While inside the context, set `event` if this job is cancelled."""
+        """Inside the context, set `event` as soon as this job is cancelled."""
         with self._lock:
             self._linked.append(event)
             if self.cancelled.is_set():

@@ -84,7 +84,7 @@ class CaseMaker:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             "fuzz_config": self.config.to_json(),
             "own_cases": self.own_cases,

@@ -148,7 +148,7 @@ def _reasons(result: CheckResult) -> Sequence[Failure]:
 
 
 def finite(value: float) -> float:
-    """Return a value, or the largest float of its sign for infinity, since the wire has none.
+    """Return a value as JSON can hold it: infinity becomes the largest float of its sign.
 
     NaN becomes the largest float.
     """

@@ -22,6 +22,7 @@ class DaemonState:
     pid : int or None
         Process id; None if no daemon runs.
     socket, log : str
+        Paths of the daemon's socket and log file.
     started : float
         Unix time in s.
     pong : mapping or None

@@ -141,9 +141,9 @@ class _Form:
         Dtype of the cases.
     specs : tuple of InputSpec
     subjects : dict of tuple to WireSubject
-        Subjects of these cases by `CommonFields.asked`, and by whether their files are checked for
-        changes after judging. Cases with the same subject object are judged together, and its files
-        are checked only once.
+        Subjects of these cases. A key is `CommonFields.asked` and whether the subject's files are
+        checked for changes only after judging. Cases with the same subject object are judged
+        together, and its files are checked only once.
     """
 
     dtype: str

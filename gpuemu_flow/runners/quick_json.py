@@ -41,9 +41,9 @@ def loads(s: Any, **options: Any) -> Json:
 
 
 def load(fp: Any, **options: Any) -> Json:
-    """Parse like ``json.load``; from the script's stdin, return a lent request without parsing it.
+    """Parse like ``json.load``, but return a request that is passed as an object without parsing.
 
-    See `lending`.
+    This is the case if `fp` is the script's standard input and the request is lent; see `lending`.
     """
     exchange = lending.current
     if exchange is not None and exchange.lent and lending.is_input(fp):

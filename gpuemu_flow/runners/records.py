@@ -19,7 +19,7 @@ that may be written to. REMOVED is a removed file, and MADE is a new folder. MOV
 two paths, ``SOURCE//TARGET``: from now on, TARGET leads to the file of SOURCE.
 """
 VARIABLE, ASKED, UNTRACKED, BASE = b"vqub"
-"""VARIABLE is the name of an environment variable, and UNTRACKED is a sentence.
+"""VARIABLE is the name of an environment variable. UNTRACKED is a sentence on what went unseen.
 
 ASKED is the name of a variable that the program's own code looked for in vain. BASE contains the
 initial records of every worker, with line ends in place of the zero bytes.

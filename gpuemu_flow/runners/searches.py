@@ -37,7 +37,7 @@ class Searches:
         self._native: Any = None
 
     def install(self) -> None:
-        """Register for every import from now on, and for calls of the finder of ``sys.path``."""
+        """Record every import from now on, and every direct call of `PathFinder.find_spec`."""
         sys.meta_path.insert(0, self)
         native = machinery.PathFinder.find_spec
 
@@ -165,7 +165,7 @@ def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
 
 
 def _set_finder(method: Any) -> None:
-    """Set ``find_spec`` of the class that finds modules in the folders of ``sys.path``."""
+    """Set `method` as ``find_spec`` of `PathFinder`, the finder that searches ``sys.path``."""
     finder: Any = machinery.PathFinder
     finder.find_spec = method
 

@@ -134,7 +134,10 @@ class _Guard:
         os._exit(self._calls.REFUSED)
 
     def loaded(self, op: Any, inputs: Any, kwargs: Any) -> None:
-        """Watch for calls of the reference from now on; end this process if `op` is the same."""
+        """Watch for calls of the reference from now on.
+
+        If the op is the reference itself, end this process instead.
+        """
         found: Any = []
         given = self._calls.Given(inputs, kwargs)
         for module in list(sys.modules.values()):

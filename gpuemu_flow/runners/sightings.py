@@ -37,7 +37,7 @@ from gpuemu_flow.runners.sandbox.spec import SCRATCH
 _END = b"\x01"
 _BYTECODE = "/__pycache__/"
 _COMPILED = re.compile(r"/__pycache__(?:/[^/]+\.(?:pyc|nbi|nbc)(?:\.[^/]+)?)?\Z")
-"""Matches Python's and Numba's compiled code, and its folder; other files there are as any."""
+"""Matches Python's and Numba's compiled code, and its folder, but no other files there."""
 _NO_FOLDER = re.compile(r".*/__editable__\.[^/]*_hook__")
 """Matches entries of ``sys.path`` of editable installs, which only an import hook understands."""
 MAX_REPORT = 32 << 20
@@ -177,8 +177,8 @@ class Sightings:
     def _take_path(self, kind: int, path: str) -> None:
         """Record one path, unless the program itself made the file.
 
-        A file that the program looked for before making it is recorded, since the next run finds it
-        there.
+        As an exception, a file that the program looked for before making it is recorded, since the
+        next run will find the file there.
         """
         changes = self._changes
         if _COMPILED.search(path):

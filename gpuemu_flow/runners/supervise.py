@@ -193,7 +193,10 @@ class Supervisor:
         return attempt
 
     def _is_known(self, attempt: Attempt) -> bool:
-        """Tell whether enough other cases, first in their processes, raised the same exception."""
+        """Tell whether enough earlier cases raised the same exception.
+
+        Only cases that were the first in their process are counted.
+        """
         place = _raised_at(attempt)
         return place is not None and self._raised[place] >= ENOUGH_ALIKE
 

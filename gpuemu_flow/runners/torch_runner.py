@@ -33,7 +33,7 @@ _NO_ARRAYS = (
     'write { kind = "callable", ... } to get numpy arrays'
 )
 _MOST_CALLED_BETWEEN = 1 << 20
-"""Bytes of inputs up to which another forward pass comes before the backward pass."""
+"""Maximum size in bytes of inputs for another forward pass before the backward pass."""
 _MOST_COPIED = 1 << 26
 """Maximum size in bytes of inputs that are copied so that a call can be repeated."""
 
@@ -228,7 +228,7 @@ class TorchRunner(GradientRunner):
     def _call_between(
         self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
     ) -> None:
-        """Call the program with other values before the backward pass of the call that is judged.
+        """Call the program with other values between the judged forward and backward passes.
 
         A model may use a layer twice before its backward pass. The second forward pass then
         overwrites values that the first did not store in its own context. A program that fails on

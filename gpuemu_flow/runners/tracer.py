@@ -186,10 +186,9 @@ class Tracer:
         return False
 
     def _open_folder(self, path: bytes) -> None:
-        """Remember a folder that the worker opens, if Python announced that it would list it.
+        """Remember a folder that the worker opens, if Python announced that it will be listed.
 
-        Such a listing is not recorded here, since Python reports it in another way; see
-        `ANNOUNCED`.
+        Its listing is not recorded here, since Python reports it in another way; see `ANNOUNCED`.
         """
         announced, self._announced = self._announced, b""
         self._listed = announced if os.path.realpath(path) == announced else b""

@@ -185,7 +185,7 @@ def cuda_patches(torch: Any, capability: tuple[int, int] = CAPABILITY) -> list[P
 
 
 def _compile(model: Any = None, **_: Any) -> Any:
-    """Return the function itself in place of its compiled form."""
+    """Return a function or model as it is, in place of its compiled form."""
     return model if model is not None else lambda function: function
 
 

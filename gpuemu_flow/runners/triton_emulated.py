@@ -153,7 +153,7 @@ class CompiledTriton:
         """Tell whether to run a configuration of an autotuned kernel.
 
         In each round of autotuning, only the first configuration that works is run. The environment
-        variable that `CONFIGURATION` names selects another configuration.
+        variable that `CONFIGURATION` names can select another one.
         """
         wanted = os.environ.get(CONFIGURATION)
         if wanted is not None:

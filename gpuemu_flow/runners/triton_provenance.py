@@ -103,7 +103,7 @@ class Provenance:
             self._quiet -= 1
 
     def called(self, name: str) -> None:
-        """Record a call of a torch function by the host function."""
+        """Record that the host function called a torch function, if that function is forbidden."""
         if not self._quiet and base_name(name) in self.forbidden:
             self._called.setdefault(name)
 

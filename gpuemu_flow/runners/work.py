@@ -26,10 +26,16 @@ _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Work(Protocol):
-    """One case, in two steps, so that the caller may work in between."""
+    """Work for a worker, done in two steps, so that the caller can do something else in between."""
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the request to a worker; return an Attempt only if it has already failed."""
+        """Send the request to a worker.
+
+        Returns
+        -------
+        Attempt or None
+            The attempt, if it has already failed; else None.
+        """
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outcome, or raise CancelledRunError."""

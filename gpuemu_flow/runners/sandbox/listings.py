@@ -28,7 +28,7 @@ _Stamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class _Listing:
-    """A folder's entries and their descriptors; valid as long as the folder has this stamp."""
+    """A folder's entries and their descriptors, valid as long as the folder's stamp is `stamp`."""
 
     stamp: _Stamp
     opened: Mapping[str, int]

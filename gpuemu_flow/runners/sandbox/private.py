@@ -76,7 +76,9 @@ _FEW = 8
 
 
 def private_paths(root: str, home: str) -> Iterator[str]:
-    """Yield the existing private paths as absolute paths, without resolving links.
+    """Yield the paths that no op needs, such as those of credentials, if they exist.
+
+    The paths are absolute, and links in them are not resolved.
 
     Parameters
     ----------
@@ -170,9 +172,9 @@ def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
-    """Yield build output in the workspace that may contain these files.
+    """Yield build output in the workspace that may contain copies of some files.
 
-    These are packages, folders of package builders, and reports of coverage with source code.
+    Build output means packages, folders of package builders, and coverage reports with source code.
     """
     names = _names_in(root)
     for path in paths if "build" in names else ():

@@ -127,8 +127,8 @@ def _others_scratch(scratch: str) -> list[str]:
 def outermost(paths: Iterable[str]) -> list[str]:
     """Return the paths that lie below no other of the paths, sorted.
 
-    The inner ones are not needed. An op that may write to an outer folder could also have replaced
-    an inner path by a link to another file.
+    Inner paths are not needed. An op that may write to an outer folder could also have replaced an
+    inner path by a link to another file.
     """
     found = sorted({os.path.normpath(path) for path in paths})
     return [p for p in found if not any(above in found for above in _above(p))]
@@ -239,7 +239,10 @@ class _Excluded:
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return `rest` as if no folder above `start` were excluded; empty if none is excluded."""
+        """Return what `rest` would return if no folder above `start` were excluded.
+
+        The result is empty if no folder above `start` is excluded.
+        """
         found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):
             self._add_rest(start, found)
