@@ -316,7 +316,10 @@ def _connected(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def _local(jobs: int, resources: Mapping[str, float]) -> Iterator[Client]:
-    """Start worker processes; other users of the machine cannot connect to them."""
+    """Start worker processes, and yield a client of their scheduler.
+
+    Other users of this machine cannot connect to the scheduler or the workers.
+    """
     import dask  # noqa: PLC0415
     from distributed import Client, LocalCluster, Security  # noqa: PLC0415
 

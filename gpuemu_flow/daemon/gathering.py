@@ -106,7 +106,7 @@ class Pace:
         self._seconds: dict[str, float] = {}
 
     def note(self, op: str, seconds: float) -> None:
-        """Record the seconds of the latest case; limit the influence of a single slow case."""
+        """Record how long the latest case took, limited so that one slow case changes little."""
         self._seconds[op] = min(seconds, _SLOWER * self._seconds.get(op, seconds))
 
     def is_quick(self, op: str) -> bool:

@@ -83,9 +83,9 @@ class ProgramSession:
         return self._sightings.observation()
 
     def arena(self) -> Arena | None:
-        """Return the shared memory of the worker for the next call; None if it has no worker yet.
+        """Return the shared memory that the next call will use; None if that is not known yet.
 
-        It has none if the program could not be loaded, or if each call gets a separate worker.
+        It is not known if each call gets a separate worker, or if the program could not be loaded.
         """
         worker_client = self._supervisor.kept()
         return None if worker_client is None else worker_client.shared()

@@ -47,11 +47,10 @@ _DAMAGED = "the program damaged the record of the files that it used"
 
 
 def framed(record: bytes) -> bytes:
-    """Return a record in its written form, with a zero byte at each end.
+    """Return a record in its written form: ended by the byte 1, and between two zero bytes.
 
-    A writer may be killed in the middle of a record while others go on. The missing zero byte at
-    its end identifies such a torn record. The zero byte at the beginning of the next record
-    separates the two.
+    A writer may be killed in the middle of a record while others go on. Such a torn record lacks
+    the byte 1, and the zero byte at the beginning of the next record separates the two.
     """
     return b"\0%b%b\0" % (record, _END)
 
@@ -72,11 +71,12 @@ class Sightings:
         self._is_made = True
 
     def follow(self, fd: int, scratch: str = "") -> None:
-        """Read a worker's records from now on.
+        """Begin to read the records of a worker; `leave` ends this.
 
         Parameters
         ----------
         fd : int
+            Descriptor of the file with the records.
         scratch : str
             The worker's own folder, which is empty at first and removed with the worker. It is in
             the folder that all workers of one server share, which is temporary, too.
@@ -88,7 +88,7 @@ class Sightings:
             self._scratch.add(around if shared else scratch)
 
     def leave(self, fd: int) -> None:
-        """Read a worker's remaining records; the descriptor may be closed afterwards."""
+        """Read the remaining records of a worker; its descriptor may be closed afterwards."""
         if fd in self._followed:
             self._drain(fd)
             del self._followed[fd]

@@ -344,7 +344,7 @@ class Incoming:
 def _is_bytecode(path: bytes) -> bool:
     """Tell whether a path is the bytecode of a module that is not installed.
 
-    The worker is not allowed to open such bytecode, which may be outdated: Python compares only the
+    Traced processes must not open such bytecode, which may be outdated: Python compares only the
     size of the source and its modification time in seconds. Without bytecode, Python compiles the
     source, whose digest is in the keys of results.
     """

@@ -138,7 +138,7 @@ class Interpreter:
         return self.memory.failures()
 
     def interpreted(self, kernel: Any) -> Any:
-        """Return the form of a kernel that the interpreter runs; the same one for each call."""
+        """Return the interpreted form of a kernel, which is the same object at each call."""
         form = self._forms.get(kernel.fn)
         if form is None:
             form = self._interpreter.InterpretedFunction(kernel.fn)
@@ -254,7 +254,7 @@ def _executor_class(owner: Interpreter) -> Any:
     module: Any = owner._interpreter
 
     class CheckedExecutor(module.GridExecutor):  # type: ignore[misc]
-        """Runs a grid on copies of its tensors with guard zones."""
+        """Runs a grid on copies of the launch's tensors, each of which lies between guard zones."""
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             names = inspect.signature(self.fn).parameters
@@ -306,7 +306,10 @@ def _storage(tensor: Any) -> Any:
 
 
 def _move_between_zones(torch: Any, tensor: Any, copies: dict[int, Any]) -> None:
-    """Move a tensor's storage, once, to memory between guard zones."""
+    """Give a tensor a copy of its storage that lies between guard zones.
+
+    Tensors that share a storage get the same copy, which `copies` keeps by the storage's address.
+    """
     storage = tensor.untyped_storage()
     start, size = storage.data_ptr(), storage.nbytes()
     if start not in copies:

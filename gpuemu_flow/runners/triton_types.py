@@ -62,8 +62,12 @@ class Values:
 
         Parameters
         ----------
+        function : callable
+            The kernel's Python function.
         options : mapping
             The options of ``triton.jit``.
+        given : mapping
+            The launch's arguments by name.
         """
         fixed = options.get("do_not_specialize") or ()
         fixed = [fixed] if isinstance(fixed, (str, int)) else list(fixed)
@@ -193,7 +197,7 @@ class Values:
         return value.__not__() if self._is_tensor(value) else not value
 
     def chosen(self, test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
-        """Return ``first if test else second``; a tensor if `test` is one."""
+        """Return ``first if test else second``, as a tensor if `test` is a tensor."""
         value = first() if test else second()
         return self._semantic.to_tensor(value, False) if self._is_tensor(test) else value
 

@@ -437,7 +437,7 @@ def _reply(serial: int, outcome: Outcome) -> dict[str, Json]:
 
 
 def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
-    """Turn a process that has just been forked or started into a worker; never returns."""
+    """Turn a process that was just forked or started into a worker. This does not return."""
     limits.die_with_parent(parent)
     limits.no_core_dumps()
     signal.set_wakeup_fd(-1)

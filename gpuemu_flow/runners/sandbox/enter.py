@@ -227,10 +227,10 @@ def make(path: str) -> None:
 
 
 def _make_inner(sandbox: Sandbox) -> None:
-    """Make the missing writable paths, once the process is restricted.
+    """Make the missing writable paths, once this process is restricted.
 
     If an op has put a link in place of an outer folder, the sandbox keeps this process from
-    following it to a file outside.
+    following the link to a file outside.
     """
     for path in sandbox.writable:
         with suppress(OSError):  # the op meets the same error where it needs the path

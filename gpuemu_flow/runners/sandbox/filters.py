@@ -171,11 +171,12 @@ def available() -> bool:
 
 
 def enforce(libc: Any) -> None:
-    """Enforce the filter on this process and all that it starts; irreversible.
+    """Enforce the filter on this process and all that it starts, which cannot be undone.
 
     Raises
     ------
     OSError
+        The system refuses the filter.
     """
     code = program(syscalls.PROCESSOR)
     made = _Program(len(code) // _INSTRUCTION.size, code)

@@ -105,7 +105,14 @@ class Listings:
         return list(known.opened)
 
     def _keep(self, folder: str, stamp: _Stamp, paths: list[str]) -> _Listing | None:
-        """Keep a folder's listing and return it; None if later changes could go unnoticed."""
+        """Keep the listing of a folder, and return it.
+
+        Returns
+        -------
+        _Listing or None
+            None if later changes of the folder could go unnoticed, or if there are too many
+            entries.
+        """
         young = time.time_ns() - max(stamp[:2]) < _SETTLED_NS
         if len(paths) > self._left or young or f"{folder}/".startswith(_OWN_WAYS):
             return None
