@@ -86,7 +86,17 @@ class DaskCluster:
     def open_farm(
         self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
     ) -> Iterator[Farm]:
-        """Yield the workers for one op's cases, and end their work at the end of the context."""
+        """Yield the workers for one op's cases; at the end of the context, end their work.
+
+        Parameters
+        ----------
+        workspace : Workspace
+        op : str
+        subjects : sequence of OpSubject
+            The op in each dtype.
+        alone : bool
+            True to judge the cases one by one.
+        """
         setup = self._setup(workspace, op, subjects, alone=alone)
         tasks: ClusterTasks[CaseBatch] = ClusterTasks(
             self._client,
@@ -120,7 +130,17 @@ class DaskCluster:
     def run_units(
         self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
     ) -> list[Unit]:
-        """Run tasks and store their results in a shared cache.
+        """Run tasks on the workers, which store the results in a shared cache.
+
+        Parameters
+        ----------
+        workspace : Workspace
+        units : sequence of Unit
+            Each is the tasks of one op in one dtype.
+        remote : str
+            URL of the shared cache.
+        cancel : Event
+            Ends the call early when it is set.
 
         Returns
         -------
@@ -193,7 +213,7 @@ class DaskFarm:
 
 
 def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
-    """Read a worker's verdicts; raise the errors that it reports."""
+    """Read the verdicts on a batch from a worker's answer; raise the errors that it reports."""
     answer = _demand(data)
     if len(answer.verdicts) != len(batch.cases):
         raise _failed(answer.worker, "its answer does not fit what was asked")
@@ -296,7 +316,10 @@ def _connected(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def _local(jobs: int, resources: Mapping[str, float]) -> Iterator[Client]:
-    """Start worker processes; other users of the machine cannot connect to them."""
+    """Start worker processes, and yield a client of their scheduler.
+
+    Other users of this machine cannot connect to the scheduler or the workers.
+    """
     import dask  # noqa: PLC0415
     from distributed import Client, LocalCluster, Security  # noqa: PLC0415
 

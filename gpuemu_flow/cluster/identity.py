@@ -11,9 +11,9 @@ from gpuemu_flow.store.keys import digest_json
 
 
 def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[str, str]:
-    """Collect, by name, the facts that decide an op's verdicts and are known before it runs.
+    """Return, by name, the facts that decide an op's verdicts and are known before it runs.
 
-    The last entries are the action keys themselves, which also cover facts without a name here.
+    The last entries are the action keys, which also cover facts that have no entry here.
     """
     states = workspace.states()
     sandbox = workspace.snapshot.basis.sandbox
@@ -35,7 +35,8 @@ def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[
 def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     """Return the names of the facts that differ.
 
-    Keys cover the other facts, too, so they are named only if nothing else differs.
+    An action key differs whenever another fact does. So the names of action keys are returned only
+    if nothing else differs.
     """
     names = [name for name in {**other, **own} if own.get(name) != other.get(name)]
     keys = [name for name in names if name.startswith("the key of ")]

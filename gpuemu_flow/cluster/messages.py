@@ -83,8 +83,8 @@ class BatchRequest:
     cases : tuple of QueuedCase
         The cases; their keys are not sent.
     known : tuple of str
-        Keys whose inputs the coordinator has already compared with its own. An answer with such a
-        key leaves the inputs out.
+        Keys whose inputs the coordinator has already compared with its own. An answer whose key is
+        among them leaves out the inputs.
     """
 
     setup: RunSetup
@@ -124,18 +124,18 @@ class BatchAnswer:
     Attributes
     ----------
     worker : str
-        Name of the worker's machine.
+        The worker's name; see `worker.own_name`.
     verdicts : tuple of RemoteVerdict
     key, names, parts, seconds
         See `fuzz.farm.BatchReply`.
     problems : tuple of Problem
-        Errors that are the reason why there are no verdicts.
+        The errors that prevented verdicts, if any.
     differs : tuple of str
         Facts that differ between worker and coordinator; if there are any, there are no verdicts.
     crash : str
         A traceback; empty if there is none.
     ended : bool
-        True if the run has ended meanwhile.
+        True if the run ended before the batch was judged.
     """
 
     worker: str

@@ -60,7 +60,13 @@ class _Runs:
 
     @contextmanager
     def work(self, run: str) -> Iterator[threading.Event]:
-        """Yield an event that is set when the run ends; raise CancelledRunError if it has ended."""
+        """Yield an event that is set when the run ends.
+
+        Raises
+        ------
+        CancelledRunError
+            The run has already ended.
+        """
         cancel = threading.Event()
         with self._lock:
             if run in self._ended:
@@ -73,7 +79,7 @@ class _Runs:
                 self._working[run].discard(cancel)
 
     def end(self, run: str) -> None:
-        """End the work for a run."""
+        """Stop all work for a run, and refuse later work for it."""
         with self._lock:
             self._ended.add(run)
             for cancel in self._working.pop(run, set()):
@@ -85,7 +91,7 @@ _runs = _Runs()
 
 
 def run_unit(message: bytes) -> bytes:
-    """Run the tasks of a message, a `UnitRequest`, and return a `BatchAnswer`."""
+    """Run the tasks that an encoded `UnitRequest` names, and return an encoded `BatchAnswer`."""
 
     def run() -> BatchAnswer:
         request = UnitRequest.decode(message)

@@ -120,12 +120,13 @@ class ClusterTasks(Generic[W]):
         return len(self._sent) + len(self._suspects)
 
     def submit(self, work: W, message: Callable[[W], bytes]) -> None:
-        """Send work.
+        """Send work to a worker.
 
         Parameters
         ----------
+        work : Divisible
         message : callable
-            Makes the message of the work, or of a part of it.
+            Makes the message of the work, or of a part of the work.
         """
         self._submit(_Sent(work, message))
 
@@ -151,7 +152,7 @@ class ClusterTasks(Generic[W]):
         self._arrived.put((key, _outcome(future)))
 
     def answers(self, timeout: float) -> list[tuple[W, bytes | None]]:
-        """Return the answers that have arrived, after at most `timeout` seconds.
+        """Return the answers that have arrived, each with its work; wait at most `timeout` seconds.
 
         The answer is None for a single piece that killed every worker that received it.
 
@@ -197,7 +198,7 @@ class ClusterTasks(Generic[W]):
             self._submit(_Sent(half, sent.message))
 
     def _look(self) -> None:
-        """Update the number of the workers' threads, at most every `LOOK_SECONDS`."""
+        """Ask the scheduler how many threads the workers have, at most every `LOOK_SECONDS`."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS and self._threads:
             return

@@ -48,8 +48,8 @@ class DiffersError(Exception):
 def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache, list[OpSubject]]:
     """Open the workspace of a run, a cache on this machine, and the op in each dtype.
 
-    Nothing is written to the workspace or its cache, since SQLite is not made for network file
-    systems. The only exception is the file that shows the file system's time.
+    Nothing is written to the workspace or its cache, since SQLite does not work well on network
+    file systems. One file is an exception: it is written to learn the time of the file system.
 
     Raises
     ------
@@ -80,7 +80,10 @@ def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache,
 
 
 class WorkerSession:
-    """The warm programs of one run on one worker. Thread-safe; errors are those of `open_here`."""
+    """The warm programs of one run on one worker. Thread-safe.
+
+    The constructor raises the errors of `open_here`.
+    """
 
     def __init__(self, setup: RunSetup, folder: Path) -> None:
         self._setup = setup
@@ -141,7 +144,13 @@ class WorkerSession:
 
     @contextmanager
     def _queue(self, which: int) -> Iterator[CaseQueue]:
-        """Yield warm programs that no other thread uses meanwhile; discard them after an error."""
+        """Yield warm programs of one dtype that no other thread uses; discard them after an error.
+
+        Parameters
+        ----------
+        which : int
+            Index of the dtype in the run's setup.
+        """
         with self._lock:
             self.active += 1
             queue = self._free[which].pop() if self._free[which] else None
@@ -238,7 +247,7 @@ class Sessions:
 
 
 def _set_variables(setup: RunSetup) -> None:
-    """Undo the changes that dask made to this process's environment, which programs inherit."""
+    """Undo dask's changes to this process's environment, since programs inherit it."""
     for name in NANNY_VARIABLES:
         value = setup.variables.get(name)
         if value is None:
@@ -251,7 +260,7 @@ _sessions = Sessions()
 
 
 def judge_batch(message: bytes) -> bytes:
-    """Judge the cases of a message, a `BatchRequest`, and return a `BatchAnswer`."""
+    """Judge the cases of an encoded `BatchRequest`, and return an encoded `BatchAnswer`."""
 
     def judge() -> BatchAnswer:
         request = BatchRequest.decode(message)
@@ -261,7 +270,7 @@ def judge_batch(message: bytes) -> bytes:
 
 
 def answered(work: Callable[[], BatchAnswer]) -> bytes:
-    """Call `work`, and return its answer, or its error, as a message."""
+    """Return the answer of `work` as a message; if it raises an error, an answer with the error."""
     try:
         answer = work()
     except CancelledRunError:
@@ -281,7 +290,7 @@ async def end_run(run: str) -> None:
 
 
 def own_name() -> str:
-    """Return the worker's address."""
+    """Return the worker's address; outside of a dask worker, the host name and the process id."""
     from distributed import get_worker  # noqa: PLC0415 - dear, and there already
 
     try:

@@ -71,9 +71,9 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView, str]]:
-    """Return the kernels to lint, each with the name to report it by.
+    """Return the kernels to lint, each with the name under which to report it.
 
-    A text's only kernel is taken for the named one even if it has another name.
+    If the text has only one kernel, this one is linted as the named kernel, whatever it is called.
     """
     if name is None:
         return [(view, view.name) for view in views]
@@ -96,7 +96,7 @@ def _launches(config: Config) -> dict[str, KnownLaunch]:
 
 
 def _policy(config: Config, name: str) -> KernelPolicy:
-    """Return the limits for a kernel: its own if it is configured, else those of ``[policies]``."""
+    """Return the limits for a kernel: those of ``[policies]``, overridden by the kernel's own."""
     kernel = next((k for k in config.kernels if k.name == name), None)
     return kernel_policy(config.policies, kernel)
 

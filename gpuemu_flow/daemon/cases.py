@@ -44,7 +44,7 @@ class Issued:
 
 @lru_cache(maxsize=64)
 def _numpy_name(dtype: np.dtype[Any]) -> str:
-    """Return numpy's own name of a dtype, which numpy puts together anew each time."""
+    """Return numpy's name of a dtype, cached because numpy computes the name at each access."""
     return str(dtype.name)
 
 
@@ -62,14 +62,17 @@ def seed_of(op: str, inputs: Mapping[str, NDArray[Any]], asked: object) -> int:
 
     Parameters
     ----------
+    op : str
+        Name of the op.
+    inputs : mapping of str to ndarray
     asked : object
-        Arguments and settings of the call; its `repr` must identify them.
+        The call's further arguments and settings; different ones must have different `repr` texts.
     """
     return int(digest_json([op, digest_of(inputs), repr(asked)])[:16], 16)
 
 
 class IssuedCaseStore:
-    """Issued cases by op and seed: the latest in memory, recipes on disk. Thread-safe.
+    """Cases that were handed out: the latest in memory, the recipes of all on disk. Thread-safe.
 
     Parameters
     ----------
@@ -86,12 +89,17 @@ class IssuedCaseStore:
         self._lock = threading.Lock()
 
     def add(self, op: str, maker: Mapping[str, Json], issued: Sequence[tuple[int, Issued]]) -> None:
-        """Store cases and their numbers; drop the oldest from memory beyond the limit.
+        """Store cases in memory and their recipes on disk.
+
+        If there are then too many cases in memory, the oldest are dropped there.
 
         Parameters
         ----------
+        op : str
         maker : mapping
-            Recipe of the cases, as `making.CaseMaker.to_json` returns it.
+            The common recipe of the cases, as `making.CaseMaker.to_json` returns it.
+        issued : sequence of (int, Issued)
+            The cases, each with its number, which completes its recipe.
         """
         made_from = digest_json(maker)
         records: list[tuple[str, Json]] = [(f"maker:{made_from}", dict(maker))]
@@ -125,7 +133,7 @@ class IssuedCaseStore:
         return known | {keys[key] for key in self._recipes.among(list(keys))}
 
     def recipe(self, op: str, seed: int) -> tuple[dict[str, Json], int] | None:
-        """Return a case's recipe and number; None when it was never handed out."""
+        """Return a case's recipe, and its number in the recipe; None if it was never handed out."""
         record = self._recipes.get(_key(op, seed))
         maker = None if record is None else self._recipes.get(f"maker:{record['maker']}")
         return None if record is None or maker is None else (maker, int(record["number"]))

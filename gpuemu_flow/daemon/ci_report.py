@@ -44,7 +44,7 @@ class CiFailure:
         return cls(str(data["op"]), int(data["seed"]), *words, *errors)
 
     def to_wire(self) -> dict[str, Json]:
-        """Return the failure as ``ValidationResult``."""
+        """Return the failure in the protocol's form, ``ValidationResult``."""
         return {
             "passed": False,
             "seed": self.seed,

@@ -17,7 +17,7 @@ MOST_HALF_OPEN = 256
 IDLE_SECONDS = 60.0
 """Seconds without a request after which a connection is closed if another client waits."""
 OTHERS_SHARE = 4
-"""Each user but the daemon's own may have at most this part of the connections: a quarter."""
+"""Each user except the daemon's own may have one of this many equal shares of the connections."""
 
 
 @dataclass
@@ -92,7 +92,11 @@ class ConnectionTable:
             return None if found is None else found.user
 
     def overdue(self, now: float, is_busy: Callable[[int], bool]) -> list[int]:
-        """List connections to close: half-open for too long, or idle while clients are refused."""
+        """Return the numbers of connections to close.
+
+        These are connections that are half-open for too long. If clients were refused lately, add
+        the one that is idle for longest.
+        """
         with self._lock:
             late = [
                 pipe
@@ -118,7 +122,7 @@ class ConnectionTable:
         return whole if user == self._owner else max(1, whole // OTHERS_SHARE)
 
     def _too_many(self, user: int) -> list[int]:
-        """Remove and return a user's oldest half-open connections beyond the allowed share."""
+        """Remove and return a user's oldest half-open connections that exceed the user's share."""
         half = [
             (one.last, pipe)
             for pipe, one in self._connections.items()

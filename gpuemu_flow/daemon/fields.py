@@ -61,14 +61,14 @@ class Fields:
         return self._fields.get(name) is not None
 
     def name(self, name: str) -> str:
-        """Return a name: not empty, not long, without control characters."""
+        """Return a string field that holds a name: not empty, not too long, and printable."""
         value = self.string(name)
         if not value or len(value) > MAX_NAME or _CONTROL.search(value):
             raise invalid(f"{name} must be a name of 1 to {MAX_NAME} printable characters")
         return value
 
     def string(self, name: str) -> str:
-        """Return a string of any content."""
+        """Return a string field with any content."""
         value = self._get(name)
         if not isinstance(value, str):
             raise invalid(f"{name} must be a string, not {json_type(value)}")
@@ -132,7 +132,10 @@ class Fields:
             raise invalid(str(error)) from None
 
     def kwargs(self) -> dict[str, Json]:
-        """Return keyword arguments: strings as in protocol v1, or typed values of our clients."""
+        """Return the op's keyword arguments.
+
+        Clients of protocol v1 send strings. Our own clients send JSON values of any type.
+        """
         value = self._get("kwargs", {})
         if not isinstance(value, dict):
             raise invalid(f"kwargs must be an object, not {json_type(value)}")
@@ -159,7 +162,10 @@ class Fields:
         return dict(value)
 
     def client(self) -> dict[str, Json]:
-        """Return the client's description of itself, which is an extension of protocol v1."""
+        """Return the client's description of itself; {} if there is none.
+
+        It is an extension of protocol v1.
+        """
         if not self.has("client"):
             return {}
         given = self.object("client")
@@ -179,7 +185,7 @@ class Fields:
         return found
 
     def client_files(self) -> dict[str, str]:
-        """Return the digests of the source files that the client ran, by path."""
+        """Return the digests of the source files that the client ran, by absolute path."""
         given = self.object("client").get("files", {}) if self.has("client") else {}
         if not isinstance(given, dict):
             raise invalid(f"client.files must be an object, not {json_type(given)}")
@@ -194,10 +200,17 @@ class Fields:
         return dict(given)
 
     def take_objects(self, name: str, most: int) -> deque[Fields]:
-        """Take the JSON objects of an array, at most `most`, out of the request, as `Fields`.
+        """Return the JSON objects in an array as `Fields`, and remove them from the request.
 
-        Each object is freed when the caller drops it. Garbage collections would otherwise visit
-        thousands of objects that were read long ago.
+        Each object is then freed when the caller drops it. Otherwise, garbage collections would
+        visit thousands of objects that were read long ago.
+
+        Parameters
+        ----------
+        name : str
+            Name of the field with the array.
+        most : int
+            Largest number of objects that is accepted.
         """
         value = self._get(name)
         if not isinstance(value, list):
@@ -213,7 +226,7 @@ class Fields:
         return found
 
     def object(self, name: str) -> dict[str, Json]:
-        """Return a JSON object unchanged."""
+        """Return a field with a JSON object, unchanged."""
         value = self._get(name)
         if not isinstance(value, dict):
             raise invalid(f"{name} must be an object, not {json_type(value)}")

@@ -71,7 +71,7 @@ def possible_places(root: Path, environ: Mapping[str, str]) -> list[DaemonFiles]
 
 
 def make_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles:
-    """Return the files of a daemon that is to be started, in a private folder.
+    """Return the files for a daemon that will be started, in a private folder.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def make_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles:
 
 
 def _unusable(place: DaemonFiles) -> str:
-    """Return the reason that a folder cannot be used; empty if it can."""
+    """Return the reason why a folder cannot be used; empty if it can."""
     if not fits(place.socket):
         return f"its path leaves no room for a socket's name ({MAX_PATH_BYTES} bytes)"
     return make_private(place.folder)

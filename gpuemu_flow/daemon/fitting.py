@@ -54,12 +54,14 @@ def demand_fit(op: OpConfig, inputs: Arrays, dtype: str) -> None:
     """Raise UsageError if inputs that a client made do not match the op's declaration.
 
     A schema lists the sizes to test with. Other sizes are accepted, too, under three conditions: a
-    named dim has the same size in all inputs, a fixed dim has its fixed size, and ``multiple_of``
-    is met. Do not call this for cases that the daemon handed out: protocol v1 gives all inputs the
-    same shape and restricts the dtypes, so they need not match.
+    named dim has the same size in all inputs, a fixed dim has its fixed size, and each size is a
+    multiple of the dim's ``multiple_of``. Do not call this for cases that the daemon handed out:
+    protocol v1 gives all inputs the same shape and restricts the dtypes, so they need not match.
 
     Parameters
     ----------
+    op : OpConfig
+    inputs : mapping of str to ndarray
     dtype : str
         Dtype of the case; must be one of the op's.
     """

@@ -42,7 +42,7 @@ class _Judged:
 
 
 class _Run:
-    """One fuzz request; a few threads share its cases."""
+    """One fuzz request, whose cases a few threads share."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class _Run:
         self._errors: list[BaseException] = []
 
     def run(self, threads: int) -> list[_Judged]:
-        """Judge the cases and return them in order; with fail-fast, up to the first failure."""
+        """Judge the cases, and return them in order; with fail-fast, up to the first failure."""
         workers = [
             threading.Thread(target=self._work, name=f"fuzz-{n}", daemon=True)
             for n in range(min(threads, max(1, self._end)))
@@ -162,10 +162,10 @@ class _Run:
 
 
 def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``FuzzOp``: run the op on cases and judge it. The daemon must be able to run the op.
+    """Answer ``FuzzOp``: run an op on cases, and judge its outputs.
 
-    ``time_limit_s``, which the protocol does not have, ends the run early; the reply then covers
-    the cases judged so far.
+    An op that the daemon cannot run is refused. ``time_limit_s``, which the protocol does not have,
+    ends the run early; the reply then covers the cases judged so far.
     """
     configured, op = service.op(fields.name("op_name"))
     maker = CaseMaker.of(service, op, fields)

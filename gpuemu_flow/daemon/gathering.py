@@ -1,7 +1,7 @@
-"""Answer an op's requests together if they arrived while its earlier requests were answered.
+"""Answer together the requests for one op that arrive while earlier ones are being answered.
 
-Most work for a small request is then done once for a group: checking the inputs of the reference,
-a message to its worker, a transaction. No request waits for later requests to arrive.
+Most work for a small request is then done once for a group: checking the inputs of the reference, a
+message to its worker, a transaction. No request waits for later requests to arrive.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Gatherer(Generic[T]):
         Returns
         -------
         bool
-            False if the request was not queued, because the current group takes too long.
+            False if the request was not queued, because the present group of this name takes too
+            long.
         """
         with self._lock:
             is_first = name not in self._waiting
@@ -62,7 +63,7 @@ class Gatherer(Generic[T]):
         return True
 
     def take_late(self) -> list[T]:
-        """Remove and return the requests that wait behind a group that takes too long."""
+        """Remove and return the requests that wait behind groups that take too long."""
         with self._lock:
             late = [waiting for name, waiting in self._waiting.items() if self._is_late(name)]
             found = [request for waiting in late for request in waiting]
@@ -99,13 +100,13 @@ class Gatherer(Generic[T]):
 
 
 class Pace:
-    """Duration of a reference per case in seconds, by op. Thread-safe."""
+    """The time in seconds that a reference takes for a case, by op. Thread-safe."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     def note(self, op: str, seconds: float) -> None:
-        """Record the seconds of the latest case; limit the influence of a single slow case."""
+        """Record how long the latest case took, limited so that one slow case changes little."""
         self._seconds[op] = min(seconds, _SLOWER * self._seconds.get(op, seconds))
 
     def is_quick(self, op: str) -> bool:

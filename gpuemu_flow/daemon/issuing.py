@@ -107,7 +107,7 @@ def issued_case(service: Service, name: str, seed: int, job: Job) -> Issued | No
 def issued_inputs(
     service: Service, name: str, seed: int, job: Job
 ) -> dict[str, NDArray[Any]] | None:
-    """Make the inputs of a handed-out case again, as they were sent; None if that is impossible."""
+    """Make a handed-out case again, and return its inputs as they were sent; None if that fails."""
     remade = _remade(service, name, seed, job)
     return None if remade is None else remade[2]
 
@@ -115,7 +115,14 @@ def issued_inputs(
 def _remade(
     service: Service, name: str, seed: int, job: Job
 ) -> tuple[CaseMaker, Case, dict[str, NDArray[Any]]] | None:
-    """Make a handed-out case from its recipe; None for an unknown seed or a changed schema."""
+    """Make a handed-out case again from its recipe.
+
+    Returns
+    -------
+    tuple or None
+        The maker, the case and the inputs as they are sent. None for an unknown seed, or if the
+        case cannot be made any more, such as after a change of the schema.
+    """
     recipe = service.issued.recipe(name, seed)
     if recipe is None:
         return None

@@ -22,11 +22,11 @@ ended."""
 
 
 class CancelledJobError(Exception):
-    """Raised in a request that nobody waits for any more."""
+    """Raised while a request is processed, if no client waits for its answer any more."""
 
 
 class Job:
-    """A request in progress. Copies of it that arrive meanwhile wait for the same answer.
+    """A request in progress. Equal requests that arrive meanwhile wait for the same answer.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Job:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """While inside the context, set `event` if this job is cancelled."""
+        """Inside the context, set `event` as soon as this job is cancelled."""
         with self._lock:
             self._linked.append(event)
             if self.cancelled.is_set():
@@ -147,7 +147,7 @@ class JobTable:
             return job.waiters
 
     def named(self, request_id: str) -> Job | None:
-        """Return the job with a request id that its client chose; None if there is none."""
+        """Return the job with this request id, which a client chose; None if there is none."""
         with self._lock:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
@@ -157,7 +157,7 @@ class JobTable:
             return any(job.pipe == pipe for job in self._jobs.values())
 
     def connected(self, pipe: int) -> None:
-        """Register a new connection; its number may have belonged to an earlier connection."""
+        """Register a new connection, which may have the number of an earlier connection."""
         with self._lock:
             self._gone.pop(pipe, None)
 
@@ -172,7 +172,7 @@ class JobTable:
             job.cancel()
 
     def expire(self, seconds: float) -> None:
-        """Cancel jobs older than `seconds`: no client waits that long."""
+        """Cancel jobs that began more than `seconds` ago, since no client waits that long."""
         limit = time.monotonic() - seconds
         with self._lock:
             late = [job for job in self._jobs.values() if job.begun < limit]
@@ -188,13 +188,13 @@ class JobTable:
 
 
 class WorkerPool:
-    """Threads for one kind of work, so that slow kinds never delay quick ones.
+    """Threads for one kind of request, so that slow kinds never delay quick ones.
 
     Parameters
     ----------
     name : str
     threads : int
-        Started one by one as work arrives.
+        Largest number of threads, which are started one by one as work arrives.
     """
 
     def __init__(self, name: str, threads: int) -> None:

@@ -33,12 +33,15 @@ Numbered = tuple[int, Submission]
 def judged(
     service: Service, submissions: Iterable[Submission], job: Job | JobGroup
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
-    """Yield submissions with their numbers and results, subject by subject.
+    """Yield submissions with their numbers and results, grouped by subject.
 
-    Submissions are taken from the iterable while the worker judges earlier submissions.
+    Submissions are taken from the iterable while the worker judges earlier submissions. Their
+    numbers are their positions in it, from 0.
 
     Parameters
     ----------
+    service : Service
+    submissions : iterable of Submission
     job : Job or JobGroup
         With a JobGroup, the result is None for a case that could not be judged in the group.
     """
@@ -64,7 +67,7 @@ def _judged_of_subject(
     others: list[Numbered],
     job: Job | JobGroup,
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
-    """Judge the submissions with the subject of `first`; append the rest to `others`."""
+    """Judge submissions with the same subject as `first`, and append all others to `others`."""
     subject = first[1].subject
     sent: deque[list[Numbered]] = deque()
 
@@ -111,7 +114,7 @@ def _groups(submissions: Iterable[Numbered]) -> Iterator[list[Numbered]]:
 
 
 def broken_reference(result: CheckResult) -> RequestError | None:
-    """Return ``ReferenceScriptFailed`` if the reference or a generator failed; else None."""
+    """Return error ``ReferenceScriptFailed`` if the reference or a generator failed; else None."""
     first = result.failures[0] if result.failures else None
     if first is not None and first.kind in (FailureKind.REFERENCE, FailureKind.GENERATOR):
         text = "\n".join([first.message, *result.all_notes])
@@ -120,7 +123,7 @@ def broken_reference(result: CheckResult) -> RequestError | None:
 
 
 class JudgedReplies:
-    """Collects the replies to judged submissions. `store` then records results and failures.
+    """Collects judged submissions and makes the replies; `store` records results and failures.
 
     Parameters
     ----------

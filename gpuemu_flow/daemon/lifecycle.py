@@ -74,7 +74,7 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
 
 
 class AlreadyRunningError(FlowError):
-    """Raised where another daemon serves this workspace already; the exit code is 0."""
+    """Raised if another daemon already serves this workspace; the exit code is 0."""
 
     exit_code = 0
 
@@ -199,7 +199,7 @@ def _make_exchange(place: DaemonFiles) -> Exchange | None:
 
 
 def _wait(service: Service, server: Server, root: Path, idle_seconds: float) -> None:
-    """Wait until the daemon is told to stop, has been idle too long, or loses its workspace."""
+    """Return once the daemon is told to stop, has been idle too long, or has lost its workspace."""
     while not service.stop.wait(IDLE_CHECK_SECONDS):
         if not root.is_dir():
             log.warning("the workspace is gone")

@@ -38,7 +38,7 @@ class CaseMaker:
     op : OpConfig
     config : SequenceConfig
     own_cases : bool
-        True to plan cases by the op's schema, if it has one.
+        True to plan cases by the op's schema, if it has one, and not as protocol v1 does.
     own_dtypes : bool
         True to make cases in the dtypes of the op, not in the dtypes of `config`.
     """
@@ -84,7 +84,7 @@ class CaseMaker:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             "fuzz_config": self.config.to_json(),
             "own_cases": self.own_cases,
@@ -92,7 +92,7 @@ class CaseMaker:
         }
 
     def case(self, number: int) -> Case:
-        """Return the case with a number; each number has a seed of its own."""
+        """Return case `number` of the request; each number has a seed of its own."""
         dtypes = self.op.dtypes if self.own_dtypes else self.config.dtypes
         if not self._plans:
             return case_at(replace(self.config, dtypes=dtypes), self.op.input_names, number)
@@ -108,7 +108,7 @@ class CaseMaker:
         return representative_shape(self.config, case)
 
     def tensors(self, case: Case, room: int) -> dict[str, NDArray[Any]]:
-        """Return a case's inputs in wire form: bfloat16 as float32, which all clients can read.
+        """Return a case's inputs as they are sent: bfloat16 as float32, which all clients can read.
 
         Raises
         ------
@@ -142,5 +142,5 @@ def case_bytes(case: Case) -> int:
 
 
 def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return nominal strides for a layout of protocol v1, C strides for any other layout."""
+    """Return the strides that protocol v1 states for a layout; C strides for any other layout."""
     return nominal_strides(shape, layout) if layout in LAYOUTS_V1 else c_strides(shape)

@@ -1,4 +1,4 @@
-"""Receive or send a message by a single call of the transport's C library.
+"""Receive or send a message by a single call of nng, the transport's C library.
 
 pynng's own functions make six calls per message, and each call releases the GIL.
 """
@@ -18,10 +18,10 @@ minimum), watch time limits, poll sockets, and resolve names."""
 
 
 def limit_threads() -> None:
-    """Let the transport start few threads; call this before the process opens its first socket.
+    """Limit the threads of the transport; call this before the process opens its first socket.
 
-    By default, it starts several threads per core. Messages pass from thread to thread, and waking
-    many threads takes time.
+    By default, the transport starts several threads per core. Messages pass from thread to thread,
+    and waking many threads takes time.
     """
     set_parameter = getattr(lib, "nng_init_set_parameter", None)  # pynng 0.8 has none
     if set_parameter is not None:

@@ -25,15 +25,18 @@ def passed_text(
     repro_info: Json = None,
     timestamp: int | None = None,
 ) -> str:
-    """Return the JSON text of `replies.validation_result`, or '' if only that function can make it.
-
-    This is so for any verdict except ``passed``, for a result with a note, and if a statistic is
-    not finite.
+    """Return the reply to a passed case as JSON text, equal to `replies.validation_result`.
 
     Parameters
     ----------
     elements : str
         Result of `verdicts.Elements.to_text`.
+
+    Returns
+    -------
+    str
+        Empty if the case did not pass, has a note, or has a statistic that is not finite. Use
+        `replies.validation_result` then.
     """
     stats = result.stats
     figures = _read(stats)

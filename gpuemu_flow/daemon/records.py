@@ -90,7 +90,7 @@ def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedRes
 
 
 def _relative_change(then: float, now: float) -> float | None:
-    """Return (now - then) / then; None when it would be infinite."""
+    """Return (now - then) / then; 0 if both are 0, and None if the result is not finite."""
     if then == 0:
         return 0.0 if now == 0 else None
     change = (now - then) / then

@@ -76,19 +76,19 @@ class References:
 
     @staticmethod
     def sessions_for(limit: int) -> int:
-        """Return the number of sessions for `limit` requests and as many idle subjects."""
+        """Return the number of sessions needed for `limit` busy and as many idle subjects."""
         return 2 * limit * SESSIONS_PER_EVALUATOR
 
     @contextmanager
     def checkout(self, subject: WireSubject, job: Job | JobGroup) -> Iterator[CaseEvaluator]:
-        """Yield a session of a subject, for one request or for a group of requests.
+        """Yield the loaded programs of a subject, for one request or for a group of requests.
 
         Raises
         ------
         CancelledJobError
             The job was cancelled while it waited for a session.
         CancelledRunError
-            A group of jobs took too long, or an input of the programs has changed meanwhile.
+            A group of jobs took too long, or an input of the programs changed while they ran.
         """
         warm = self._take(subject, job)
         healthy = False
@@ -131,7 +131,7 @@ class References:
             raise
 
     def _wait_in_line(self, job: Job | JobGroup) -> None:
-        """Wait for a slot in order of arrival, so that no fuzz run blocks others for long."""
+        """Wait for a free slot, in order of arrival, so that no fuzz run blocks others for long."""
         place = object()
         self._queue.append(place)
         try:

@@ -140,7 +140,7 @@ def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
-    """List the failures. If a case did not pass but has none, make one from its notes."""
+    """List the failures. If a case did not pass but has none, list one made from its notes."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
     text = "; ".join(result.all_notes) or "no element has a verdict"
@@ -148,7 +148,10 @@ def _reasons(result: CheckResult) -> Sequence[Failure]:
 
 
 def finite(value: float) -> float:
-    """Replace NaN and infinity by the largest float, since the wire has neither."""
+    """Return a value as JSON can hold it: infinity becomes the largest float of its sign.
+
+    NaN becomes the largest float.
+    """
     if math.isfinite(value):
         return float(value)
     return -LARGEST if value < 0 else LARGEST

@@ -17,7 +17,7 @@ QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
 
 def pool_sizes(references: int) -> dict[str, int]:
-    """Return the number of threads of each pool; `references` is how many references may run."""
+    """Return the number of threads of each pool, if `references` references may run at once."""
     return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 
@@ -35,6 +35,7 @@ class RequestKind:
         ``quick``: answered from the stores. ``tensors``: makes or reads tensors. ``reference``:
         runs a reference once. ``long``: runs programs many times.
     handler : callable
+        Answers a request of this type.
     """
 
     pool: str

@@ -1,8 +1,8 @@
 """Receive requests, have thread pools process them, and send the answers.
 
 One thread receives all messages and answers pings itself. It does no long work, so that pings are
-answered at once. A context, in the sense of nng, holds one request until it is answered. Receiving
-on a context again drops its request.
+answered at once. A context, in the sense of nng, holds one request until it is answered. Whoever
+receives on a context again before that loses the request.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Server:
                 context.close()
 
     def _await_sends(self, seconds: float) -> None:
-        """Wait up to `seconds` for the end of all sends.
+        """Wait up to `seconds` until no thread is sending an answer.
 
         The transport aborts the process if its socket is closed, or the process ends, while a
         thread is about to leave a send, even after the client got the answer.
@@ -214,9 +214,10 @@ class Server:
                     pipe.close()
 
     def _tidy_up(self) -> None:
-        """Close connections that are half-open for too long, or idle while others wait.
+        """Close connections and answer delayed requests, again and again until the server closes.
 
-        Also answer, one by one, the requests that wait behind a slow group.
+        The connections are those that are half-open for too long, or idle while others wait. The
+        requests are those that wait behind a slow group; they are answered one by one.
         """
         while not self._closing:
             self._close_pipes(self._connections.overdue(time.monotonic(), self._jobs.has_of))
@@ -258,7 +259,10 @@ class Server:
             return context
 
     def _free_up(self, context: Context) -> None:
-        """Mark a context as free. It must hold no request, which receiving again would drop."""
+        """Make a context available for the next request. It must hold no unanswered request.
+
+        nng drops an unanswered request when its context receives again.
+        """
         with self._lock:
             self._free.append(context)
 

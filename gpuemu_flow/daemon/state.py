@@ -22,6 +22,7 @@ class DaemonState:
     pid : int or None
         Process id; None if no daemon runs.
     socket, log : str
+        Paths of the daemon's socket and log file.
     started : float
         Unix time in s.
     pong : mapping or None
@@ -39,7 +40,7 @@ class DaemonState:
 
     @property
     def running(self) -> bool:
-        """Tell whether a process holds the daemon's lock."""
+        """Tell whether the daemon runs, which means that a process holds its lock."""
         return self.pid is not None
 
     @property

@@ -56,7 +56,7 @@ class CommonFields:
     Attributes
     ----------
     asked : tuple
-        Key of the keyword arguments, tolerance and precision; equal if all of these are equal.
+        The keyword arguments, tolerance and precision as a key: equal if all of these are equal.
     client_text : str
         `client` as JSON.
     """
@@ -141,9 +141,9 @@ class _Form:
         Dtype of the cases.
     specs : tuple of InputSpec
     subjects : dict of tuple to WireSubject
-        Subjects of these cases by `CommonFields.asked`, and by whether their files are checked for
-        changes after judging. Cases with the same subject object are judged together, and its files
-        are checked only once.
+        Subjects of these cases. A key is `CommonFields.asked` and whether the subject's files are
+        checked for changes only after judging. Cases with the same subject object are judged
+        together, and its files are checked only once.
     """
 
     dtype: str
@@ -153,7 +153,7 @@ class _Form:
 
 @dataclass
 class Reader:
-    """Reads submissions, all for one op, that arrived before this reader was made.
+    """Reads submissions for one op, all of which arrived before this reader was made.
 
     Attributes
     ----------
@@ -238,6 +238,8 @@ class Reader:
 
         Parameters
         ----------
+        op : OpConfig
+        inputs : mapping of str to ndarray
         is_issued : bool
             True if the case was handed out. Otherwise, the inputs must fit the op's declaration.
         dtype : str
@@ -246,6 +248,7 @@ class Reader:
         Raises
         ------
         UsageError
+            The inputs do not match the op's declaration.
         """
         arrays = tuple([(name, array.shape, array.dtype) for name, array in inputs.items()])
         key = is_issued, dtype, arrays
@@ -351,7 +354,7 @@ def _leading_dtype(arrays: Any) -> str:
 
 
 def _narrowed(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Convert the float tensors to bfloat16."""
+    """Return the arrays with those of float dtypes converted to bfloat16."""
     bfloat16 = numpy_dtype("bfloat16")
     with np.errstate(over="ignore", invalid="ignore"):
         return {

@@ -60,7 +60,7 @@ def submit_outputs(service: Service, fields: Fields, job: Job) -> Encoded:
 def _read_all(
     reader: Reader, common: CommonFields, cases: deque[Fields], job: Job
 ) -> Iterator[Submission]:
-    """Yield the cases of a request; take each one out of `cases`."""
+    """Yield the submissions of a request; remove each from `cases` as it is read."""
     for number in range(len(cases)):
         job.check()
         try:
@@ -76,7 +76,7 @@ def _read_all(
 def _judge_all(
     service: Service, replies: JudgedReplies, submissions: Iterable[Submission], job: Job
 ) -> None:
-    """Judge the submissions of one request, and refuse it if a reference fails."""
+    """Judge the submissions of one request; raise RequestError if a reference fails."""
     refusals: dict[int, RequestError] = {}
     for number, one, result in judged(service, submissions, job):
         if result is None:
@@ -92,12 +92,13 @@ def _judge_all(
 
 
 def op_of_group(envelope: ParsedMessage, size: int) -> str:
-    """Return a request's op if it can be answered together with other requests for it; else ''.
+    """Return a request's op if the request can be answered in a group; else an empty string.
 
-    The request must have a single case of small tensors.
+    Such a request has a single case of small tensors.
 
     Parameters
     ----------
+    envelope : ParsedMessage
     size : int
         Size of the message in bytes.
     """

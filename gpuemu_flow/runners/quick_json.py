@@ -1,8 +1,9 @@
 """Replace json and base64 for scripts: equal results in a fraction of the time.
 
 A protocol script spends most of its time in ``json.loads``, ``base64.b64decode``,
-``base64.b64encode`` and ``json.dumps``, on megabytes of base64 text. In a worker these functions
-are replaced by functions that return the same values and leave everything unusual to the originals.
+``base64.b64encode`` and ``json.dumps``, on megabytes of base64 text. A worker replaces them by the
+functions of this module. These return the same values, and call the original functions in unusual
+cases.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ORIGINAL_ENCODE = base64.b64encode
 
 
 def loads(s: Any, **options: Any) -> Json:
-    """Parse like ``json.loads``, but return the current request's content without parsing it."""
+    """Parse like ``json.loads``, but make the current request's object without parsing its text."""
     exchange = lending.current
     if exchange is not None and all(value is None for value in options.values()):
         request = exchange.request
@@ -40,7 +41,10 @@ def loads(s: Any, **options: Any) -> Json:
 
 
 def load(fp: Any, **options: Any) -> Json:
-    """Parse like ``json.load``; if the request is passed as an object, its text is never built."""
+    """Parse like ``json.load``, but return a request that is passed as an object without parsing.
+
+    This is the case if `fp` is the script's standard input and the request is lent; see `lending`.
+    """
     exchange = lending.current
     if exchange is not None and exchange.lent and lending.is_input(fp):
         if all(value is None for value in options.values()) and exchange.take():
@@ -70,7 +74,18 @@ def b64encode(s: Any, altchars: Any = None) -> bytes:
 
 
 def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, depth: int) -> Json:
-    """Copy a JSON value with its long base64 strings replaced by marks."""
+    """Copy a JSON value, with a short placeholder in place of each long base64 string.
+
+    Parameters
+    ----------
+    value : JSON
+    taken : dict of str to (str, bytes)
+        For each placeholder, the string and the bytes that it decodes to are added here.
+    token : str
+        The beginning of each placeholder, which must not occur in the value.
+    depth : int
+        Number of further levels of nesting in which to look for strings.
+    """
     if type(value) is str and len(value) >= _LONG:
         try:
             raw = pybase64.b64decode(value, validate=True)
@@ -87,7 +102,7 @@ def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, dep
 
 
 def capture(obj: Any) -> lending.Captured | None:
-    """Separate a document from its long base64 strings; return None if it has none."""
+    """Return a document with its long base64 strings stored separately; None if it has none."""
     if type(obj) is not dict:
         return None
     taken: dict[str, tuple[str, bytes]] = {}

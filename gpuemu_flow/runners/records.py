@@ -1,4 +1,4 @@
-"""The first letters of records of used files and variables; see `sightings`."""
+"""The letters at the beginning of records, one for each kind of record; see `sightings`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ that may be written to. REMOVED is a removed file, and MADE is a new folder. MOV
 two paths, ``SOURCE//TARGET``: from now on, TARGET leads to the file of SOURCE.
 """
 VARIABLE, UNSET, UNTRACKED, BASE = b"vqub"
-"""VARIABLE is the name of an environment variable, and UNTRACKED is a sentence.
+"""VARIABLE is the name of an environment variable. UNTRACKED is a sentence on what went unseen.
 
 UNSET is the name of a variable that the program's own code looked for in vain. BASE contains the
 initial records of every worker, with line ends in place of the zero bytes.

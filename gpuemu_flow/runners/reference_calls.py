@@ -13,7 +13,7 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, NamedTuple  # noqa: UP035 - 3.8
 
 REFUSED = 213
-"""Exit code of `shim` where the program calls the forbidden function."""
+"""Exit code of `shim` if the program calls the forbidden function."""
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _MOST_WRAPPERS = 16
 
@@ -35,7 +35,7 @@ class Given(NamedTuple):
 def calls_of(
     found: Any, name: str, given: Given, is_own: Callable[[FunctionType], bool]
 ) -> list[WatchedCall]:
-    """List the code that runs when the tool calls a function as it calls references.
+    """List the code that runs when the tool calls a function in the same way as references.
 
     With another value of a flag, a function may compute something else. So the values of parameters
     that are not inputs are part of a call: defaults, keyword arguments that the tool passes, and
@@ -50,7 +50,7 @@ def calls_of(
         The name by which the function is found in its module.
     given : Given
     is_own : callable
-        Tells whether a function may be watched; those of a library are used by others, too.
+        Tells whether a function may be watched. A library's function may not, since others use it.
     """
     last = name.rpartition(".")[2]
     calls = []
@@ -66,9 +66,10 @@ def calls_of(
 def _functions(
     found: Any,
 ) -> Iterator[tuple[FunctionType, tuple[Any, ...] | None, Mapping[str, Any]]]:
-    """Yield the functions that a call leads to, with the arguments that partials hold.
+    """Yield the functions that a call leads to, each with the arguments bound before the call.
 
-    Functions that a decorator wrapped have None for the arguments.
+    Such arguments come from ``functools.partial`` and from methods. For a function that a decorator
+    wrapped, they are unknown: None and an empty mapping.
     """
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
@@ -105,7 +106,15 @@ def _expected(
 
 
 def calls_in(code: CodeType, name: str) -> list[WatchedCall]:
-    """Return the calls of a function whose ``def`` statement is in the code of a script."""
+    """Return the calls to watch of a function that the code of a script defines.
+
+    Parameters
+    ----------
+    code : CodeType
+        Code of the script, not executed yet.
+    name : str
+        Name of the function, with dots if it is nested.
+    """
     found = [code]
     for part in name.split("."):
         inside = [constant for each in found for constant in each.co_consts]
@@ -121,9 +130,9 @@ def resolved(owner: Any, names: Iterable[str]) -> Any:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Tell whether two callables are seen to compute the same.
+    """Tell whether two callables are known to compute the same.
 
-    This is so if they are one object, if `one` is a subclass of `other` without methods of its own,
+    This holds if they are one object, if `one` is a subclass of `other` without methods of its own,
     or if they are two partials, methods or instances with the same arguments or attributes.
     """
     if one is other:
@@ -153,10 +162,10 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def is_compiled(function: Any) -> bool:
-    """Tell whether a function is the result of a compiler, made from another function.
+    """Tell whether a function was made from another function by a compiler: jax, numba or torch.
 
-    The compilers are jax, numba and torch. Those of jax and numba give the function a type of their
-    own.
+    Functions that jax and numba make are recognised by their type, which an installed package
+    defines.
     """
     home = sys.modules.get(type(function).__module__)
     file = getattr(home, "__file__", None) or ""

@@ -33,7 +33,15 @@ from gpuemu_flow.types import Failure
 
 
 def function_in_script(program: Program) -> str:
-    """Return `script_style.function_to_call`, or raise OpError ``op-not-loadable``."""
+    """Return the name of the function to call in a script; empty for a protocol script.
+
+    See `script_style.function_to_call`.
+
+    Raises
+    ------
+    OpError
+        ``op-not-loadable``: the source does not parse.
+    """
     source = read_source(program)
     try:
         return function_to_call(source, program.path)
@@ -93,13 +101,25 @@ class ScriptRunner:
         return self._run(request, watch, lent=False) or {}
 
     def violations(self) -> Sequence[Failure]:
-        """Return nothing, since a script gets copies and cannot change the inputs."""
+        """Return an empty sequence: a script gets copies, and so cannot change the inputs."""
         return ()
 
     def _run(
         self, request: EncodedRequest, watch: Watch, *, lent: bool
     ) -> dict[str, np.ndarray] | None:
-        """Execute the script once; return None if it could not read the objects passed to it."""
+        """Execute the script once, and return the outputs by name.
+
+        Parameters
+        ----------
+        lent : bool
+            True to pass the request to the script as an object, not through descriptor 0; see
+            `lending`.
+
+        Returns
+        -------
+        dict or None
+            None if the request was lent, but the script did not read it as an object.
+        """
         if lent:
             self._streams.lend()
         else:
@@ -130,7 +150,15 @@ class ScriptRunner:
         return decode_response(data, self._program.output_names)
 
     def _execute(self) -> tuple[int, Captured | None]:
-        """Run the code object as ``__main__``; return its exit code and its captured document."""
+        """Run the code object as ``__main__``.
+
+        Returns
+        -------
+        int
+            The exit code.
+        Captured or None
+            The answer, if it was held back as an object; see `lending.Output`.
+        """
         saved = sys.stdin, sys.stdout, sys.stderr, sys.argv, sys.modules.get("__main__")
         main = types.ModuleType("__main__")
         main.__file__ = self._program.path
@@ -160,7 +188,7 @@ class ScriptRunner:
 
 
 def _cannot_read(error: BaseException) -> bool:
-    """Tell whether a program failed because it read an unreadable descriptor."""
+    """Tell whether a program failed because it read descriptor 0 although the request was lent."""
     return isinstance(error, OSError) and error.errno == errno.EBADF
 
 
@@ -223,7 +251,7 @@ _OWN_PID = 0
 
 
 def own_process() -> None:
-    """Mark this process as the worker, and drop the server's exit functions."""
+    """Record that this process is the worker, and drop the exit functions of the fork server."""
     global _OWN_PID  # noqa: PLW0603 - a fact on the process, like its id
     _OWN_PID = os.getpid()
     atexit._clear()

@@ -54,10 +54,10 @@ def _only_defines(node: ast.stmt) -> bool:
 def function_to_call(source: bytes, path: str) -> str:
     """Return the name of the function to call in a script; empty for a protocol script.
 
-    A function is called if the script only defines things, never mentions standard input, and
-    has a function named ``reference``, ``op``, ``kernel`` or like the file (the first of these in
-    that order). A script with a ``__main__`` block is a protocol script, since the block may call a
-    helper module that reads the request.
+    A function is called if the script only defines things, never mentions standard input, and has a
+    function named ``reference``, ``op`` or ``kernel``, or named like the file. The first of these
+    names that exists is returned. A script with a ``__main__`` block is a protocol script, since
+    the block may call a helper module that reads the request.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Record searches for modules: a new file in a searched folder may be imported next time.
 
-A module may also be searched for and not imported, as ``importlib.util.find_spec`` does. The file
-that is found is then recorded too, since the program has learned that it exists. Distributions that
-``importlib.metadata`` is asked for are recorded in the same way.
+A program may also search for a module without importing it, by ``importlib.util.find_spec``. The
+file that is found is then recorded, too, since the program has learned that it exists. Searches for
+distributions by ``importlib.metadata`` are recorded in the same way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Searches:
         self._native: Any = None
 
     def install(self) -> None:
-        """Register for every import from now on, and for calls of the finder of ``sys.path``."""
+        """Record every import from now on, and every direct call of `PathFinder.find_spec`."""
         sys.meta_path.insert(0, self)
         native = machinery.PathFinder.find_spec
 
@@ -56,14 +56,17 @@ class Searches:
             sys.meta_path.remove(self)
             _set_finder(self._native)
 
-    def drain(self) -> Iterator[Search]:
-        """Yield the searches since the last call; the folders are None for top-level modules."""
+    def searches(self) -> Iterator[Search]:
+        """Yield the searches since the last call, each as a module's name and the searched folders.
+
+        For a top-level module, None stands for the folders, which are those of ``sys.path``.
+        """
         searches, self._searches = self._searches, []
         for name, folders in searches:
             yield name, folders if "." in name.removesuffix(_INFO) else None
 
     def add(self, searches: Iterable[Search]) -> None:
-        """Add searches of the parent process to those of this process."""
+        """Add searches that the parent process recorded; `searches` returned them there."""
         here = _absolute(sys.path)
         self._searches += [
             (name, here if folders is None else folders) for name, folders in searches
@@ -76,7 +79,7 @@ class Searches:
             self._searches.append(search)
 
     def find_distributions(self, context: Any) -> Iterable[Any]:
-        """Record that a distribution is asked for; find nothing."""
+        """Record that a distribution is searched for; find nothing."""
         if context.name:
             name = re.sub(r"[-_.]+", "_", context.name).lower()
             self._searches.append((name + _INFO, _absolute(context.path)))
@@ -85,9 +88,9 @@ class Searches:
     def missed(self) -> Iterator[str]:
         """Yield the files that the searches since the last call would have found, had they existed.
 
-        Files in installed packages and the standard library are left out, since these change only
-        as a whole. If the module was found nowhere, the files in folders of installed packages are
-        included: a package that is installed later would provide the module.
+        Files in installed packages and the standard library are left out, since a package changes
+        only as a whole. But if a module was found nowhere, files in the folders of installed
+        packages are included: a package that is installed later would provide the module.
 
         For a distribution that was searched for, yield paths that end in ``NAME.dist-info``,
         without the version, whether or not the distribution is installed.
@@ -127,18 +130,18 @@ class Searches:
                     break
 
     def present(self) -> list[str]:
-        """Return files that a search found, but that were not imported; call `missed` before.
+        """Return files that import searches found but that were not imported.
 
-        Only searches that `missed` went through since the last call of this method count. For
-        a namespace package, which has no ``__init__`` file, its folders are returned, even if the
-        package was imported.
+        Call `missed` first: only the searches that it has gone through since the last call of
+        `present` are considered. For a namespace package, which has no ``__init__`` file, its
+        folders are returned, even if the package was imported.
         """
         present, self._present = self._present, []
         return present
 
 
 def at_start() -> Iterator[str]:
-    """Yield the files that the interpreter would import as it starts, if they were there."""
+    """Yield the missing files that the interpreter would import when it starts, if they existed."""
     folders = [path for path in _absolute(sys.path) if path.startswith("/")]
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     for name in ("sitecustomize", *(["usercustomize"] if site.ENABLE_USER_SITE else [])):
@@ -164,7 +167,7 @@ def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
 
 
 def _set_finder(method: Any) -> None:
-    """Make `method` the class method of Python that finds modules in folders."""
+    """Set `method` as ``find_spec`` of `PathFinder`, the finder that searches ``sys.path``."""
     finder: Any = machinery.PathFinder
     finder.find_spec = method
 

@@ -83,12 +83,15 @@ class ProgramSession:
         return self._sightings.observation()
 
     def arena(self) -> Arena | None:
-        """Return the shared memory of the next call's worker; None if no worker is idle."""
+        """Return the shared memory that the next call will use; None if that is not known yet.
+
+        It is not known if each call gets a separate worker, or if the program could not be loaded.
+        """
         worker_client = self._supervisor.next_worker()
         return None if worker_client is None else worker_client.shared()
 
     def ask(self, work: Work) -> Attempt:
-        """Run work other than a call in the worker, supervised as `call` is."""
+        """Run work in the worker that is not a call; it is supervised like a call."""
         return self._supervisor.run(work)
 
     def begin_work(self, work: Work) -> None:
@@ -119,8 +122,8 @@ class ProgramSession:
         """Start a call as `call` does, but return at once; `finish` returns the result.
 
         If `inputs` are arrays, `case` may name the case that they belong to; the checks `decoy` and
-        `guards` need `case`. The argument `decoy` may hold the values of the decoy; otherwise they
-        are drawn.
+        `guards` need it. The argument `decoy` may hold the values that the check `decoy` uses;
+        otherwise they are drawn.
 
         Calls begun in two sessions run at the same time.
         """

@@ -1,8 +1,9 @@
 """Run a Python function under the script protocol in an interpreter that lacks this package.
 
 ``python shim.py FILE MODULE FUNCTION OUTPUT,... [FORBIDDEN_FILE FORBIDDEN_NAME ARGUMENT ...]``
-needs the standard library and numpy only, and ml_dtypes for dtypes numpy lacks. Of this package
-it loads `reference_calls` by its path. Without FUNCTION it runs a script with its own arguments.
+needs the standard library and numpy only, and ml_dtypes for dtypes that numpy lacks. It loads one
+file of this package, `reference_calls`, by its path. If FUNCTION is empty, FILE is run as a script
+with the ARGUMENTs.
 """
 
 from __future__ import annotations
@@ -74,7 +75,11 @@ def _load(path: str, module: str, function: str) -> Any:
 
 
 def _takes_mapping(function: Any, inputs: dict[str, Any], kwargs: dict[str, Any]) -> bool:
-    """Tell whether a function takes a mapping: its only required parameter names no input."""
+    """Tell whether to pass all inputs to a function as one mapping.
+
+    This is the case if it has a single required parameter, apart from `kwargs`, and no input has
+    the parameter's name.
+    """
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     needed = [
@@ -116,7 +121,7 @@ def _reference_calls(own: str) -> Any:
 
 
 class _Guard:
-    """Ends this process where the program calls its reference."""
+    """Ends this process when the program calls its reference."""
 
     def __init__(self, own: str, path: str, name: str) -> None:
         self._calls = _reference_calls(own)
@@ -124,12 +129,15 @@ class _Guard:
         self._name = name
 
     def refuse(self) -> None:
-        """End this process: an error could be caught by the program."""
+        """End this process at once. An exception would not do, since the program could catch it."""
         os.write(2, f"the op calls its reference, {self._path}:{self._name}\n".encode())
         os._exit(self._calls.REFUSED)
 
     def loaded(self, op: Any, inputs: Any, kwargs: Any) -> None:
-        """Watch for calls from now on; refuse an op that is its reference."""
+        """Watch for calls of the reference from now on.
+
+        If the op is the reference itself, end this process instead.
+        """
         found: Any = []
         given = self._calls.Given(inputs, kwargs)
         for module in list(sys.modules.values()):
@@ -152,7 +160,7 @@ class _Guard:
         return is_own
 
     def run(self, path: str, arguments: list[str]) -> None:
-        """Run a script as the main program, and watch for calls."""
+        """Run a script as the main program, and watch for calls of the reference."""
         sys.argv = [path, *arguments]
         sys.path.insert(0, os.path.dirname(path))  # noqa: PTH120
         main = types.ModuleType("__main__")

@@ -37,7 +37,7 @@ from gpuemu_flow.runners.sandbox.spec import SCRATCH
 _END = b"\x01"
 _BYTECODE = "/__pycache__/"
 _COMPILED = re.compile(r"/__pycache__(?:/[^/]+\.(?:pyc|nbi|nbc)(?:\.[^/]+)?)?\Z")
-"""Matches Python's and Numba's compiled code, and its folder; other files there are as any."""
+"""Matches Python's and Numba's compiled code, and its folder, but no other files there."""
 _NO_FOLDER = re.compile(r".*/__editable__\.[^/]*_hook__")
 """Matches entries of ``sys.path`` of editable installs, which only an import hook understands."""
 MAX_REPORT = 32 << 20
@@ -47,11 +47,10 @@ _DAMAGED = "the program damaged the record of the files that it used"
 
 
 def framed(record: bytes) -> bytes:
-    """Return a record in its written form.
+    """Return a record in its written form: ended by the byte 1, and between two zero bytes.
 
-    A writer may be killed in the middle of a record while others go on. The missing zero byte at
-    its end identifies such a torn record. The zero byte at the beginning of the next record
-    separates the two.
+    A writer may be killed in the middle of a record while others go on. Such a torn record lacks
+    the byte 1, and the zero byte at the beginning of the next record separates the two.
     """
     return b"\0%b%b\0" % (record, _END)
 
@@ -72,11 +71,12 @@ class Sightings:
         self._is_made = True
 
     def follow(self, fd: int, scratch: str = "") -> None:
-        """Read a worker's records from now on.
+        """Begin to read the records of a worker; `leave` ends this.
 
         Parameters
         ----------
         fd : int
+            Descriptor of the file with the records.
         scratch : str
             The worker's own folder, which is empty at first and removed with the worker. It is in
             the folder that all workers of one server share, which is temporary, too.
@@ -88,7 +88,7 @@ class Sightings:
             self._scratch.add(around if shared else scratch)
 
     def leave(self, fd: int) -> None:
-        """Read a worker's remaining records; the descriptor may be closed afterwards."""
+        """Read the remaining records of a worker; its descriptor may be closed afterwards."""
         if fd in self._followed:
             self._drain(fd)
             del self._followed[fd]
@@ -177,8 +177,8 @@ class Sightings:
     def _take_path(self, kind: int, path: str) -> None:
         """Record one path, unless the program itself made the file.
 
-        A file that the program looked for before making it is recorded, since the next run finds it
-        there.
+        As an exception, a file that the program looked for before making it is recorded, since the
+        next run will find the file there.
         """
         changes = self._changes
         if _COMPILED.search(path):
@@ -216,7 +216,7 @@ def _is_own_library(path: str) -> bool:
 
 
 def _source_of(path: str) -> str:
-    """Return the source of a bytecode file, or the file itself if it has none."""
+    """Return the path of a bytecode file's source; the path itself if there is no source."""
     folder, _, name = path.rpartition(_BYTECODE)
     source = f"{folder}/{name.partition('.')[0]}.py"
     return source if os.path.exists(source) else path  # noqa: PTH110

@@ -10,7 +10,7 @@ from gpuemu_flow.types import ELEMENT_TYPES, MAX_DIMS, Json, Shape
 
 @dataclass(frozen=True)
 class Slot:
-    """Position of a tensor in an arena: offset of the first element, and strides in bytes."""
+    """Position of a tensor in an arena: offset of the first element, and strides, both in bytes."""
 
     offset: int
     shape: Shape
@@ -32,7 +32,10 @@ class Slot:
         return slot
 
     def span(self) -> tuple[int, int]:
-        """Return the offsets, in the arena, of the lowest byte and of the end."""
+        """Return the offsets, in the arena, of the tensor's lowest byte and of its end.
+
+        The end is the offset after the last byte.
+        """
         if 0 in self.shape:
             return self.offset, self.offset
         low = high = self.offset

@@ -15,25 +15,25 @@ from typing import NoReturn, Protocol
 
 
 class Refuser(Protocol):
-    """Interface of an object that lists the reference's files and refuses access."""
+    """Interface of an object that knows the reference's files and refuses access to them."""
 
     def stands_in_for(self, module: str) -> bool:
         """Tell whether a module name could mean a module of the reference."""
 
     def is_reference(self, path: str) -> bool:
-        """Tell whether a file is one of the reference's."""
+        """Tell whether a file belongs to the reference."""
 
     def refuse(self, deed: str, path: str) -> NoReturn:
-        """Raise an error for an access to the reference."""
+        """Raise an error for an access to a reference's file; `deed` says what the program did."""
 
 
 class StandIn:
-    """A stand-in for a name of the reference's module; its use is a violation.
+    """A stand-in for an attribute of the reference's module; using it is a violation.
 
     Parameters
     ----------
     refuse : callable
-        Called when the name is used; raises an error in the program.
+        Called when the attribute is used; raises an error in the program.
     """
 
     def __init__(self, refuse: Callable[[], NoReturn]) -> None:
@@ -79,7 +79,7 @@ class StandInFinder(importlib.abc.MetaPathFinder):
 
 
 class _StandInLoader(importlib.abc.Loader):
-    """Loads a module whose every name is a stand-in."""
+    """Loads a module in which a stand-in takes the place of every attribute."""
 
     def __init__(self, refuser: Refuser, path: str) -> None:
         self._refuser = refuser

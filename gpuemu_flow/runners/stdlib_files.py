@@ -12,9 +12,9 @@ _INSTALLED = (f"{FOLDER}/site-packages/", f"{FOLDER}/dist-packages/")
 
 
 def files_of(*modules: str) -> frozenset[str]:
-    """Return the file names that code objects of these modules of the standard library can have.
+    """Return the file names that code objects of some modules of the standard library can have.
 
-    A module is a file, a package, or frozen into the interpreter, depending on Python's version.
+    Depending on Python's version, a module is a file, a package, or frozen into the interpreter.
     """
     return frozenset(
         name

@@ -1,4 +1,4 @@
-"""Provide real descriptors 0, 1 and 2 to protocol programs, one call after another."""
+"""Give protocol programs real file descriptors 0, 1 and 2, made ready again for each call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def keep_high(fd: int) -> int:
 
 
 class _Tail(io.FileIO):
-    """Descriptor 1 as a file that keeps the last bytes written through it.
+    """A file object for descriptor 1, which keeps the last bytes that are written through it.
 
     Output that is written to the descriptor directly is not kept, and costs no memory.
     """
@@ -73,7 +73,7 @@ class StandardStreams:
         return self._in, self._out
 
     def quiet(self) -> None:
-        """Connect standard input to an empty file, and standard output to nowhere."""
+        """Connect descriptors 0 and 1 to ``/dev/null``, and restore descriptor 2."""
         os.dup2(self._null, 0)
         os.dup2(self._null, 1)
         os.dup2(self._stderr, 2)
@@ -100,7 +100,7 @@ class StandardStreams:
         os.dup2(self._stderr, 2)
 
     def lend(self) -> None:
-        """Connect as `connect` does, but with a descriptor 0 that refuses to be read."""
+        """Connect as `connect` does, but no program can read descriptor 0; see `lending`."""
         os.lseek(self.files()[1], 0, os.SEEK_SET)
         os.dup2(self._write_only, 0)
         os.dup2(self.files()[1], 1)
@@ -125,7 +125,7 @@ class StandardStreams:
             io.TextIOWrapper.flush(self._printed)
 
     def stdout_tail(self) -> str:
-        """Return the last text printed since `forget`, without a script's protocol answer."""
+        """Return the end of the text printed since `forget`, without a script's protocol answer."""
         self._flush()
         return memfd.as_text(self._tail.end)
 

@@ -32,7 +32,7 @@ def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
 
 
 def _said(attempt: Attempt) -> Attempt:
-    """Add to an error's hint that the case was not repeated in a separate process."""
+    """Return the attempt, with a remark in its error's hint that the case was not repeated."""
     error = attempt.outcome.error
     if error is None:
         return attempt
@@ -106,13 +106,25 @@ class Supervisor:
         self._current = worker_client
 
     def hand_over(self) -> WorkerClient | None:
-        """Return the idle worker and give it up; None if it must not be used for other cases."""
+        """Return the idle worker, and give it up.
+
+        Returns
+        -------
+        WorkerClient or None
+            None if no worker is idle, or if it must not be used for other cases.
+        """
         fit = not (self._begun or self._each_alone or self._kills_servers or self._unloadable)
         current, self._current = (self._current, None) if fit else (None, self._current)
         return current
 
     def next_worker(self) -> WorkerClient | None:
-        """Return the worker for the next case; None if each case gets a separate worker."""
+        """Return the worker for the next case, and start one if none is idle.
+
+        Returns
+        -------
+        WorkerClient or None
+            None if the program could not be loaded, or if each case gets a separate worker.
+        """
         if self._unloadable is not None or self._each_alone or self._kills_servers:
             return None
         if self._current is None:
@@ -181,7 +193,10 @@ class Supervisor:
         return attempt
 
     def _is_known(self, attempt: Attempt) -> bool:
-        """Tell whether enough cases raised this exception, each as the first in its process."""
+        """Tell whether enough earlier cases raised the same exception.
+
+        Only cases that were the first in their process are counted.
+        """
         place = _raised_at(attempt)
         return place is not None and self._raised[place] >= ENOUGH_ALIKE
 
@@ -192,7 +207,7 @@ class Supervisor:
         return self._leaves_nothing or _refusal(attempt) in self._refused
 
     def _note(self, attempt: Attempt) -> None:
-        """Record a refusal or an exception of a case that was the first in its process."""
+        """Record the refusal or the exception of a case that was the first in its process."""
         place = _raised_at(attempt)
         if place is not None:
             self._raised[place] += 1

@@ -1,4 +1,4 @@
-"""Run a program on no further cases after several timeouts in a row."""
+"""Stop running a program's cases after several timeouts in a row."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gpuemu_flow.types import Failure
 
 
 class TorchGradients:
-    """Makes the tensors of one call that require gradients, and computes these gradients.
+    """Makes tensors that require gradients from one call's arguments, and computes the gradients.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class TorchGradients:
         self.changed: list[Failure] = []
 
     def argument(self, name: str, value: Any) -> Any:
-        """Convert an argument to tensors, which require gradients where gradients are wanted."""
+        """Convert an argument to tensors, which require gradients if these are requested."""
         if isinstance(value, np.ndarray):
             return self._tensor(name, value)
         if isinstance(value, list):
@@ -72,7 +72,7 @@ class TorchGradients:
         return leaf.clone() if changes else leaf
 
     def add_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Compute gradients also for the wanted parameters of a module.
+        """Compute the requested gradients of a module's parameters, too.
 
         Parameters that the module froze during the call are left out.
         """
@@ -81,7 +81,10 @@ class TorchGradients:
         self._leaves |= {n: w for n, w in named.items() if PARAMETERS in wanted or n in wanted}
 
     def of(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the backward pass, and return the gradients by name; zeros where none arrives."""
+        """Run the backward pass, and return the gradients by name.
+
+        A gradient that the backward pass does not compute is a tensor of zeros.
+        """
         torch = self._torch
         sent = {
             name: value

@@ -1,4 +1,4 @@
-"""Build modules of PyTorch that are programs, once for each dtype, with weights from a seed.
+"""Build PyTorch modules that serve as programs, once for each dtype, with weights from a seed.
 
 Parameters of the op's module and of the reference's that have the same name and shape get the same
 weights, in whatever order they are made: each random weight is drawn again from the seed, its name
@@ -40,7 +40,7 @@ class ModuleCall(Protocol):
     """Parameters of the latest call that required gradients, by name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module."""
+        """Call the module; the arguments are those of its ``forward``."""
 
 
 def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> ModuleCall:
@@ -52,13 +52,14 @@ def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> Mo
     made_by : callable
         The module's class.
     described : str
-        JSON object: ``init`` holds the arguments of the class by name or in order; ``seed`` is the
-        seed of the weights; ``shared`` is true if op and reference are both modules.
+        A JSON object as text: ``init`` holds the arguments of the class, by name or in order;
+        ``seed`` is the seed of the weights; ``shared`` is true if op and reference are both
+        modules.
 
     Raises
     ------
     OpError
-        ``op-signature``: the class makes no module.
+        ``op-signature``: the class does not make a module.
     """
     told = json.loads(described)
     caller = _Caller(
@@ -99,7 +100,7 @@ class _Caller:
         self._frozen: frozenset[str] = frozenset()
 
     def module(self, dtype: Any) -> Any:
-        """Return the module in a dtype, with its initial weights."""
+        """Return the module for a dtype, with its weights reset to their initial values."""
         if dtype not in self._known:
             module = self._construct(self._seed)
             if self._shared:
@@ -118,7 +119,7 @@ class _Caller:
         return module
 
     def require_gradients(self, dtype: Any) -> dict[str, Any]:
-        """Make the parameters of the module in a dtype require gradients; return them by name.
+        """Make the parameters of the module for a dtype require gradients; return them by name.
 
         Parameters that the module itself froze stay frozen.
         """
@@ -144,7 +145,7 @@ class _Caller:
         return made
 
     def _draw(self, module: Any, other: Any) -> None:
-        """Draw the random and the constant weights of a module again.
+        """Replace the random and the constant weights of a module by weights drawn from the seed.
 
         `other` is the same module made with another seed. Weights that differ between the two
         modules are the random ones.
@@ -165,7 +166,10 @@ class _Caller:
                 weight.copy_(self._torch.from_numpy(drawn).bfloat16())
 
     def _units(self, name: str, weight: Any) -> np.ndarray:
-        """Draw multiples of 1/256 between -1 and 1 (never 0, -1 or 1), shaped as a weight."""
+        """Draw an array in the shape of a weight: multiples of 1/256 between -1 and 1.
+
+        The values 0, -1 and 1 do not occur.
+        """
         shape = tuple(weight.shape)
         digest = hashlib.sha256(f"{self._seed} {name} {shape}".encode()).digest()
         rng = SeededRng(int.from_bytes(digest[:8], "little"))
@@ -175,7 +179,10 @@ class _Caller:
 
 
 def _weights(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each parameter once, and the running statistics of norms."""
+    """Yield each parameter and each running statistic of a norm, with its name.
+
+    A parameter that is shared under several names is yielded once.
+    """
     yield from module.named_parameters()
     for name, buffer in module.named_buffers():
         if name.rpartition(".")[2] in _RUNNING:

@@ -33,7 +33,7 @@ _NO_ARRAYS = (
     'write { kind = "callable", ... } to get numpy arrays'
 )
 _MOST_CALLED_BETWEEN = 1 << 20
-"""Bytes of inputs up to which another forward pass comes before the backward pass."""
+"""Maximum size in bytes of inputs for another forward pass before the backward pass."""
 _MOST_COPIED = 1 << 26
 """Maximum size in bytes of inputs that are copied so that a call can be repeated."""
 
@@ -83,14 +83,15 @@ class PlainTorch:
             yield
 
     def failures(self) -> list[Failure]:
-        """Return nothing, since no kernel is watched."""
+        """Return an empty list, since no kernel is watched."""
         return []
 
 
 def as_torch(torch: Any, array: np.ndarray) -> Any:
-    """Return a torch tensor on the array's memory, or on a copy if torch could not write to it.
+    """Return a torch tensor on an array's memory, or on a copy if torch cannot use the memory.
 
-    Axes of stride 0 are kept: the tensor is then an expanded one.
+    Memory that is read-only or has negative strides is copied. Axes of stride 0 are kept: the
+    tensor is then an expanded one.
     """
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         strides = zip(array.shape, array.strides, strict=True)
@@ -108,7 +109,7 @@ def _on_memory(torch: Any, array: np.ndarray) -> Any:
 
 
 def with_arrays(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
-    """Return a value with the arrays in it, or in its mappings and lists, converted."""
+    """Return a value in which `convert` has replaced each array, even in mappings and lists."""
     if isinstance(value, np.ndarray):
         return convert(value)
     if isinstance(value, list):
@@ -119,7 +120,7 @@ def with_arrays(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
 
 
 def with_tensors(torch: Any, value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a value with the tensors in it, or in its mappings and lists, converted."""
+    """Return a value in which `convert` has replaced each tensor, even in mappings and lists."""
     if isinstance(value, torch.Tensor):
         return convert(value)
     if isinstance(value, list):
@@ -130,7 +131,7 @@ def with_tensors(torch: Any, value: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 def seed_of_call() -> int:
-    """Return the global generator's seed for this call, without drawing from it."""
+    """Return the seed that numpy's global generator got for this call, without drawing from it."""
     state: Any = np.random.get_state()
     return int(state[1][0])
 
@@ -170,7 +171,7 @@ class TorchRunner(GradientRunner):
         return load_function(program)
 
     def _learning(self, host: Callable[..., Any], given: Any, named: Any) -> tuple[Any, Any]:
-        """Call the program; return its result and the parameters that required gradients."""
+        """Call the program; return its result, and its parameters that required gradients."""
         if self._module is None:
             return self._called(host, given, named), {}
         self._module.learning = True
@@ -227,7 +228,7 @@ class TorchRunner(GradientRunner):
     def _call_between(
         self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
     ) -> None:
-        """Call the program with other values before the backward pass of the call that is judged.
+        """Call the program with other values between the judged forward and backward passes.
 
         A model may use a layer twice before its backward pass. The second forward pass then
         overwrites values that the first did not store in its own context. A program that fails on
@@ -258,7 +259,7 @@ class TorchRunner(GradientRunner):
             raise
 
     def _look_who_wrote(self, result: Any) -> None:
-        """Record the outputs that a library, and not a kernel, wrote."""
+        """Record a failure for each output that a library, and not a kernel, wrote."""
         provenance: Provenance | None = getattr(self._host, "provenance", None)
         if provenance is not None and not self._run:
             names = self._program_outputs or (DEFAULT_OUTPUT,)
@@ -280,7 +281,7 @@ class TorchRunner(GradientRunner):
         return outputs
 
     def _again(self, copies: Inputs, watch: Watch) -> dict[str, np.ndarray] | None:
-        """Repeat the call with other values in new memory; return None if it fails."""
+        """Repeat the call on `copies`, with other values in new memory; return None if it fails."""
         self._run = 1
         try:
             return super().call(copies, watch)

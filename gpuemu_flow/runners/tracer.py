@@ -1,4 +1,4 @@
-"""Receive and record, in the fork server, the seccomp notices of workers and their children.
+"""Receive and record, in the fork server, the seccomp notifications of workers and their children.
 
 The fork server is an ancestor of all these processes, outlives them, and never waits for them. On
 systems that restrict access to another process's memory (Yama), only an ancestor may read it.
@@ -40,7 +40,7 @@ _UNREADABLE = b"uthe files of a process that the program started with other righ
 
 
 class Tracer:
-    """Answers the notices of system calls that arrive at one descriptor.
+    """Answers the seccomp notifications of system calls that arrive at one descriptor.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Tracer:
     worker : int
         Process id of the worker.
     children_only : bool
-        True to leave out the worker's own system calls, if the program runs in other processes.
+        True to ignore the worker's own system calls, because the program runs in other processes.
     """
 
     def __init__(
@@ -75,12 +75,13 @@ class Tracer:
         return self._receiver.fd
 
     def serve(self) -> bool:
-        """Record the waiting system calls and let them continue.
+        """Record the system calls that wait for an answer, and let them go on or refuse them.
 
         Returns
         -------
         bool
-            False if no process is left that could make such a call.
+            False if nothing more can arrive at the descriptor, such as after the last process has
+            ended.
         """
         for _ in range(_AT_ONCE):
             events = self._poll.poll(0)
@@ -185,7 +186,10 @@ class Tracer:
         return False
 
     def _open_folder(self, path: bytes) -> None:
-        """Record whether the worker opens a folder for a listing that Python announced."""
+        """Remember a folder that the worker opens, if Python announced that it will be listed.
+
+        Its listing is not recorded here, since Python reports it in another way; see `ANNOUNCED`.
+        """
         announced, self._announced = self._announced, b""
         self._listed = announced if os.path.realpath(path) == announced else b""
 
@@ -198,7 +202,7 @@ class Tracer:
             self._pair(b"k", os.fsencode(tidied(os.fsdecode(full))), target)
 
     def _pair(self, kind: bytes, source: bytes, target: bytes) -> None:
-        """Record that `target` now leads to the file of `source`."""
+        """Record that `target` now leads to the file of `source`; `kind` is a move or a link."""
         self._looked.clear()
         record = kind + source + b"/" + target
         if source.startswith(b"/") and target.startswith(b"/") and record not in self._written:
@@ -211,7 +215,22 @@ class Tracer:
             self._put(record)
 
     def _path(self, notice: Notice, at: int, position: int) -> bytes:
-        """Return the absolute path that a call names, with links not resolved."""
+        """Return the absolute path that a system call names, with links not resolved.
+
+        Parameters
+        ----------
+        notice : Notice
+        at : int
+            Index of the argument with the descriptor of the folder that the path is relative to;
+            negative for the current folder.
+        position : int
+            Index of the argument with the path.
+
+        Returns
+        -------
+        bytes
+            Empty if the path cannot be read.
+        """
         arguments = notice.arguments
         path = self._memory.text(notice.thread, arguments[position])
         if path is None:
@@ -283,7 +302,7 @@ class Tracer:
 
 
 class Incoming:
-    """Receives the descriptors of one worker's notices.
+    """Receives the descriptors at which one worker's seccomp notifications arrive.
 
     Parameters
     ----------
@@ -301,7 +320,7 @@ class Incoming:
         self._taken = 0
 
     def take(self) -> Tracer | None:
-        """Receive one descriptor; return None if the worker has gone."""
+        """Receive one descriptor, and return a tracer for it; None if the worker has ended."""
         try:
             kind, fds, _, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_DONTWAIT)
         except OSError:
@@ -323,10 +342,11 @@ class Incoming:
 
 
 def _is_bytecode(path: bytes) -> bool:
-    """Return True for the bytecode of a module that is not installed.
+    """Tell whether a path is the bytecode of a module that is not installed.
 
-    Python considers bytecode current if it records the source's size and modification time, in
-    whole seconds. Without bytecode it compiles the source, whose digest is in the keys of results.
+    Traced processes must not open such bytecode, which may be outdated: Python compares only the
+    size of the source and its modification time in seconds. Without bytecode, Python compiles the
+    source, whose digest is in the keys of results.
     """
     if not path.endswith(b".pyc") or b"/__pycache__/" not in path:
         return False

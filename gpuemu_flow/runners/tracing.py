@@ -49,7 +49,7 @@ class Tracing:
         return self._failure
 
     def announce(self, folder: str) -> None:
-        """Tell the tracer that Python, and not machine code, is about to list a folder."""
+        """Tell the tracer that Python, and not machine code, will list this folder next."""
         if self._own_calls:
             with suppress(OSError):
                 os.close(os.open(tracer.ANNOUNCED + os.fsencode(folder), os.O_RDONLY))

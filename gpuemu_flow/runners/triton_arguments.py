@@ -22,11 +22,11 @@ class Leaf:
     Attributes
     ----------
     name : str
-        Name of the argument that it belongs to.
+        Name of the argument from which the parameter was made.
     value : object
         A number or a tensor.
     kind : str
-        Triton's type: ``*fp32``, ``i32``.
+        Triton's type, such as ``*fp32`` or ``i32``.
     tensor : TensorMap or None
         The tensor map that is passed in place of a pointer; its address is not set yet.
     """
@@ -59,7 +59,7 @@ class Unfolding:
         self._refused = refused
 
     def parts(self, name: str, value: Any, kind: Any) -> Iterator[Leaf]:
-        """Yield the parameters of one argument; constants of the compilation have none."""
+        """Yield the parameters made from one argument; a compile-time constant has none."""
         if kind == "constexpr":
             return
         if isinstance(kind, tuple):
@@ -87,7 +87,16 @@ class Unfolding:
         yield from (Leaf(name, int(n), "i64") for n in strides)
 
     def _tensor(self, name: str, value: Any, noted: Mapping[str, Any]) -> TensorMap:
-        """Return the map of a descriptor, with dimensions in reverse order."""
+        """Return the tensor map of a descriptor; its dimensions are in reverse order.
+
+        Parameters
+        ----------
+        name : str
+            Name of the argument.
+        value : tensor descriptor
+        noted : mapping
+            The data that Triton's compiler recorded for the tensor map.
+        """
         if noted.get("is_im2col") or noted.get("fp4_padded"):
             reason = "in im2col mode" if noted.get("is_im2col") else "of padded fp4 numbers"
             raise self._refused(f"the argument {name} is a descriptor {reason}", INTERPRETED)

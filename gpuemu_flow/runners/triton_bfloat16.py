@@ -121,7 +121,7 @@ class Bfloat16:
         return self._like(value, self._encoded(value.handle.data))
 
     def _like(self, value: Any, handle: Any) -> Any:
-        """Make a tensor with the shape of `value` and the element type of `handle`."""
+        """Return a tensor on the data of `handle`, with the shape of `value`."""
         scalar = handle.dtype.scalar
         shape = value.type.get_block_shapes() if value.type.is_block() else None
         kind = scalar if shape is None else self._language.block_type(scalar, shape)

@@ -16,10 +16,10 @@ _MAX_SHUFFLED = 1 << 22
 
 
 class Language:
-    """Patches Triton's language modules for the interpreter, once per launch, and restores them.
+    """Patches Triton's language modules for the interpreter, until the end of a launch.
 
-    Triton's interpreter patches them again for each call of a function inside a kernel, which takes
-    most of its time, but restores them once, at the end of the launch.
+    Each set of modules is patched once per launch. Triton's interpreter alone would patch them
+    again for each call of a function inside a kernel, which takes most of its time.
     """
 
     def __init__(self, original: Callable[[Any], Any]) -> None:
@@ -28,11 +28,11 @@ class Language:
         self._seen: set[frozenset[int]] = set()
 
     def begin(self) -> None:
-        """Begin a launch, in which nothing is patched yet."""
+        """Begin a launch, for which no module is patched yet."""
         self._scopes, self._seen = [], set()
 
     def patch(self, function: Any) -> Language:
-        """Patch the language modules that a function's own module refers to."""
+        """Patch the language modules that a function's own module refers to; return this object."""
         values = list(function.__globals__.values())
         modules = (v for v in values if isinstance(v, ModuleType))
         key = frozenset(id(m) for m in modules if m.__name__.startswith("triton.language"))
@@ -50,7 +50,7 @@ class Language:
 
 
 class CheckedBuilder:
-    """The interpreter's builder with replaced memory accesses and program ids."""
+    """The interpreter's builder, with checked memory accesses and a shuffled order of programs."""
 
     def __init__(self, interpreter: Any, memory: Memory) -> None:
         self._interpreter = interpreter
@@ -134,6 +134,6 @@ class CheckedBuilder:
 
 
 def _itemsize(pointers: Any) -> int:
-    """Return the size in bytes of an element that a block of pointers points to."""
+    """Return the size in bytes of the elements that a block of pointers points to."""
     bits = int(pointers.get_element_ty().primitive_bitwidth)
     return max(1, bits // 8)

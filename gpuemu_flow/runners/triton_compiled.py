@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Compiled:
-    """A stand-in for a compiled kernel. It reports small resources and can be launched again.
+    """A stand-in for a compiled kernel. It reports that it uses few resources, and can be launched.
 
     Parameters
     ----------
     form : InterpretedFunction
     args, kwargs : tuple, dict
-        Arguments of the launch or the ``warmup`` that it comes from.
+        Arguments of the launch or the ``warmup`` that returns this object.
     """
 
     n_regs = 32

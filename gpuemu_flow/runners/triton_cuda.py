@@ -42,7 +42,7 @@ _CONTEXTS = ("device", "device_of", "stream", "graph")
 
 
 def _answer(name: str, value: Any) -> Callable[..., Any]:
-    """Return a function that returns `value`.
+    """Return a function, called `name`, that returns `value` for any arguments.
 
     Each name needs a function of its own, since torch's compiler keeps tables of functions.
     """
@@ -185,7 +185,7 @@ def cuda_patches(torch: Any, capability: tuple[int, int] = CAPABILITY) -> list[P
 
 
 def _compile(model: Any = None, **_: Any) -> Any:
-    """Return the function itself in place of its compiled form."""
+    """Return a function or model as it is, in place of its compiled form."""
     return model if model is not None else lambda function: function
 
 

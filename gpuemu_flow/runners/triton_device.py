@@ -57,7 +57,7 @@ class CpuDevice:
     Attributes
     ----------
     new : set of int
-        Addresses of memory that was allocated without values.
+        Addresses of memory that was allocated without initial values.
     provenance : Provenance or None
         Record of the functions that the host calls.
     """
@@ -85,7 +85,7 @@ class CpuDevice:
             yield
 
     def moved(self, value: Any) -> Any:
-        """Return an argument of a torch function with every GPU in it replaced by the CPU."""
+        """Return an argument of a torch function, or the CPU in its place if it denotes a GPU."""
         if isinstance(value, self._torch.device):
             return self._torch.device("cpu") if _DEVICE.fullmatch(value.type) else value
         if isinstance(value, str):

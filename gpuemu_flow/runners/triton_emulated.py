@@ -152,8 +152,8 @@ class CompiledTriton:
     def _chosen(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> bool:
         """Tell whether to run a configuration of an autotuned kernel.
 
-        In each round of autotuning, only the first configuration that works is run, unless the
-        variable `CONFIGURATION` selects one.
+        In each round of autotuning, only the first configuration that works is run. The environment
+        variable that `CONFIGURATION` names can select another one.
         """
         wanted = os.environ.get(CONFIGURATION)
         if wanted is not None:
@@ -171,7 +171,7 @@ class CompiledTriton:
         return self._fits
 
     def _compile(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compile a launch's kernel with Triton, which caches kernels for similar launches."""
+        """Compile a launch's kernel with Triton, which reuses its result for similar launches."""
         before = os.environ.get("TRITON_CACHE_DIR")
         self._internal = True
         try:
@@ -248,7 +248,7 @@ class CompiledTriton:
 
 
 class _Memory:
-    """The storages of one launch. Each is one buffer, which several tensors may share."""
+    """The memory of one launch: a buffer for each storage, which several tensors may share."""
 
     def __init__(self, torch: Any, run: int, new: set[int]) -> None:
         self._torch, self._run, self._new = torch, run, new
@@ -257,7 +257,7 @@ class _Memory:
         self._count = 0
 
     def argument(self, leaf: Leaf) -> Argument:
-        """Return one parameter in the emulator's form."""
+        """Convert one parameter of the kernel to the emulator's form."""
         name, value, kind = leaf.name, leaf.value, leaf.kind
         number, self._count = self._count, self._count + 1
         self._bytes.append(None)

@@ -134,11 +134,11 @@ class Interpreter:
             yield
 
     def failures(self) -> list[Failure]:
-        """List accesses of kernels outside of all tensors in the latest `running`."""
+        """List the accesses outside of all tensors that kernels made in the latest `running`."""
         return self.memory.failures()
 
     def interpreted(self, kernel: Any) -> Any:
-        """Return the interpreted form of a compiled kernel."""
+        """Return the interpreted form of a kernel, which is the same object at each call."""
         form = self._forms.get(kernel.fn)
         if form is None:
             form = self._interpreter.InterpretedFunction(kernel.fn)
@@ -211,7 +211,14 @@ class Interpreter:
 
     @contextmanager
     def launch(self, executor: Any, arguments: list[tuple[str, Any]]) -> Iterator[None]:
-        """Run one launch inside the context; only its tensors may be touched."""
+        """Prepare one launch, which runs inside the context and may access only its tensors.
+
+        Parameters
+        ----------
+        executor : GridExecutor
+        arguments : list of (str, tensor)
+            The launch's tensors, each with the name of its argument.
+        """
         code = executor.fn.__code__
         regions = [Region(name, *_span(tensor)) for name, tensor in arguments]
         self.memory.begin(executor.fn.__name__, code.co_filename, regions)
@@ -225,7 +232,10 @@ class Interpreter:
 
 @contextmanager
 def _switched_off() -> Iterator[None]:
-    """Switch off Triton's interpreter mode, which would make kernels that wrappers reject."""
+    """Switch off Triton's interpreter mode inside the context.
+
+    In this mode, Triton makes kernel objects of another type, which wrappers reject.
+    """
     before = os.environ.pop(SWITCH, None)
     try:
         yield
@@ -244,7 +254,7 @@ def _executor_class(owner: Interpreter) -> Any:
     module: Any = owner._interpreter
 
     class CheckedExecutor(module.GridExecutor):  # type: ignore[misc]
-        """Runs a grid on copies of its tensors with guard zones."""
+        """Runs a grid on copies of the launch's tensors, each of which lies between guard zones."""
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             names = inspect.signature(self.fn).parameters
@@ -296,7 +306,10 @@ def _storage(tensor: Any) -> Any:
 
 
 def _move_between_zones(torch: Any, tensor: Any, copies: dict[int, Any]) -> None:
-    """Move a tensor's storage, once, to memory between guard zones."""
+    """Give a tensor a copy of its storage that lies between guard zones.
+
+    Tensors that share a storage get the same copy, which `copies` keeps by the storage's address.
+    """
     storage = tensor.untyped_storage()
     start, size = storage.data_ptr(), storage.nbytes()
     if start not in copies:

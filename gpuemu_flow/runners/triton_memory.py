@@ -22,7 +22,7 @@ _KINDS = {READ: FailureKind.OUT_OF_BOUNDS_READ, WRITE: FailureKind.OUT_OF_BOUNDS
 
 
 class OutOfBoundsError(Exception):
-    """Raised to end a kernel whose access outside of every tensor cannot be skipped."""
+    """Raised to end a kernel after an access outside of every tensor that cannot be skipped."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,10 @@ class Memory:
         Memory that every launch may reach: tensors whose address the host function requested.
     on_store : callable or None
         Called for each store with the address and the size in bytes of the tensor's original
-        memory, the offsets, and the size in bytes of an element.
+        memory, the byte offsets of the stored elements in it, and the size in bytes of an element.
     origins : dict of int to int
-        For each region that was moved for the launch, the start address of its original memory.
+        For each region that was moved for the launch, by its start address, the start address of
+        its original memory.
     """
 
     shared: list[Region] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Memory:
     def allowed(
         self, pointers: NDArray[np.uint64], mask: NDArray[np.bool_], itemsize: int, deed: str
     ) -> NDArray[np.bool_]:
-        """Return the mask without the accesses outside of every tensor; record these as failures.
+        """Return the mask without accesses outside of every tensor, which are recorded as failures.
 
         Parameters
         ----------
@@ -156,7 +157,7 @@ class Memory:
         trespass.count += len(wrong)
 
     def failures(self) -> list[Failure]:
-        """List accesses outside of the tensors since `forget`."""
+        """List the accesses outside of all tensors since `forget`."""
         return [
             Failure(t.kind, f"{t.message}; {t.count} such accesses in all", t.argument)
             for t in self._found.values()
@@ -169,7 +170,7 @@ class Memory:
 
 
 def _line_in(file: str) -> int:
-    """Return the line of the innermost running frame of a file; 0 if there is none."""
+    """Return the line at which code of a file runs, in the innermost frame; 0 if none runs."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == file:

@@ -45,7 +45,7 @@ _MOST_NAMED = 5
 
 
 def base_name(name: str) -> str:
-    """Return the function's own name: ``matmul`` of ``torch.Tensor.__matmul__``."""
+    """Return the bare name of a function, such as ``matmul`` for ``torch.Tensor.__matmul__``."""
     last = name.rpartition("::")[2].rpartition(".")[2]
     plain = last[2:-2] if last.startswith("__") and last.endswith("__") else last
     plain = plain[1:] if plain in ("rmatmul", "imatmul") else plain
@@ -69,7 +69,7 @@ class _Memory:
 
 @dataclass
 class Provenance:
-    """A record of who wrote the memory of one call of a host function.
+    """A record of what wrote to memory during one call of a host function.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Provenance:
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Ignore calls inside the context: they are ours, not the host function's."""
+        """Ignore calls of torch inside the context: the host function does not make them, we do."""
         self._quiet += 1
         try:
             yield
@@ -103,7 +103,7 @@ class Provenance:
             self._quiet -= 1
 
     def called(self, name: str) -> None:
-        """Record a call of a torch function by the host function."""
+        """Record that the host function called a torch function, if that function is forbidden."""
         if not self._quiet and base_name(name) in self.forbidden:
             self._called.setdefault(name)
 
@@ -116,7 +116,7 @@ class Provenance:
             touched[offsets + byte] = True
 
     def launched(self, storages: Iterable[Any]) -> None:
-        """Record the end of a launch: the elements that it stored are now in these storages."""
+        """Record the end of a launch, whose stored elements are now in these storages."""
         for storage in storages:
             touched = self._touched.pop(storage.data_ptr(), None)
             if touched is not None and len(touched) == storage.nbytes():
@@ -189,7 +189,7 @@ class Provenance:
     def _writers(self, value: Any) -> list[str]:
         """Name the functions that wrote to an output's memory.
 
-        If none is known, name all functions that wrote to any memory.
+        If no such function is known, name all functions that wrote to any memory.
         """
         if isinstance(value, self.torch.Tensor):
             with self.quietly():
@@ -227,7 +227,10 @@ class Provenance:
             return view
 
     def _elements(self, tensor: Any, flags: NDArray[Any]) -> NDArray[Any]:
-        """Return a writable view of the flags, in a tensor's shape with a last axis for bytes."""
+        """Return a writable view of a storage's flags, in the shape of a tensor in the storage.
+
+        There is one flag per byte. A last axis is added for the bytes of an element.
+        """
         size = tensor.element_size()
         begin = tensor.storage_offset() * size
         strides = tuple(step * size for step in tensor.stride())
@@ -236,7 +239,13 @@ class Provenance:
         )
 
     def _carry(self, name: str, sources: Sequence[Any], target: Any) -> bool:
-        """Copy the flags from a copy's source to its target; return False if that is impossible."""
+        """Copy the flags from a copy's source to its target.
+
+        Returns
+        -------
+        bool
+            False if the flags of the target are unknown, so that nothing was copied.
+        """
         source = sources[1] if name == "copy_" and len(sources) > 1 else sources[0]
         if name == "copy_" and len(sources) < 2:
             return False
@@ -275,7 +284,7 @@ def dispatch_mode(provenance: Provenance) -> Any:
     base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     class Mode(base):  # type: ignore[misc]
-        """Torch dispatch mode that reports every operator, also those not called from Python."""
+        """Torch dispatch mode that reports every operator, even if it is not called from Python."""
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None

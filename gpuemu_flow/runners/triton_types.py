@@ -23,7 +23,7 @@ _RANGES = ("range", "_new_range")
 
 @dataclass(frozen=True)
 class Typed:
-    """An argument whose type does not follow from its value."""
+    """An argument that carries a type because its value alone does not determine it."""
 
     value: Any
     type: Any
@@ -62,8 +62,12 @@ class Values:
 
         Parameters
         ----------
+        function : callable
+            The kernel's Python function.
         options : mapping
             The options of ``triton.jit``.
+        given : mapping
+            The launch's arguments by name.
         """
         fixed = options.get("do_not_specialize") or ()
         fixed = [fixed] if isinstance(fixed, (str, int)) else list(fixed)
@@ -144,7 +148,7 @@ class Values:
         return isinstance(value, self._language.tensor)
 
     def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the values of a ``for`` loop; values of a ``range`` have the bounds' type."""
+        """Return the values of a ``for`` loop; those of a ``range`` get the type of its bounds."""
         if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
             return function(*args, **kwargs)
         bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]
@@ -193,7 +197,7 @@ class Values:
         return value.__not__() if self._is_tensor(value) else not value
 
     def chosen(self, test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
-        """Return ``first if test else second``; a tensor if `test` is one."""
+        """Return ``first if test else second``, as a tensor if `test` is a tensor."""
         value = first() if test else second()
         return self._semantic.to_tensor(value, False) if self._is_tensor(test) else value
 

@@ -35,7 +35,7 @@ Outputs = Mapping[str, np.ndarray]
 
 
 def fill_word(dtype: str, itemsize: int, run: int) -> int:
-    """Return the word that fills each element of new memory; `run` is 0 or 1."""
+    """Return the integer whose bits fill each element of new memory; `run` is 0 or 1."""
     if dtype in _FLOATS:
         return _FLOATS[dtype][run]
     return int.from_bytes(bytes([_BYTES[run]]) * itemsize, "little")
@@ -65,7 +65,7 @@ class _Suspects:
 
 
 def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
-    """Return the elements that hold the fill values of new memory in a run."""
+    """Return the elements that hold the fill value of run 0 or 1; None if there are none."""
     dtype = dtype_name(array.dtype) or ""
     known = DTYPES.get(dtype)
     if known is None or known.kind == "bool" or not array.size:
@@ -79,7 +79,7 @@ def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
 
 
 def suspicious(outputs: Outputs) -> bool:
-    """Tell whether any output holds the value that fills new memory in the first run."""
+    """Tell whether any output holds the fill value of new memory in run 0."""
     return any(_suspects(array, 0) is not None for array in outputs.values())
 
 

@@ -1,9 +1,9 @@
 """Observe which environment variables a program reads in its worker.
 
-``os.environ`` remains the same object. The dictionary inside it is replaced by one that records
-which file reads which variable. Reads by C code (`getenv`) are not seen. Therefore an installed
-package with such code counts as reading the variables with its own prefixes, and a library of the
-user's that can read the environment counts as reading all of it.
+``os.environ`` remains the same object, but the dictionary inside it is replaced by one that records
+which file reads which variable. Reads by C code (`getenv`) are not seen. Therefore, an installed
+package with such code counts as reading all variables with the package's own prefixes. A library of
+the user's that can read the environment counts as reading all of it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,11 @@ def is_noise(name: str, reader: str) -> bool:
 
 
 def read_by_library(path: str) -> tuple[str, ...]:
-    """Return the variables that a compiled library may read, judged by its package."""
+    """Return the names and patterns of the variables that a compiled library may read.
+
+    They follow from the library's package. Any library of the user's that can read the environment
+    may read all variables.
+    """
     if path.startswith(_SYSTEM_LIBRARIES):
         return ()
     site = _SITE.search(path)
@@ -182,9 +186,10 @@ def _reader(depth: int) -> str:
 def watch(
     tell: Callable[[str], None], tell_asked: Callable[[str], None], own: Iterable[str]
 ) -> None:
-    """Report each variable that is read from now on, once.
+    """Report each variable that is read from now on.
 
-    An iteration over the environment is reported as `ALL_VARIABLES`.
+    A variable that is set is reported once. An iteration over the environment is reported as
+    `ALL_VARIABLES`.
 
     Parameters
     ----------
@@ -193,7 +198,7 @@ def watch(
     tell_asked : callable
         Called, in addition, with the name of an unset variable that the user's code reads.
     own : iterable of str
-        Names that the tool itself has set.
+        Names of variables that the tool itself has set; they are not reported.
     """
     inner: Any = os.environ
     known = [os.fsencode(name) for name in own]

@@ -26,17 +26,23 @@ _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Work(Protocol):
-    """One case, in two steps, so that the caller may work in between."""
+    """Work for a worker, done in two steps, so that the caller can do something else in between."""
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the request to a worker; return an Attempt only if it has already failed."""
+        """Send the request to a worker.
+
+        Returns
+        -------
+        Attempt or None
+            The attempt, if it has already failed; else None.
+        """
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outcome, or raise CancelledRunError."""
 
 
 class CaseToFile:
-    """A case whose outputs become a blob file.
+    """A case whose outputs are written to a blob file.
 
     Parameters
     ----------
@@ -275,7 +281,7 @@ class CallMany:
         self._checks = checks
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the calls to the worker that holds the inputs; see `Work`."""
+        """Send the calls to the worker that holds the inputs; see `Work.begin`."""
         here = worker_client.arena is self._arena
         pairs = list(zip(self._cases, self._slots, strict=True)) if here else []
         message: dict[str, Json] = {

@@ -67,7 +67,7 @@ _SHIM = Path(__file__).with_name("shim.py")
 
 @dataclass(frozen=True)
 class Descriptors:
-    """A worker's file descriptors: its socket, status page, standard error and so on."""
+    """A worker's file descriptors: its socket, status page, standard error, records and notices."""
 
     channel: int
     status: int
@@ -216,7 +216,7 @@ class Worker:
         return {"type": "loaded", "error": None}
 
     def _job(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Run one of this package's functions, with an `Evaluator` of the program."""
+        """Run one of this package's functions, which gets an `Evaluator` of the program."""
         program = self._program = Program.from_json(message["program"])
         evaluator = jobs.Evaluator(
             program, lambda p: _runner(p, self._streams), self._watch, self._runner
@@ -333,7 +333,7 @@ class Worker:
         return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Make several calls up to the first that fails, and return the results before it."""
+        """Make several calls, but stop at the first that fails; return the results before it."""
         serial, checks = self._begin(message)
         self._take_arenas(message)
         done: list[_CallRecord] = []
@@ -363,7 +363,7 @@ class Worker:
     def _call_on(
         self, item: Mapping[str, Json], like: Mapping[str, Json], checks: Checks, start: int
     ) -> _CallRecord:
-        """Call the program on tensors in shared memory; write its outputs from `start` on."""
+        """Call the program on tensors in shared memory; write its outputs there from `start` on."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = {name: Slot.from_json(s) for name, s in item["slots"].items()}
@@ -437,7 +437,7 @@ def _reply(serial: int, outcome: Outcome) -> dict[str, Json]:
 
 
 def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
-    """Turn a process that has just been forked or started into a worker; never returns."""
+    """Turn a process that was just forked or started into a worker. This does not return."""
     limits.die_with_parent(parent)
     limits.no_core_dumps()
     signal.set_wakeup_fd(-1)
@@ -452,7 +452,11 @@ def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Start a worker in a fresh interpreter; arguments are descriptors and the parent's id."""
+    """Start a worker in a fresh interpreter.
+
+    Arguments are the numbers of its descriptors, the parent's process id and the user's cache
+    folder.
+    """
     *numbers, parent = (int(text) for text in sys.argv[1:7])
     keep_user_cache(sys.argv[7])
     np.random.seed(0)  # loads numpy.random, which is lazy, before a program runs

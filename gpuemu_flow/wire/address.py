@@ -64,7 +64,7 @@ def fits(path: Path) -> bool:
 
 
 def is_private(folder: Path) -> bool:
-    """Tell whether a folder is no link, belongs to this user, and is closed to everyone else."""
+    """Tell whether a folder belongs to this user, is closed to everyone else, and is not a link."""
     try:
         status = folder.lstat()
     except OSError:
@@ -77,10 +77,15 @@ def is_private(folder: Path) -> bool:
 
 
 def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
-    """Return the information file of a workspace's daemon; None if no daemon was started.
+    """Return the content of the information file of a workspace's daemon.
 
     The file remains if a daemon is killed, so only a request to the daemon shows whether it still
     runs.
+
+    Returns
+    -------
+    dict or None
+        None if no daemon was started.
     """
     for folder in user_folders(environ):
         if not is_private(folder):

@@ -9,5 +9,5 @@ MAX_PATH = 4096
 
 
 def is_plain(path: str) -> bool:
-    """Tell whether a path is absolute, printable and not too long; other paths are not sent."""
+    """Tell whether a path is absolute, printable and not too long; only such paths are sent."""
     return path.startswith(os.sep) and len(path) <= MAX_PATH and path.isprintable()

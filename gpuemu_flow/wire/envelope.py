@@ -64,7 +64,7 @@ class ParsedMessage:
         return self._cut.get(value, value)
 
     def part(self, fields: dict[str, Json]) -> ParsedMessage:
-        """Return a `ParsedMessage` for an object inside the message."""
+        """Return an object inside the message as a `ParsedMessage`, which can read its tokens."""
         return ParsedMessage(fields, self._cut)
 
 
@@ -104,9 +104,9 @@ def _refuse_half_characters(value: Json) -> None:
 def _has_long_text(data: bytes | bytearray) -> bool:
     """Tell whether a message may have a text of `CUT_FROM` bytes.
 
-    The message is divided into pieces so small that each long text contains a whole piece, in which
-    there is no quote. To search each piece for a quote is quick, even if a message holds thousands
-    of small tensors.
+    The message is divided into pieces so small that each long text contains a whole piece, without
+    a quotation mark. Searching each piece for a quotation mark is quick, even if a message holds
+    thousands of small tensors.
     """
     if len(data) < CUT_FROM:
         return False
@@ -115,7 +115,10 @@ def _has_long_text(data: bytes | bytearray) -> bool:
 
 
 def _cut_spans(data: bytes | bytearray, cut: dict[str, memoryview]) -> bytes | bytearray:
-    """Return the message with a token in place of each long ``data`` text."""
+    """Return the message with a token in place of each long ``data`` text.
+
+    The texts that were cut out are added to `cut`, by token.
+    """
     nonce = ""
     view = memoryview(data)
     pieces: list[bytes | memoryview] = []

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 def exchange_folder(private: Path, stem: str) -> Path:
-    """Return the folder of a daemon's exchange.
+    """Return the folder through which a daemon exchanges tensors.
 
     The folder is not in shared memory, since ops may write to shared memory.
     """
@@ -79,10 +79,18 @@ class Exchange:
         return name
 
     def take(self, name: object, nbytes: int, where: str) -> NDArray[np.uint8]:
-        """Read a file of exactly `nbytes` and delete it.
+        """Read a file of exactly `nbytes`, and delete it.
 
         The file is read and not mapped: if the other side truncated it, a process that has it
         mapped would be killed.
+
+        Parameters
+        ----------
+        name : object
+            The file's name as the message gives it, not checked yet.
+        nbytes : int
+        where : str
+            Name of the tensor in the text of errors.
 
         Raises
         ------
@@ -112,7 +120,7 @@ class Exchange:
         return flat
 
     def drop(self, name: str) -> None:
-        """Delete a file that the other side will not read."""
+        """Delete a file that the other side will not read; ignore a missing file."""
         with contextlib.suppress(OSError):
             (self.folder / name).unlink()
 

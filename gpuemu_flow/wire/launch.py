@@ -18,7 +18,7 @@ from gpuemu_flow.types import Json
 
 START_SECONDS = 60.0
 ENDING_SECONDS = 2.0
-"""Longest time between the closing of a process's end of the pipe and the process's end."""
+"""Longest time in seconds that a daemon may take to end after it has closed its pipe."""
 _started: list[subprocess.Popen[bytes]] = []  # a dropped handle would warn that its process lives
 
 

@@ -1,8 +1,9 @@
 """Run an op's workers in namespaces of processes, network, IPC and files, made by bubblewrap.
 
-`bwrap` starts the fork server of an op, or a compiler. Inside, the root folder is read-only. Home
-folders, temporary folders and /run are empty, except for the workspace, the interpreter and its
-packages. /dev, /proc and shared memory are private. Each worker then enters Landlock and seccomp.
+`bwrap` starts either the fork server of an op or a compiler. Inside, the root folder is read-only.
+Home folders, temporary folders and /run are empty, except for the workspace, the interpreter and
+its packages. /dev, /proc and shared memory are private. Each worker is then restricted further, by
+Landlock and seccomp.
 """
 
 from __future__ import annotations
@@ -79,10 +80,10 @@ def refusal() -> str:
 
 
 def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
-    """Return the words to put before the command of an op's fork server.
+    """Return the command prefix that runs an op's fork server inside of bubblewrap.
 
-    The server becomes the first process of its namespace. When the server ends, all other processes
-    there end; they cannot stop or kill the server.
+    The server becomes the first process of its namespace. When the server ends, the kernel ends all
+    other processes of the namespace. They cannot stop or kill the server.
 
     Parameters
     ----------
@@ -95,9 +96,17 @@ def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
 
 
 def around_tool(sandbox: Sandbox, programs: Iterable[str], folder: str) -> list[str]:
-    """Return the words to put before the command of a compiler that writes to `folder`.
+    """Return the command prefix that runs a compiler inside of bubblewrap.
 
-    All processes that the compiler starts end with it.
+    When the compiler ends, all processes that it started end, too.
+
+    Parameters
+    ----------
+    sandbox : Sandbox
+    programs : iterable of str
+        Paths of the compiler and its interpreter; empty ones are ignored.
+    folder : str
+        Folder to which the compiler writes.
     """
     return [*_words(sandbox, programs, (folder,)), "--die-with-parent", "--"]
 
@@ -123,11 +132,11 @@ def _base(path: str) -> list[str]:
 
 
 def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[str]:
-    """Return the options for everything that differs from a read-only view of the system's files.
+    """Return `bwrap`'s options for everything that differs from a read-only view of the system.
 
     Files are mounted at their real paths, and the links that lead to them are made again, since
-    `bwrap` cannot mount on a link. Outer folders come first, since a later mount hides earlier ones
-    below it.
+    `bwrap` cannot mount on a link. The options are sorted so that outer folders come first: a mount
+    hides what was mounted inside its folder before.
     """
     empty = _emptied(root)
     mounts: dict[str, tuple[str, ...]] = {place: (_TMPFS, place) for place in empty}
@@ -152,7 +161,7 @@ def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[s
 
 
 def _links(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the links on the way to a file: the real path of each link, and its target."""
+    """Yield the symbolic links that a path passes through, each as its real path and its target."""
     place, names = "/", path.split("/")[::-1]
     followed = 0
     while names and followed < _MOST_LINKS:
@@ -175,7 +184,7 @@ def _links(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_unseen(path: str, mounts: Mapping[str, tuple[str, ...]]) -> bool:
-    """Tell whether a path is hidden: the innermost mount above it is an empty folder."""
+    """Tell whether a path is hidden, because the innermost mount around it is an empty folder."""
     above = [place for place in (_DEVICES, *mounts) if _is_below(path, place)]
     return bool(above) and mounts.get(max(above, key=len), (_TMPFS,))[0] == _TMPFS
 
@@ -185,10 +194,10 @@ def _depth(mount: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
 
 
 def _emptied(root: str) -> list[str]:
-    """Return the folders that are replaced by empty ones.
+    """Return the folders in whose place the op sees empty ones, sorted.
 
-    The workspace and the interpreter's folders are kept. Other users' home folders are kept, too,
-    since some system users have ``/`` or ``/usr/sbin`` as home folder.
+    The workspace and the interpreter's folders are not among them. Neither are home folders that
+    belong to another user, since some system users have ``/`` or ``/usr/sbin`` as home folder.
     """
     homes = [path for path in (os.environ.get("HOME", ""), own_home()) if _is_own(path)]
     found = {os.path.realpath(p) for p in (*_EMPTIED, *homes, tempfile.gettempdir())}
@@ -214,12 +223,15 @@ def _interpreter() -> Iterator[str]:
 
 
 def _installation(path: str) -> Iterator[str]:
-    """Yield a program and the folders of its installation, for each link on the way to its file.
+    """Yield the files and folders that a program needs: itself and the folders of its installation.
+
+    If the path is a symbolic link, the same is yielded for each file that it leads to.
 
     Parameters
     ----------
     path : str
-        Path of the program. A name without a slash is looked for in ``PATH``; empty for none.
+        Path of the program. A name without a slash is looked for in ``PATH``. If empty, nothing is
+        yielded.
     """
     path = path if "/" in path or not path else shutil.which(path) or ""
     for _ in range(_MOST_LINKS):

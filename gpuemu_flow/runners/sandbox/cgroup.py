@@ -1,8 +1,8 @@
 """Limit each worker, with all processes that it starts, by a control group (cgroup v2).
 
 Groups with limits cannot be made inside a group that holds processes, except the root group. So
-workers' groups are made beside the group of this process, or below it if it is the root group. The
-folder around them must delegate `memory` and `pids`.
+workers' groups are made next to the group of this process, or inside it if it is the root group.
+Their parent group must delegate the controllers `memory` and `pids`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _write(path: Path, text: str) -> None:
 
 @cache
 def home() -> Path | None:
-    """Return the folder in which groups can be made; None if there is none."""
+    """Return the folder in which workers' groups can be made; None if this system has none."""
     mounted = _mount_point()
     own = _own_group()
     if mounted is None or own is None:
@@ -112,12 +112,13 @@ def home() -> Path | None:
 
 
 def limits_of(memory_limit: int | None) -> dict[str, int]:
-    """Return the limits of a worker's group.
+    """Return the limits of a worker's group, by the names of the files that set them.
 
     Parameters
     ----------
     memory_limit : int or None
-        The program's memory limit; memory for its imports is added to it.
+        The program's memory limit in bytes, to which an allowance for imports is added; None for no
+        limit on memory.
     """
     limits = {"pids.max": MOST_PROCESSES}
     if memory_limit is not None:
@@ -143,9 +144,10 @@ def open_group(memory_limit: int | None) -> ControlGroup:
 
 
 def _clear(around: Path, own: int = 0) -> None:
-    """Remove groups whose maker has ended, such as a killed run, and groups of process `own`.
+    """Remove groups whose makers have ended, and those that the process with the id `own` made.
 
-    A group that holds processes is never removed: the system refuses it.
+    Groups remain, for example, after a run was killed. A group that still holds processes is not
+    removed, since the system refuses to do so.
     """
     with suppress(OSError):
         for folder in around.glob(f"{_PREFIX}*-*"):

@@ -64,7 +64,14 @@ class SandboxError(Exception):
 
 
 def make_scratch(folder: str = "") -> str:
-    """Make a worker's folder inside `folder`, or the folder of all workers if `folder` is ''."""
+    """Make a temporary folder, and return its real path.
+
+    Parameters
+    ----------
+    folder : str
+        Folder in which to make a worker's own folder. If empty, make the folder that will hold the
+        folders of all workers.
+    """
     made = tempfile.mkdtemp(dir=folder) if folder else tempfile.mkdtemp(prefix=SCRATCH)
     return os.path.realpath(made)
 
@@ -75,13 +82,14 @@ def move_in(scratch: str, *, trusted: bool) -> str:
     Parameters
     ----------
     scratch : str
+        The worker's own folder.
     trusted : bool
         True if the program shares the user's caches of compiled kernels.
 
     Returns
     -------
     str
-        The user's home folder; empty where none is known.
+        The user's home folder; empty if ``HOME`` was not set.
     """
     keep_user_cache(os.environ.pop(USER_CACHE, ""))
     if trusted:
@@ -126,7 +134,7 @@ class Ready:
 def make_ready(
     sandbox: Sandbox, scratch: str, home: str, listings: Listings | None = None
 ) -> Ready:
-    """Prepare a sandbox: list the files that now exist and that its process may use.
+    """Prepare a sandbox: list the existing files that a process in the sandbox may use.
 
     Call it before forking: a forked process has to copy each shared page of memory that it writes
     to, and this function writes to many.
@@ -144,6 +152,7 @@ def make_ready(
     Raises
     ------
     OSError, AttributeError
+        The sandbox cannot be prepared on this system.
     """
     for path in outermost(sandbox.writable):
         if not os.path.lexists(path):
@@ -158,7 +167,9 @@ def make_ready(
 
 
 def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None) -> None:
-    """Restrict this process, and all that it will start, to its own files; irreversible.
+    """Restrict this process, and all that it will start, to the files that `sandbox` allows.
+
+    This cannot be undone.
 
     Parameters
     ----------
@@ -173,7 +184,8 @@ def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None)
     Raises
     ------
     SandboxError
-        Nothing may run then, since the keys of results contain the sandbox's level.
+        The sandbox cannot be enforced. The caller must then run no program, since the keys of
+        results say at which level programs ran.
     """
     try:
         if ready is None:
@@ -215,7 +227,11 @@ def make(path: str) -> None:
 
 
 def _make_inner(sandbox: Sandbox) -> None:
-    """Make nested writable paths from inside the sandbox, since an op may have put links there."""
+    """Make the missing writable paths, once this process is restricted.
+
+    If an op has put a link in place of an outer folder, the sandbox keeps this process from
+    following the link to a file outside.
+    """
     for path in sandbox.writable:
         with suppress(OSError):  # the op meets the same error where it needs the path
             if not os.path.lexists(path):

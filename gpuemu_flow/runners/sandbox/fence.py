@@ -25,7 +25,7 @@ class Fence:
     writable : tuple of str
         Absolute paths that the configuration lets ops write.
     compiled : str
-        Folder in which the emulator keeps the machine code that it makes of kernels.
+        Folder in which the emulator keeps the machine code that it compiles kernels to.
     hidden : tuple of str
         Absolute paths that the configuration hides from ops.
     apart : tuple of str
@@ -59,7 +59,7 @@ class Fence:
         return level_for(self._mode)
 
     def key(self) -> dict[str, Json]:
-        """Return the part of the sandbox that belongs to an op's action key."""
+        """Return the properties of the sandbox that go into an op's action key."""
         if self.level == OFF:
             return {"level": OFF}
         inside = self._root.rstrip("/") + "/"
@@ -75,7 +75,7 @@ class Fence:
 
     @cached_property
     def _set_apart(self) -> tuple[str, ...]:
-        """Return the real paths of the files and folders that match `apart` or are in `made`."""
+        """Return the sorted real paths of files and folders that match `apart` or are in `made`."""
         found = {os.path.realpath(path) for path in self._made}
         found |= {
             os.path.realpath(path)
@@ -86,9 +86,16 @@ class Fence:
         return tuple(sorted(found - {self._root}))
 
     def own_apart(self, off_limits: OffLimits, own: Iterable[str]) -> tuple[str, ...]:
-        """Return the op's own files among those that `apart` hides from other ops.
+        """Return the sorted real paths of the op's own files that `apart` hides from other ops.
 
         Links are left out: they might lead to the file of another op.
+
+        Parameters
+        ----------
+        off_limits : OffLimits
+            The files that the op must not read, which are left out.
+        own : iterable of str
+            Absolute paths of the op's own files.
         """
         if not self._apart:
             return ()

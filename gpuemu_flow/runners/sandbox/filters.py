@@ -1,7 +1,7 @@
 """A filter of system calls (seccomp) that refuses calls by which a program could leave the sandbox.
 
-The filter's BPF instructions are written by hand. They check numbers only, since the memory behind
-a pointer cannot be trusted there.
+The filter's BPF instructions are written by hand. They check only arguments that are numbers: the
+program could still change the memory behind a pointer after the check.
 """
 
 from __future__ import annotations
@@ -91,9 +91,17 @@ def _refuse(error: int) -> tuple[int, int, int, int]:
 
 
 def _on_argument(number: int, position: int, code: _Code) -> _Code:
-    """Return a filter for one call: load an argument's low half, then decide by `code`.
+    """Return filter code for one system call, which loads an argument's low half and runs `code`.
 
-    Each path through `code` must end in a return.
+    Other system calls skip it. Each path through `code` must end in a return instruction.
+
+    Parameters
+    ----------
+    number : int
+        Number of the system call.
+    position : int
+        Index of the argument.
+    code : list of instructions
     """
     body = [(_LOAD, 0, 0, _ARGUMENTS + 8 * position), *code]
     return [(_EQUAL, 0, len(body), number), *body]
@@ -163,11 +171,12 @@ def available() -> bool:
 
 
 def enforce(libc: Any) -> None:
-    """Enforce the filter on this process and all that it starts; irreversible.
+    """Enforce the filter on this process and all that it starts, which cannot be undone.
 
     Raises
     ------
     OSError
+        The system refuses the filter.
     """
     code = program(syscalls.PROCESSOR)
     made = _Program(len(code) // _INSTRUCTION.size, code)

@@ -54,7 +54,7 @@ class Ruleset:
     libc : object
         See `syscalls.library`.
     known : int
-        A version of Landlock. All rights that it knows are restricted.
+        The version of Landlock to use. All access rights of this version are restricted.
     """
 
     def __init__(self, libc: Any, known: int) -> None:
@@ -77,14 +77,16 @@ class Ruleset:
     ) -> None:
         """Allow everything at or below each path; skip paths that do not exist or are links.
 
-        There may be thousands of paths: for each hidden file, all other files of its folder.
+        There may be thousands of paths: to hide one file, all other files of its folder are
+        allowed.
 
         Parameters
         ----------
         paths : iterable of str
         rights : int
+            Access rights, as a sum of Landlock's bits; those that need a newer version are ignored.
         opened : mapping of str to int, optional
-            Descriptors of some of these paths.
+            Open descriptors of some of these paths.
         """
         of_files = rights & self._handled & _OF_FILES
         wide = rights & self._handled

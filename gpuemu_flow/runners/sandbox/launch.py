@@ -1,8 +1,8 @@
 """Start a compiler in the sandbox of ops: ``launch.py FOLDER SANDBOX PROGRAM ARGUMENT...``.
 
-Sources are as untrusted as ops: the compiler reads any file that a source names, or imports the
-sources. The compiler writes into FOLDER; SANDBOX is the sandbox as JSON. This file runs as a
-script, not with ``-m``, so that the workspace is not on the interpreter's path.
+Kernel sources are as untrusted as ops: a compiler reads any file that they name, or imports them.
+It writes into FOLDER; SANDBOX is the sandbox as JSON. This file runs as a script, not with ``-m``,
+so that the workspace is not on the interpreter's path.
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ _Stamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class _Listing:
-    """The entries of one folder and their descriptors; valid while the folder has this `stamp`."""
+    """A folder's entries and their descriptors, valid as long as the folder's stamp is `stamp`."""
 
     stamp: _Stamp
     opened: Mapping[str, int]
 
 
 class Listings:
-    """Entries of folders. Not thread-safe.
+    """Lists folders, and keeps the entries of unchanged folders open. Not thread-safe.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Listings:
         return not self._known
 
     def forget(self) -> None:
-        """Close everything, since a deleted file uses space on the disk as long as it is open."""
+        """Close all descriptors: an open file uses space on the disk even after it is deleted."""
         self.opened = {}
         for folder in list(self._known):
             self._forget(folder)
@@ -105,7 +105,14 @@ class Listings:
         return list(known.opened)
 
     def _keep(self, folder: str, stamp: _Stamp, paths: list[str]) -> _Listing | None:
-        """Keep a listing if the folder's stamp will surely reveal changes; else return None."""
+        """Keep the listing of a folder, and return it.
+
+        Returns
+        -------
+        _Listing or None
+            None if later changes of the folder could go unnoticed, or if there are too many
+            entries.
+        """
         young = time.time_ns() - max(stamp[:2]) < _SETTLED_NS
         if len(paths) > self._left or young or f"{folder}/".startswith(_OWN_WAYS):
             return None
@@ -140,7 +147,7 @@ def _stamp(folder: str) -> _Stamp:
 
 
 def _moved_up(fd: int) -> int:
-    """Move a descriptor to a high number, which no newly opened file gets."""
+    """Move a descriptor to a high number, which no newly opened file gets, and return it."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOW)
     finally:
@@ -153,13 +160,13 @@ def _close(opened: Mapping[str, int]) -> None:
 
 
 def raise_limit() -> tuple[Listings, tuple[int, int]]:
-    """Raise this process's limit of open files, and return listings that keep files open.
+    """Raise this process's limit of open files, and return listings that may use the new limit.
 
     Returns
     -------
     listings : Listings
     before : tuple of int
-        The previous limits, soft and hard, which programs must keep to.
+        The previous limits, soft and hard, which must be set again before a program runs.
     """
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = before

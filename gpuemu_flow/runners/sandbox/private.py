@@ -76,7 +76,9 @@ _FEW = 8
 
 
 def private_paths(root: str, home: str) -> Iterator[str]:
-    """Yield the existing private paths as absolute paths, without resolving links.
+    """Yield the paths that no op needs, such as those of credentials, if they exist.
+
+    The paths are absolute, and links in them are not resolved.
 
     Parameters
     ----------
@@ -170,7 +172,10 @@ def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
-    """Yield copies of workspace files that package builders and coverage reports made."""
+    """Yield build output in the workspace that may contain copies of some files.
+
+    Build output means packages, folders of package builders, and coverage reports with source code.
+    """
     names = _names_in(root)
     for path in paths if "build" in names else ():
         parts = os.path.relpath(path, root).split("/")
@@ -195,7 +200,7 @@ def _names_in(folder: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16)
 def _working_trees(root: Path) -> tuple[tuple[Path, Path], ...]:
-    """Return all other working trees of the repository, each paired with our own tree."""
+    """Return the repository's other working trees, sorted, each paired with our own tree."""
     above = (root, *root.parents)
     here = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
     if here is None:
@@ -217,14 +222,18 @@ def _working_trees(root: Path) -> tuple[tuple[Path, Path], ...]:
 
 
 def _histories(folders: Iterable[Path]) -> Iterator[str]:
-    """Yield the version control folders in these folders."""
+    """Yield the version control data of these folders."""
     for folder in folders:
         yield from _history(folder)
 
 
 @lru_cache(maxsize=4096)
 def _history(folder: Path) -> tuple[str, ...]:
-    """Return the version control folders in a folder, even if it cannot be listed."""
+    """Return the version control data of one folder, such as ``.git``.
+
+    This also works in a folder that cannot be listed. In a git worktree, ``.git`` is a file, and
+    the folders that it names are returned, too.
+    """
     found: list[str] = []
     for name in _VERSION_CONTROL:
         path = folder / name
@@ -234,7 +243,13 @@ def _history(folder: Path) -> tuple[str, ...]:
 
 
 def _worktree(path: Path) -> Iterator[str]:
-    """Yield the folders outside of a git worktree that belong to it."""
+    """Yield the folders that belong to a git worktree but lie outside of it.
+
+    Parameters
+    ----------
+    path : Path
+        The worktree's ``.git`` file. For any other path, nothing is yielded.
+    """
     try:
         with path.open("rb") as stream:
             text = os.fsdecode(stream.read(_MOST_BYTES))

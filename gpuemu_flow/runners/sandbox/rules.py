@@ -109,9 +109,9 @@ def _is_in_memory(path: str) -> bool:
 def _others_scratch(scratch: str) -> list[str]:
     """Return the temporary folders to hide from an op, with links resolved.
 
-    They hold the scratch folders of all workers, compiled references and, for a user without a
-    home folder, the daemon's files. Entries that appear beside them later are hidden as well,
-    since the entries that an op may see are listed by name.
+    They hold the scratch folders of all workers, compiled references and, for a user without a home
+    folder, the daemon's files. Folders that are created next to them later are hidden as well,
+    since an op may see only the entries that are listed now.
     """
     folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
     if not name.startswith(SCRATCH):
@@ -125,10 +125,10 @@ def _others_scratch(scratch: str) -> list[str]:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Leave out paths that are below others.
+    """Return the paths that lie below no other of the paths, sorted.
 
-    They are not needed, and an op that may write to the outer folder could have replaced the inner
-    path by a link to another file.
+    Inner paths are not needed. An op that may write to an outer folder could also have replaced an
+    inner path by a link to another file.
     """
     found = sorted({os.path.normpath(path) for path in paths})
     return [p for p in found if not any(above in found for above in _above(p))]
@@ -153,7 +153,7 @@ def _devices() -> tuple[str, ...]:
 
 
 def _with_copies(sandbox: Sandbox) -> Iterator[str]:
-    """Yield hidden files, their bytecode, and other hard links to them."""
+    """Yield hidden files, their copies and bytecode, and other hard links to them."""
     linked: set[tuple[int, int]] = set()
     yield from sandbox.hidden
     yield from copies_of(sandbox.hidden, sandbox.root)
@@ -183,7 +183,15 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
-    """Yield the hard links in the workspace to these files."""
+    """Yield the files in the workspace that are hard links to wanted files.
+
+    Parameters
+    ----------
+    root : str
+        The workspace.
+    wanted : set of (int, int)
+        Device and inode number of each wanted file.
+    """
     looked = 0
     for folder, _, names in os.walk(root):
         for name in names:
@@ -224,14 +232,17 @@ class _Excluded:
         return found
 
     def rest(self, start: str) -> list[str]:
-        """Return the largest paths at and below `start` that contain no excluded path."""
+        """Return the outermost paths, at or below `start`, that contain no excluded path."""
         found: list[str] = []
         if not any(path in self.paths for path in (start, *_above(start))):
             self._add_rest(start, found)
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return `rest` as if no folder above `start` were excluded; empty if none of them is."""
+        """Return what `rest` would return if no folder above `start` were excluded.
+
+        The result is empty if no folder above `start` is excluded.
+        """
         found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):
             self._add_rest(start, found)

@@ -92,7 +92,7 @@ def has_cgroup(level: str) -> bool:
 
 
 def level_of(landlock: int, *, seccomp: bool, bwrap: bool = False, cgroup: bool = False) -> str:
-    """Return the name of a level."""
+    """Return the name of a level that has these parts; `landlock` is a version, 0 for none."""
     parts = [f"{_LANDLOCK} {landlock}"] if landlock else []
     parts += [
         name for name, has in ((_SECCOMP, seccomp), (_BWRAP, bwrap), (_CGROUP, cgroup)) if has
@@ -144,7 +144,10 @@ def missing_problem(level: str, *, strict: bool = False, reason: str = "") -> Pr
 
 
 def shown_level(level: str) -> str:
-    """Return the words for a level in a report, such as ``landlock 7, seccomp``."""
+    """Return a level, and the parts that it lacks, in the words of a report.
+
+    Examples are ``landlock 7, seccomp`` and ``landlock 7; no seccomp``.
+    """
     names = lacks(level)
     if has_bwrap(level) and not has_cgroup(level):
         names = (*names, _CGROUP)

@@ -43,20 +43,20 @@ def syscall(libc: Any, number: int, *arguments: Any) -> int:
 
 
 def fail() -> NoReturn:
-    """Raise the OSError that the last call of the C library left."""
+    """Raise OSError for the error number that the last call to the C library left in ``errno``."""
     number_of_error = ctypes.get_errno()
     raise OSError(number_of_error, os.strerror(number_of_error))
 
 
 @cache
 def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
-    """Return the fastest function that ctypes can make of the system call `LANDLOCK_ADD`.
+    """Return a function that makes the system call `LANDLOCK_ADD`, as fast as ctypes allows.
 
     Returns
     -------
     callable
-        Takes number, ruleset, kind, rule and flags. Returns 0, or -1 after an error; `fail` then
-        raises it.
+        Takes number, ruleset, kind, rule and flags. Returns 0, or -1 after an error, for which
+        `fail` then raises OSError.
     """
     number, integer = ctypes.c_long, ctypes.c_int
     types = (number, number, integer, integer, ctypes.c_char_p, ctypes.c_uint32)
