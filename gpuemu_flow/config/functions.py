@@ -29,7 +29,7 @@ class _Names(NamedTuple):
 
 
 def missing_functions(config: Config) -> Iterator[Problem]:
-    """Yield an error for each function that its file cannot define; import and run nothing."""
+    """Yield an error for each function that its file cannot define. Nothing is imported or run."""
     known: dict[Path, _Names | None] = {}
     told: set[tuple[int, str]] = set()
     for op in config.ops:

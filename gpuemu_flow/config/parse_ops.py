@@ -343,7 +343,10 @@ class OpParser:
         op: ProgramRef | None,
         where: KeyPath,
     ) -> None:
-        """Check keyword arguments, mutated inputs and keyword calls against the input names."""
+        """Report ``kwargs`` that are inputs, and ``mutates`` that are not.
+
+        Warn of inputs whose names cannot be keyword arguments of a callable.
+        """
         members = {member for group in groups.values() for member in group.members}
         for name in table.get("kwargs", {}):
             if name in names or name in groups:

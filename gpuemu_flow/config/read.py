@@ -50,7 +50,7 @@ class ConfigSource:
 
 
 def check_file(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
-    """Check the tables of a whole configuration."""
+    """Return the tables of a whole configuration after checking them; report their problems."""
     checked: dict[str, Json] = FILE.check(raw, (), out)
     return checked
 

@@ -18,7 +18,7 @@ _INVALID = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 def definition_of(program: ProgramRef, sources: SourceIndex) -> tuple[Path, str] | None:
     """Return the file and the name that a program's function is imported from.
 
-    Imports of the workspace's modules and other names for a function are followed.
+    Imports of the workspace's modules, and aliases of the function, are followed.
 
     Returns
     -------

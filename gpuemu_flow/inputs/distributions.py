@@ -53,7 +53,7 @@ class _Record:
 
 @dataclass
 class Looked:
-    """Memory of one scan of many files, so that no folder is read twice."""
+    """A cache for one scan of many files, so that no folder is read twice."""
 
     sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     records: dict[str, _Record] = field(default_factory=dict)

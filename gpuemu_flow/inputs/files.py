@@ -94,7 +94,7 @@ class FileTable:
         return found
 
     def folders(self) -> dict[str, list[str]]:
-        """Return the paths in the table by folder, which ends with a slash; '' for `root`."""
+        """Map each folder, with a slash at its end, to its paths in the table; '' is `root`."""
         return {
             folder: [folder + name for name in inside] for folder, inside in self._folders.items()
         }
@@ -112,7 +112,7 @@ class FileTable:
     def expect_targets(self, prefix: str) -> None:
         """Treat paths with this prefix as files that tasks wrote into the cache.
 
-        Links, and files larger than any target, are not such files.
+        Among these paths, links and files that are too large to be targets count as absent.
         """
         self._targets = prefix
 

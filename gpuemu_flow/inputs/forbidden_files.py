@@ -116,7 +116,10 @@ class ForbiddenFiles:
         return [*program.files, *around]
 
     def _judges(self, op: OpConfig) -> tuple[tuple[Path, ...], set[str]]:
-        """Return the files and modules of the reference and of other judging functions."""
+        """Return the files of the reference and of other judging functions, and all their modules.
+
+        The modules are the workspace's files that these files import, and the files themselves.
+        """
         starts = tuple(start for ref in (op.reference, *op.compares) for start in ref.files)
         return starts, {f for start in starts for f in self._sources.closure(start).files}
 

@@ -251,7 +251,8 @@ def look(
         True if something changed, and the workspace's programs will most likely run in workers that
         share a fork server.
     holds : bool
-        True if nothing changed but files in listed folders: no manifest was replaced.
+        True if everything that the plan lists, except files, is unchanged. In particular, no
+        manifest was replaced.
     """
     try:
         data = read(plan_path)

@@ -85,8 +85,8 @@ def check_outputs(
     expected_dtypes : mapping of str to str, optional
         Dtype that each output should have, where `expected` is wider.
     inputs : mapping of str to ndarray, optional
-        The case's inputs: whether they hold NaN or Inf decides what ``strict`` and ``ignore``
-        mean, and the table form of ``shape_preserved`` needs their shapes. Without them the inputs
+        The case's inputs: whether they hold NaN or Inf decides what ``strict`` and ``ignore`` mean,
+        and the table form of ``shape_preserved`` needs their shapes. If `inputs` is not given, they
         count as finite.
     seen : SeenOutputs, optional
         The contracts of the outputs, and the op's original outputs. `actual` and `expected` then
@@ -94,13 +94,13 @@ def check_outputs(
     apart : sequence of SeparateVerdict
         Outputs that were judged in another way.
     excused : mapping of str to ndarray of bool, optional
-        By output, elements on which a failure proves nothing.
+        For each output, a mask of the elements on which a failure proves nothing.
 
     Returns
     -------
     CheckResult
-        ``ERROR`` when an output is missing, unexpected, or of another shape or dtype (no value is
-        looked at then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
+        ``ERROR`` when an output is missing, unexpected, or has a wrong shape or dtype (values are
+        not compared then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
         little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures are in
         the order of the checks: values, NaN, Inf, invariants, the table form of
         ``shape_preserved``. The statistics cover all outputs; see `blocked.compare_floats` for
@@ -108,9 +108,9 @@ def check_outputs(
 
     Notes
     -----
-    Under ``auto`` an output is first tried against the envelope's quick bound, which needs no
-    further evaluation of the reference. If that suffices, `tolerance_used` is the share of the
-    quick bound. It is at most `QUICK_SHARE`, and no smaller than the share of the envelope.
+    Under ``auto`` an output is first compared with the envelope's quick bound, which needs no
+    further evaluation of the reference. If the output passes, `tolerance_used` is its share of the
+    quick bound. This share is at most `QUICK_SHARE`, and no smaller than the share of the envelope.
     """
     names = expected_dtypes or {}
     wanted = {name: names.get(name) or dtype_name(expected[name].dtype) for name in expected}
@@ -175,7 +175,7 @@ def tolerance_of(
     tolerance: Mapping[str, Tolerance] | Envelope,
     contracts: CaseContracts | None,
 ) -> Mapping[str, Tolerance] | Envelope:
-    """Return the tolerance of one output: its own, or that of the case."""
+    """Return the tolerance of one output: its own if it declares one, else that of the case."""
     own = None if contracts is None else contracts.tolerances.get(name)
     return tolerance if own is None else {dtype: own}
 
@@ -183,7 +183,7 @@ def tolerance_of(
 def _placed(
     stats: ErrorStats, compared: Sequence[CheckedOutput], contracts: CaseContracts
 ) -> ErrorStats:
-    """Return the statistics with the worst element's index as an index of the whole output."""
+    """Return the statistics with the worst element's index converted to one of the whole output."""
     if stats.worst_index is None:
         return stats
     worst = max(compared, key=lambda output: output.outcome.totals.worst.share)
@@ -212,7 +212,10 @@ def check_structure(
     wanted: Mapping[str, str | None],
     known: Callable[[np.dtype[Any]], str | None] = dtype_name,
 ) -> list[Failure]:
-    """Return failures: wrong names of outputs, wrong shapes, then wrong dtypes."""
+    """List wrong names of outputs, then wrong shapes, then wrong dtypes.
+
+    `wanted` maps each output to its dtype. `known` returns the name of a numpy dtype, or None.
+    """
     shapes: list[Failure] = []
     dtypes: list[Failure] = []
     for name, reference in expected.items():

@@ -128,8 +128,7 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
 def _explains(error: Float64Array, wrong: BoolArray, rank: int) -> bool:
     """Tell whether the products account for most wrong elements, not only for the few largest.
 
-    A few elements that are far larger than all others have the largest singular values to
-    themselves.
+    A few elements that are far larger than all others determine the largest singular values alone.
     """
     left, singular, right = np.linalg.svd(error, full_matrices=False)
     rest = np.abs(error - (left[:, :rank] * singular[:rank]) @ right[:rank])
@@ -142,7 +141,7 @@ def _varied(fitted: list[float]) -> bool:
 
 
 def _source(evidence: Evidence, offsets: Float64Array, index: Positions) -> str:
-    """Name the 1-d input that the offsets are a multiple of, or return an empty string."""
+    """Describe the offsets as a 1-d input, added or subtracted; return "" if they are none."""
     for name, array in evidence.inputs.items():
         if array.ndim != 1 or dtype_name(array.dtype) is None or array.size <= int(index.max()):
             continue

@@ -56,8 +56,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def dtype_name(dtype: np.dtype[Any] | type) -> str | None:
     """Return the canonical name of a numpy dtype or scalar type.
 
-    None for dtypes without a canonical name: complex, long double, text, objects, records, and any
-    dtype in foreign byte order.
+    Return None for dtypes without a canonical name: complex, long double, text, objects, records,
+    and any dtype in foreign byte order.
     """
     if not isinstance(dtype, np.dtype):
         if not isinstance(dtype, type):

@@ -46,7 +46,7 @@ def is_of_parameter(name: str) -> bool:
 
 
 def is_gradient(name: str) -> bool:
-    """Tell whether an output is a gradient, in a program that returns gradients."""
+    """Tell whether an output of a program that returns gradients is one of them, by its name."""
     return name.startswith(GRADIENT_PREFIX)
 
 
@@ -69,7 +69,7 @@ class MovedCotangents:
 
     It is used to measure a tolerance.
 
-    Where equal cotangents cancel, the reference may return exactly 0, while a right op returns a
+    If equal cotangents cancel, the reference may return exactly 0, but a correct op may return the
     rounding error of the cancelled terms. Perturbed inputs do not show this error.
 
     Parameters
@@ -138,7 +138,7 @@ def cotangent(
 
 @dataclass(frozen=True)
 class Excused:
-    """Elements of a gradient that differ from the reference's without being wrong.
+    """Elements of a gradient that must not fail although they differ from the reference's.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ class Excused:
 class Kinks:
     """Elements of a case's gradients that jump if the inputs change by a few roundings.
 
-    Several values are right for such an element: the derivative of relu at 0 may be any value from
+    Several values of such an element are correct: the derivative of relu at 0 may be any value from
     0 to 1, and equal elements may share the gradient of their maximum in any way. Nothing is
     evaluated before it is needed.
 
@@ -185,7 +185,7 @@ class Kinks:
         self._nudges: list[Arrays] | None = None
 
     def excuse(self, name: str, actual: Array) -> Excused:
-        """Find elements of a gradient that a kink makes right or impossible to judge.
+        """Find elements of a gradient that are right, or impossible to judge, because of a kink.
 
         An element is not judged if its error is at most twice the jump at any element with the same
         input value: if many elements share a maximum, a perturbation changes the gradient of only
@@ -230,7 +230,12 @@ class Kinks:
         return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
 
     def _usual(self, name: str) -> float:
-        """Estimate the size of a gradient's terms, from the gradient and from output / input."""
+        """Estimate the size of a gradient's terms.
+
+        This is the largest element of the gradient, or the quotient of the largest output and the
+        largest
+        input if that is larger.
+        """
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
         largest = 0.0 if values is None else _largest(values)
@@ -251,7 +256,12 @@ class Kinks:
         return self._nudges
 
     def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
-        """Change finite floats by a few roundings, zeros by those of the median magnitude."""
+        """Return the inputs with each finite float changed by about a rounding error.
+
+        A zero changes by as much as a number of the median magnitude. The directions depend on
+        `pair`; a
+        `sign` of -1 reverses them.
+        """
         rng = SeededRng(self._seed).derive(f"gradients/{pair}")
 
         def change(values: Float64Array) -> Float64Array:
