@@ -29,7 +29,7 @@ _OF_OPS = {
 
 
 def _elsewhere() -> dict[str, list[OwningTable]]:
-    """Map each key to the tables that it belongs to, if its loss weakens a check or the sandbox."""
+    """Map each key whose loss weakens a check or the sandbox to the tables that may have it."""
     found: dict[str, list[OwningTable]] = {}
     for table, section, names in (
         ("[sandbox]", SANDBOX, {key.name for key in SANDBOX.keys}),

@@ -1,4 +1,4 @@
-"""Choose the kind of a function that is written without a kind, by the framework it uses."""
+"""Choose the kind (such as ``torch``) of functions written without one, by their framework."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class FrameworkKinds:
             self.out.add("config-unread-key", place, text, hint)
 
     def xla(self, table: Table, where: KeyPath, op: ProgramRef | None) -> ProgramRef | None:
-        """Return the op with its table's setting ``xla_compatible`` applied, if there is one."""
+        """Return the op after applying its table's setting ``xla_compatible``, if it is set."""
         said = table.get("xla_compatible")
         if said is None or op is None:
             return op

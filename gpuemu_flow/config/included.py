@@ -73,7 +73,10 @@ def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
 
 
 def _matches(root: Path, pattern: str, where: KeyPath, project: ConfigSource) -> list[Path]:
-    """Return the files that a glob matches; report if there are none, or if links leave `root`."""
+    """Return the files that a glob matches; report links out of `root`, and a missing file.
+
+    A glob with wildcards that matches nothing is reported as well.
+    """
     out, found = project.out, []
     own = root / project.path.name
     for path in sorted(root.glob(pattern)):

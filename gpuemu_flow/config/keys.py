@@ -64,7 +64,7 @@ class Key:
 
     @property
     def counts(self) -> bool:
-        """Tell whether a verdict may claim too much if the key is ignored."""
+        """Tell whether a verdict could claim too much if the key were ignored."""
         return not (isinstance(self.type, Section) and self.type.harmless)
 
     def may_be(self, name: str, written: str, value: Json) -> bool:
@@ -233,8 +233,8 @@ class Section(ValueType):
         """Return the keys whose tables may contain the key `written` with its present value.
 
         At the top level, all are returned. In any other table, these are the keys whose value is a
-        table
-        already; if there are none, the keys that `table` contains; and otherwise only the first.
+        table already; if there are none, the keys that `table` contains; and otherwise only the
+        first.
         """
         value = table[written]
         found = []
@@ -380,9 +380,10 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
 
 
 def _is_possible(kind: ValueType, value: Json) -> bool:
-    """Tell whether a key of type `kind` may have been meant by this value.
+    """Tell whether a value is plausible for a key of type `kind`.
 
-    Only a string for a key that takes one of several words must be one of these words.
+    For a key that takes one of several words, a string must be one of these words. All other values
+    are plausible.
     """
     if not (isinstance(kind, Choice) and isinstance(value, str)):
         return True

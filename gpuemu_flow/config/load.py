@@ -348,7 +348,7 @@ class _Assembly:
     def refuse_full_cache(self, folder: Path | None, files: Iterable[Path]) -> None:
         """Report a cache folder that contains files of the workspace.
 
-        No op may read the cache, and ``clean`` empties it.
+        This is an error, since no op may read the cache, and ``clean`` empties it.
         """
         inside = (path for path in files if folder and path.resolve().is_relative_to(folder))
         found = next(inside, None)

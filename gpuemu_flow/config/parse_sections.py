@@ -108,8 +108,7 @@ def policies(table: Table, ci_table: Table, out: Reporter) -> model.Policies:
     """Parse ``[policies]``.
 
     A ``warn_threshold`` up to `GROWTH_MEANING_UP_TO` is read as relative growth, which is the
-    meaning
-    of ``regression_threshold``. A larger one is a share of the tolerance.
+    meaning of ``regression_threshold``. A larger one is a share of the tolerance.
     """
     values = tables.POLICIES.values(table)
     warn, regression = values["warn_threshold"], values["regression_threshold"]

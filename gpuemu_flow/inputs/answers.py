@@ -143,7 +143,7 @@ recording: Answer | None = None
 def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Tell whether a command's output may be cached.
 
-    It may if the command writes no files as long as nothing has changed.
+    It may be cached if the command, run again without any change, would write no files.
     """
     words = tuple(arguments)
     if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):

@@ -29,7 +29,7 @@ _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 
 class Discovery(InputNames):
-    """Inputs of the programs of one workspace.
+    """Looks up the present states of the inputs of one workspace's programs.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Discovery(InputNames):
         self._joined: dict[Discovered, tuple[list[Look], dict[str, str]]] = {}
 
     def parts(self, names: Discovered) -> dict[str, str]:
-        """Return the present state of each input, by its name."""
+        """Map the name of each input to its present state."""
         if _is_listing(names):
             return self._parts(names)
         halves = halves_of(names)
@@ -70,7 +70,10 @@ class Discovery(InputNames):
         return self._parts_of(names, [self._look_at(half) for half in halves])
 
     def _parts_of(self, names: Discovered, looks: list[Look]) -> dict[str, str]:
-        """Return the result of `parts`; `looks` are the latest looks at the halves of `names`."""
+        """Return the result of `parts`, joined from the latest looks at the halves of `names`.
+
+        See `looks.halves_of`.
+        """
         known = self._joined.get(names)
         if known is None or known[0] != looks:
             if len(self._joined) >= MOST_LOOKS:
@@ -228,7 +231,10 @@ class Discovery(InputNames):
         return self._parts_of(names, looks), self._moved_of(names, since, looks)
 
     def _moved_of(self, names: Discovered, since: int, looks: Iterable[Look]) -> list[str]:
-        """Return the result of `moved`; `looks` are the latest looks at the halves of `names`."""
+        """Return the result of `moved`, joined from the latest looks at the halves of `names`.
+
+        See `looks.halves_of`.
+        """
         found: list[str] = []
         for half, look in zip(halves_of(names), looks, strict=True):
             known = look.moved

@@ -59,7 +59,10 @@ class Looked:
     records: dict[str, _Record] = field(default_factory=dict)
 
     def has_no_site(self, path: str) -> bool:
-        """Tell whether no folder above a file has distributions; call it after `owner`."""
+        """Tell whether no folder above a file has distributions.
+
+        Call it only after `Distributions.owner` for the same file.
+        """
         folder, slash, _ = path.rpartition("/")
         while slash and folder:
             if self.sites.get(folder) != {}:

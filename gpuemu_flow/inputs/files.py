@@ -100,7 +100,7 @@ class FileTable:
         }
 
     def stamp(self, path: str) -> Stamp | None:
-        """Return the stamp under which a path is listed; None if it is not."""
+        """Return the stamp under which a path is listed; None if the path is not listed."""
         known = self._known(path)
         return None if known is None else _numbers(known[0])
 

@@ -68,8 +68,8 @@ class ForbiddenFiles:
     ) -> dict[str, Json]:
         """Return the properties of the sandbox that the op's key contains.
 
-        A cached result must not be used if the op then read a file, or called a function, that has
-        since become part of the reference.
+        A cached result must not be used if a file that the op read, or a function that it called,
+        has since become part of the reference.
         """
         key = fence.key()
         path, _, name = kept_away["forbidden_function"].rpartition(":")
@@ -111,14 +111,15 @@ class ForbiddenFiles:
             yield from (str(self._root / path) for path in glob_files(self._root, pattern))
 
     def _starts(self, program: ProgramRef) -> list[Path]:
-        """Return a program's files and, for a module, the packages that importing it imports."""
+        """Return a program's files and, for a module, the ``__init__`` files run on its import."""
         around = self._sources.packages_around(program.module) if program.module else []
         return [*program.files, *around]
 
     def _judges(self, op: OpConfig) -> tuple[tuple[Path, ...], set[str]]:
-        """Return the files of the reference and of other judging functions, and all their modules.
+        """Return the files of the reference and of other judging functions, and their imports.
 
-        The modules are the workspace's files that these files import, and the files themselves.
+        The imports are relative paths of all workspace files that these files import, and of the
+        files themselves.
         """
         starts = tuple(start for ref in (op.reference, *op.compares) for start in ref.files)
         return starts, {f for start in starts for f in self._sources.closure(start).files}

@@ -1,4 +1,4 @@
-"""Globs of the configuration: the files that match, and the folders whose listing decides that."""
+"""Globs of the configuration: the files that match, and the folders whose entries decide it."""
 
 from __future__ import annotations
 

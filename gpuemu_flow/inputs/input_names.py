@@ -156,7 +156,7 @@ class InputNames:
         return paths - known
 
     def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None, looked: Looked) -> None:
-        """Cache the result for an installed file, which every worker loads again."""
+        """Cache what stands for an installed file, since every worker loads the file again."""
         if stdlib:
             self._settled.keep(path, _Installed(python=self._encode(stdlib)))
         elif owner is not None:

@@ -31,7 +31,7 @@ def has_link(path: str, known: dict[str, bool]) -> bool:
 
 
 def links_of(path: str) -> Iterator[str]:
-    """Yield, in this order, every symbolic link that leads from a path to the file behind it."""
+    """Yield the symbolic links that lead from a path to its file, in the order of following."""
     for _ in range(_MOST_LINKS):
         place, rest = "", path.strip("/").split("/")
         for n, part in enumerate(rest):

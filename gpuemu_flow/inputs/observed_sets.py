@@ -79,7 +79,7 @@ class ObservedSets:
 
     @property
     def sets(self) -> dict[str, tuple[Discovered, dict[str, str]]]:
-        """Return all sets and their states, by a digest of both."""
+        """Return each set of inputs with its states, by a digest of both."""
         return {key: (self._names([key]), self._parts(key)) for key in self._members}
 
     def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:

@@ -3,8 +3,8 @@
 For each block of elements, a handful of vector operations first tries to prove that all pass, in
 the narrowest arithmetic that can show it. The proof holds if the largest error is finite, and if
 the largest ratio of error to tolerance is below 1 by more than the rounding errors of these
-operations; then no element is NaN or Inf. All other blocks are judged element by element in
-float64.
+operations. In that case, no element is NaN or Inf. All other blocks are judged element by element
+in float64.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _round_down(value: float, work: np.dtype[Any]) -> Any:
 
 
 def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
-    """Return a prover for these dtypes and this bound, or None if nothing can be proven."""
+    """Return a prover for a bound and the arrays' dtypes; None if they do not allow a proof."""
     if bound.proof is None:
         return None
     atol, rtol = bound.proof

@@ -12,7 +12,7 @@ from gpuemu_flow.numerics.ulp import Float64Array, spacing
 from gpuemu_flow.quick_dataclass import dataclass
 
 FACTOR = 8.0
-"""Multiple of the measured error that a right op may show."""
+"""Multiple of the measured error that a correct op may show."""
 
 ENOUGH = 256
 """Fewest elements whose mean squared error shows where the errors come from."""
@@ -45,8 +45,8 @@ def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
     """Return the least absolute tolerance, which is large enough for an op that flushes subnormals.
 
     Pass `longest_dim` for ops that are not exact. Their intermediate products may underflow, and
-    may then be multiplied by up to the square root of a dim's size, for example in a norm.
-    Therefore, the result is then larger by the factor ``8 g``, where g is `growth`.
+    may then be multiplied by up to the square root of a dim's size, for example in a norm. The
+    result is therefore larger by the factor ``8 g``, where g is `growth`.
     """
     smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
     return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest

@@ -105,7 +105,11 @@ class _Cancelling(Base):
         self.rounded = self.rounded or _is_rounded(value)
 
     def _moved_terms(self, value: Any) -> Any:
-        """Perturb an operand of a matrix product; the products are summed inside of numpy."""
+        """Perturb an operand of a matrix product, even if it is not a rounded value.
+
+        The terms of the sums are products, which are rounded in any case but which numpy does not
+        show.
+        """
         if type(value) in (list, tuple):
             return type(value)(map(self._moved_terms, value))
         known = isinstance(value, _Cancelling) and not value.rounded and value.dtype.kind == "f"

@@ -102,8 +102,8 @@ class _Moving:
         Returns
         -------
         torch.Tensor or None
-            None if the operator makes no sums, or if it adds single operands of which some are
-            exact.
+            None if the operator makes no sums, or if it adds its operands (not products of them)
+            and some of these are exact.
         """
         if name == "_softmax_backward_data" and before:
             sent, weights, dim = args[:3]

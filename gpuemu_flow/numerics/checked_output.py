@@ -28,7 +28,7 @@ QUICK_SHARE = 0.75
 
 @dataclass(frozen=True)
 class Policy:
-    """Demands on an output besides closeness.
+    """Requirements on an output besides closeness to the expected values.
 
     Attributes
     ----------
@@ -179,9 +179,8 @@ class CheckedOutput:
         """Mark elements exempt from invariants; return None if there are none.
 
         If the expected value overflows the output's format, the element is exempt. So is an
-        expected
-        NaN or Inf, if the case's inputs hold NaN or Inf. Elements without a verdict are not exempt,
-        since invariants need no expected value.
+        expected NaN or Inf, if the case's inputs hold NaN or Inf. Elements without a verdict are
+        not exempt, since invariants need no expected value.
         """
         if self.dtype not in FLOAT_LIMITS:
             return None
@@ -246,7 +245,7 @@ def _compare_auto(
     actual: Array,
     expected: Array,
 ) -> BlockedOutcome:
-    """Compare with the quick bound; if that fails, with envelopes of more and more evaluations."""
+    """Compare with the quick bound; if that fails, with envelopes from ever more evaluations."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:

@@ -22,7 +22,7 @@ STRAY = 0.005
 """Share of the wrong elements that a claim may miss, since rounding makes some elements wrong."""
 
 DENSE = 0.3
-"""Share of the elements inside a claim that must be wrong; other operands may hide other errors."""
+"""Share of the elements inside a claim that must be wrong; errors of the rest may be hidden."""
 
 DENSE_ROWS = 0.8
 """`DENSE` for rows: a row with one wrong element is wrong, so that few errors are hidden."""
@@ -47,7 +47,7 @@ It is larger for indices, since more cases hardly narrow the ends down.
 """
 
 CLOSE = 1.2
-"""Largest ratio of the last right and the first wrong value that one number may stand for."""
+"""Largest ratio of the last right and the first wrong value that are given as one number."""
 
 FADING = 1.3
 """Largest ratio of the borders of wrong and of severely wrong units if the error does not fade."""
@@ -213,8 +213,7 @@ def _with_axes(
 
     Such a claim says little by itself, since most wrong orders of elements leave the first index in
     place. It is therefore yielded only before the first claim that all elements from a flat index
-    on
-    are wrong, and only if at least the same share of its elements is wrong.
+    on are wrong, and only if at least the same share of its elements is wrong.
     """
     first = next((c for c in ordered if c.feature.kind == "flat" and c.kind == "above"), None)
     for claim in ordered:
@@ -292,8 +291,7 @@ def _is_there(border: float, severe: float, side: float) -> bool:
     """Tell whether severely wrong units begin near a border.
 
     `severe` is the severely wrong value next to the border. `side` is 1.0 for the border at the
-    lower
-    end, and -1.0 for the one at the upper end.
+    lower end, and -1.0 for the one at the upper end.
     """
     if (severe - border) * side <= 0.0 or is_close(border, severe):
         return True

@@ -86,8 +86,8 @@ def check_outputs(
         Dtype that each output should have, where `expected` is wider.
     inputs : mapping of str to ndarray, optional
         The case's inputs: whether they hold NaN or Inf decides what ``strict`` and ``ignore`` mean,
-        and the table form of ``shape_preserved`` needs their shapes. If `inputs` is not given, they
-        count as finite.
+        and a ``shape_preserved`` that names an input needs its shape. If `inputs` is not given,
+        they count as finite.
     seen : SeenOutputs, optional
         The contracts of the outputs, and the op's original outputs. `actual` and `expected` then
         hold outputs that the contracts have transformed.
@@ -102,9 +102,9 @@ def check_outputs(
         ``ERROR`` when an output is missing, unexpected, or has a wrong shape or dtype (values are
         not compared then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
         little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures are in
-        the order of the checks: values, NaN, Inf, invariants, the table form of
-        ``shape_preserved``. The statistics cover all outputs; see `blocked.compare_floats` for
-        which of them are sampled in large outputs.
+        the order of the checks: values, NaN, Inf, invariants, and last a ``shape_preserved`` that
+        names an input. The statistics cover all outputs; see `blocked.compare_floats` for which of
+        them are sampled in large outputs.
 
     Notes
     -----

@@ -25,7 +25,7 @@ UP, DOWN = 1.0, -1.0
 """Directions in which all roundings of constants are perturbed together."""
 
 LARGER = 8.0
-"""Factor on the perturbations in the draws that distinguish rounding errors from other indices."""
+"""Factor on the perturbations in the draws that tell rounding errors from changed indices."""
 
 RANDOM = 2
 """Number of draws in which roundings are perturbed at random, besides the draw in which all results

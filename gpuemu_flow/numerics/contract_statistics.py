@@ -3,7 +3,8 @@
 Each case is tested by itself, on all of its elements. The rate of false alarms that the contract
 states is divided among the tests. Each test uses a bound that holds for few elements as well as for
 many: no test assumes that a sum is normally distributed. All elements are tested together first. If
-they pass, tests follow whether draws repeat, and then tests of each part (`random_parts`).
+they pass, the next tests look for draws that repeat, and the last ones test each part alone (see
+`random_parts`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ TRIED = 0.99 * 0.7 ** np.arange(12)
 
 LARGE_SQUARES = 3600.0
 """If the squares of n elements are all small, larger ones of up to this share of ``std^2 / n`` are
-taken for possible."""
+assumed to be possible."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,7 @@ class _Tests:
         """Test all elements together, then test pairs of elements for independence.
 
         The elements of a pair are neighbours, or are as far apart in memory as a usual tile is
-        long, or
-        have their last two indices exchanged.
+        long, or have their last two indices exchanged.
         """
         name, count, terms = self.name, self.count, self.terms.terms
         scaled, variance = scaled_terms(terms, self.variance)
@@ -226,7 +226,7 @@ class _Tests:
         return []
 
     def of_shifts(self) -> list[str]:
-        """Test whether draws repeat at some distance in memory, whatever it is."""
+        """Search for draws that repeat after some distance in memory; try all distances."""
         if self.excess is None:
             scaled = scaled_terms(self.terms.terms, self.variance)
         else:
@@ -235,7 +235,7 @@ class _Tests:
         return [] if lag is None else [self._lag_text(lag)]
 
     def of_parts(self) -> list[str]:
-        """Test each part alone."""
+        """Test each part of the output alone; see `random_parts`."""
         series = [self.off, self.terms] if self.by_element else [self.off]
         series += [] if self.excess is None else [self.excess]
         means = self.wanted if self.by_element else None

@@ -133,7 +133,7 @@ def _pairing(values: Array, expected: Array) -> NDArray[np.intp]:
 
 
 def _nearest(values: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Pair each expected row with the nearest row that is still unpaired."""
+    """Return, for each expected row, the index of the nearest row that is still unpaired."""
     pairing = np.empty(len(values), np.intp)
     left = np.ones(len(values), np.bool_)
     with np.errstate(all="ignore"):

@@ -310,7 +310,7 @@ class PairedReference:
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
-        """Evaluate the reference."""
+        """Evaluate the reference; return complex outputs as (real part, imaginary part)."""
         outputs = self._evaluate(inputs, **options)
         return {
             name: np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
@@ -346,6 +346,6 @@ class ViewedReference:
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
-        """Evaluate the reference."""
+        """Evaluate the reference; return its outputs in the form that is compared."""
         outputs = self._evaluate(inputs, **options)
         return self._contracts.views_of_moved(outputs)

@@ -141,7 +141,7 @@ def _varied(fitted: list[float]) -> bool:
 
 
 def _source(evidence: Evidence, offsets: Float64Array, index: Positions) -> str:
-    """Describe the offsets as a 1-d input, added or subtracted; return "" if they are none."""
+    """Describe the offsets as a 1-d input, added or subtracted; "" if no input fits."""
     for name, array in evidence.inputs.items():
         if array.ndim != 1 or dtype_name(array.dtype) is None or array.size <= int(index.max()):
             continue

@@ -35,7 +35,7 @@ _INDEX_NAMES = {-1: "column", -2: "row"}
 
 
 def moves(evidence: Evidence) -> list[Finding]:
-    """Find right values at wrong places; return nothing if the reference is too uniform."""
+    """Find right values at wrong places; none if too many expected values are equal."""
     points = evidence.finite
     if evidence.total < 4 or not len(points):
         return []

@@ -225,8 +225,7 @@ def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
     """Yield likely factors, each as a name and a value.
 
     These are dims, ratios n/(n-1) and n/(n padded to tiles), their inverses, the roots of ratios,
-    and
-    usual constants.
+    and usual constants.
     """
     for size in dims:
         if size < 2:
@@ -258,7 +257,10 @@ def _offset(points: Points) -> Finding | None:
 def fit_offset(
     actual: Float64Array, expected: Float64Array, least: int = FEW
 ) -> tuple[float, float] | None:
-    """Fit an offset between finite values; return it and its residual (95th percentile)."""
+    """Fit an offset between finite values; return it and its residual (95th percentile).
+
+    Return None if no offset fits, or if there are fewer than `least` values.
+    """
     if expected.size < least or np.ptp(expected) == 0.0:
         return None
     difference = actual - expected

@@ -90,7 +90,7 @@ def element_dtype(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class FloatLimits:
-    """Limits of a binary float format; all values are exact float64.
+    """Limits of a binary float format; float64 represents all of them exactly.
 
     Attributes
     ----------

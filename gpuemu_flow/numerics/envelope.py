@@ -39,8 +39,8 @@ FAITHFUL = 2.0**-10
 AMPLIFYING_UNITS, AMPLIFYING_DRAWS = 8.0, 4
 """Size, in roundings of float32, and number of the changes of inputs that show amplification.
 
-A recurrence rounds in each step where a change of the inputs is one change only, so that the errors
-of right evaluations are some roundings large.
+A recurrence rounds in each step, but a perturbation changes its inputs only once. Therefore, the
+perturbation has the size of several roundings.
 """
 
 
@@ -367,7 +367,7 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     more than this:
 
     - If the problem amplifies rounding errors, as a long recurrence can do, two correct evaluations
-    disagree. A sample does not count if the float64 result itself changes by as much when its
+      disagree. A sample does not count if the float64 result itself changes by as much when its
       inputs are rounded. If that is so for all samples, the shadow is not trusted.
     - Some shadows never differ because they round only once (a sum of two, a quotient), or hardly
       ever because their outputs are few (a mean loss). Such a shadow is recognised if the reference

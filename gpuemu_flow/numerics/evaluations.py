@@ -116,7 +116,7 @@ class Evaluations:
         return self._outputs(self._converted(inputs, OWN))
 
     def refuse(self, reason: str) -> None:
-        """Count the latest evaluation as failed after all, for this reason."""
+        """Count the latest evaluation as failed after all, for the given `reason`."""
         self.succeeded -= 1
         self.failed += 1
         self.reason = reason
@@ -148,5 +148,5 @@ class Evaluations:
 
 
 def same_outputs(one: Arrays, other: Arrays) -> bool:
-    """Tell whether two evaluations gave equal values, NaN in the same places."""
+    """Tell whether two evaluations gave equal values, and NaN in the same places."""
     return all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)

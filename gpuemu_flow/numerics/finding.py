@@ -38,7 +38,7 @@ class Finding:
     Attributes
     ----------
     kind : str
-        Stable name, kebab-case; the modules ``diagnose_*`` list theirs.
+        Stable name in kebab-case. Each module ``diagnose_*`` lists the kinds that it finds.
     sentence : str
         The statement for people; starts in lower case and has no full stop.
     numbers : mapping of str to JSON
@@ -144,7 +144,7 @@ class Evidence:
 
     @cached_property
     def finite(self) -> Points:
-        """Return the failing elements whose actual and expected values are finite."""
+        """Return the elements of `failing` whose actual and expected values are finite."""
         points = self.failing
         return points.where(np.isfinite(points.actual) & np.isfinite(points.expected))
 

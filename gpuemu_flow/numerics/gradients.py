@@ -46,12 +46,15 @@ def is_of_parameter(name: str) -> bool:
 
 
 def is_gradient(name: str) -> bool:
-    """Tell whether an output of a program that returns gradients is one of them, by its name."""
+    """Tell from an output's name whether the output is a gradient.
+
+    Call it only for a program that returns gradients.
+    """
     return name.startswith(GRADIENT_PREFIX)
 
 
 def input_of(name: str) -> str:
-    """Return the input to which an output named by `gradient_name` belongs."""
+    """Return the name of the input that a gradient belongs to, from the gradient's name."""
     return name.removeprefix(GRADIENT_PREFIX)
 
 
@@ -91,7 +94,7 @@ class MovedCotangents:
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False, **options: Any) -> Arrays:
-        """Evaluate the reference."""
+        """Evaluate the reference, with perturbed cotangents unless `shadow` is set."""
         global _moving  # noqa: PLW0603 - the reference's runner reaches it by this module only
         before, _moving = _moving, None if shadow else self._moving
         try:
@@ -233,8 +236,7 @@ class Kinks:
         """Estimate the size of a gradient's terms.
 
         This is the largest element of the gradient, or the quotient of the largest output and the
-        largest
-        input if that is larger.
+        largest input if that is larger.
         """
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
@@ -256,11 +258,10 @@ class Kinks:
         return self._nudges
 
     def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
-        """Return the inputs with each finite float changed by about a rounding error.
+        """Return the inputs with each finite float changed by a few rounding errors.
 
         A zero changes by as much as a number of the median magnitude. The directions depend on
-        `pair`; a
-        `sign` of -1 reverses them.
+        `pair`; a `sign` of -1 reverses them.
         """
         rng = SeededRng(self._seed).derive(f"gradients/{pair}")
 
@@ -302,7 +303,7 @@ def _change(before: Array, now: Array) -> Float64Array:
 
 
 def _largest_of_equals(values: Array, jump: Float64Array) -> Float64Array:
-    """Raise each element's jump to the largest jump of elements with the same input value."""
+    """Return the jumps, each raised to the largest jump of elements with the same input value."""
     _, groups = np.unique(_as_wide(values).reshape(-1), return_inverse=True)
     groups = groups.reshape(-1)
     largest = np.zeros(int(groups.max(initial=0)) + 1)

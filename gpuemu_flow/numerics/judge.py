@@ -213,8 +213,7 @@ def _matches(
     """Mark pairs that count as equal although one or both values are not finite.
 
     These are NaN and NaN, Inf and the same Inf, and an overflow where the format's largest value
-    would
-    be within the tolerance.
+    would be within the tolerance.
     """
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
     matches: BoolArray = (nan_a & nan_e) | (actual == expected)
