@@ -221,7 +221,7 @@ class OpParser:
     def framed(
         self, table: Table, where: KeyPath, op: ProgramRef | None, reference: ProgramRef
     ) -> tuple[ProgramRef | None, ProgramRef]:
-        """Return op and reference, with the settings of frameworks applied to them."""
+        """Return op and reference after applying the settings that concern their frameworks."""
         kinds = self.frameworks
         written = next((table[key] for key in ("op", "op_script", "module") if key in table), None)
         op = kinds.apply(table, op, written)

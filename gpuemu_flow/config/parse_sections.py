@@ -28,7 +28,7 @@ def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
 
 
 def policy_of(table: Table, kind: str) -> str | None:
-    """Return a table's ``nan`` or ``inf`` policy; None if neither of its two keys is set."""
+    """Return a table's ``nan`` or ``inf`` policy; None if neither of the keys for it is set."""
     policy: str | None = table.get(f"{kind}_policy")
     check = table.get(f"check_{kind}")
     if policy is None and check is not None:

@@ -113,7 +113,7 @@ def _read_bytes(source: ConfigSource) -> bytes | None:
 
 
 def _encoded(edited: str) -> bytes:
-    """Encode an editor's text as it would be saved; `_decode` reports invalid characters."""
+    """Encode an editor's text as UTF-8, even invalid characters, which `_decode` reports."""
     return edited.encode("utf-8", "surrogatepass")
 
 

@@ -84,7 +84,8 @@ class Discovery(InputNames):
     def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs if nothing has changed since; else look again.
 
-        A look costs milliseconds, too much for each request and each group of verdicts.
+        A new look takes milliseconds, which is too long for every request and every group of
+        verdicts.
         """
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):

@@ -171,7 +171,10 @@ class FileTable:
 
     @contextmanager
     def as_refreshed(self) -> Iterator[None]:
-        """Trust the table's digests during the context, since all were just checked again."""
+        """Trust the table's digests during the context, without looking at the files.
+
+        Use it only if all digests have just been checked; see `refresh`.
+        """
         self._fresh = True
         try:
             yield

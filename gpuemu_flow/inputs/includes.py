@@ -127,7 +127,7 @@ def relative(path: Path, root: Path) -> str:
 
 
 def _normal(path: Path) -> Path:
-    """Return a path without ``..`` but with its links, as the compiler would show it."""
+    """Return a path without ``..``, but with its links unresolved, as the compiler shows it."""
     return Path(os.path.normpath(path))
 
 
@@ -175,7 +175,7 @@ def _with_files_of_options(flags: Iterable[str], root: Path, files: list[Path]) 
 
 
 def _files_in(flag: str, root: Path) -> Iterator[Path]:
-    """Yield the files of the workspace that a flag names, alone or behind ``=``, ``,`` or ``@``."""
+    """Yield the files of the workspace that a flag names, alone or after ``=``, ``,`` or ``@``."""
     for word in re.split(r"[=,@]", flag):
         path = _normal(root / word)
         if word and path.is_relative_to(root) and path.is_file():

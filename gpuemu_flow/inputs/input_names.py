@@ -32,7 +32,7 @@ _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
 
 @dataclass(frozen=True)
 class _Installed:
-    """What stands in `Discovered` for an installed file; only one of the fields is set.
+    """The entry in `Discovered` for an installed file; only one of the fields is set.
 
     It is the file's package, else the Python installation with the file, else the file itself.
     """

@@ -53,7 +53,7 @@ class SettledFacts(Generic[T]):
         Returns
         -------
         tuple
-            The paths with a fact that is surely valid, and these facts, each once.
+            The paths with a fact that is certainly valid, and these facts, each once.
         """
         self.look_again()
         groups = [g for g in self._groups if g.paths <= paths and g.holds()]
@@ -87,7 +87,7 @@ class SettledFacts(Generic[T]):
             self._groups = [_Group(paths, facts, held), *self._groups][:_MOST_GROUPS]
 
     def get(self, path: str) -> T | None:
-        """Return the cached fact about a path; None if there is none that is surely valid."""
+        """Return the cached fact about a path; None if it is missing or may be out of date."""
         kept = self._facts.get(path)
         if kept is None or not self._hold(path, kept[1]) or path not in self._facts:
             return None  # a change has ended all facts, even if the path is settled again

@@ -66,7 +66,7 @@ class Unchanged:
         Parameters
         ----------
         followed : iterable of str
-            Paths whose files, behind links, must stay as they are.
+            Paths that must stay as they are; a link is followed to its target.
         links : iterable of str
             Paths that must stay as they are; a link is not followed to its target.
         modes : iterable of str

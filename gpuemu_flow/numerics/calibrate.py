@@ -160,7 +160,7 @@ def observe(
 
 
 def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, float]]:
-    """Yield each exponent of the expected values, with the largest relative error there."""
+    """Yield (exponent, largest relative error) for each exponent of the expected values."""
     some = size > 0.0
     with np.errstate(over="ignore"):
         relative = error[some] / size[some]

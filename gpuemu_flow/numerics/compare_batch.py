@@ -105,7 +105,7 @@ def check_batch(
     dtype : str
         Dtype that the output should have.
     tolerance : mapping of dtype name to Tolerance, or Envelope
-        The envelope of any of these cases: their quick bounds are the same.
+        An envelope may belong to any of these cases, since their quick bounds are the same.
 
     Returns
     -------

@@ -102,7 +102,7 @@ def _offsets(evidence: Evidence, lines: _Lines) -> Iterator[Finding]:
 
 
 def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
-    """Yield a finding if the error matrix has few singular values and then a sharp drop."""
+    """Yield a finding if the error matrix has few large singular values, and then a sharp drop."""
     if min(wrong.shape) < LEAST_RANK or wrong.mean() < 0.5:
         return
     error = np.where(wrong, points.actual - points.expected, 0.0)

@@ -194,7 +194,7 @@ class Kinks:
         input value: if many elements share a maximum, a perturbation changes the gradient of only
         one or two. An element is not judged either if its input is NaN or infinite, where no
         derivative exists, or if such inputs make the element NaN. Where the reference gives exactly
-        0, a value is right, too, if it is tiny beside the terms that the gradient sums.
+        0, a value is also right if it is tiny compared with the terms that the gradient sums.
         """
         before, given = _as_wide(self._expected[name]), _as_wide(actual)
         jump, right = np.zeros(before.shape), np.zeros(before.shape, bool)

@@ -276,8 +276,9 @@ def _same_bits(first: Array, second: Array) -> bool:
 
 
 def lay_out(values: Array, layout: str) -> Array:
-    """Return a view of the values in a layout; `values` itself if it already has that layout.
+    """Return the values in a layout, without guard zones.
 
+    The values are copied to new memory, unless they are contiguous and this layout is, too.
     Parameters and errors are those of `lay_out_guarded`.
     """
     if effective_layout(layout, values.shape) == "contiguous" and values.flags.c_contiguous:
