@@ -30,7 +30,7 @@ Table = Mapping[str, Json]
 
 @dataclass
 class FrameworkKinds:
-    """Chooses the kind of functions that the configuration writes without a kind.
+    """Chooses the kind, such as ``torch``, of functions that the configuration writes without one.
 
     The kind is that of the first framework that the configuration names and the function's source
     file imports.

@@ -36,7 +36,7 @@ __all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_conf
 
 
 def environment(environ: Mapping[str, str]) -> Environment:
-    """Read the environment variables; ignore invalid log levels."""
+    """Return the settings in environment variables; ignore invalid log levels."""
     level = ""
     for name in ("GPUEMU_LOG_LEVEL", "RUST_LOG"):
         word = environ.get(name, "").strip().lower()

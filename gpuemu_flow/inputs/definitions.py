@@ -67,7 +67,7 @@ def _next(path: Path, name: str, folder: Path, sources: SourceIndex) -> tuple[Pa
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module that are in no function or class."""
+    """Yield the statements of a module that are outside of functions and classes."""
     for node in body:
         yield node
         if isinstance(node, (ast.If, ast.Try, ast.With)):

@@ -86,10 +86,10 @@ class ForbiddenFiles:
         }
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files for which it is decided before any run whether the op may read them.
+        """List the files for which it is decided before the run whether the op may read them.
 
         These are the files that op and reference import, the files that ``depends`` and ``shared``
-        name, and the configuration; all paths are relative to the workspace.
+        name, and the configuration. All paths are relative to the workspace, and sorted.
         """
         _, found = self._judges(op)
         own = self._starts(program)

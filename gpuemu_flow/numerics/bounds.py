@@ -66,7 +66,7 @@ class QuickBound:
     fmt : FloatLimits
         Format of the output.
     floor : float
-        Additive part.
+        ``8 g least``; ``least`` for exact ops.
     """
 
     relative: float

@@ -1,4 +1,4 @@
-"""Word claims about wrong elements for people: ``only elements with x ≥ 100 are wrong``."""
+"""Put claims about wrong elements into words: ``only elements with x ≥ 100 are wrong``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _stretch(subject: str, claim: Claim) -> str:
 
 
 def _border(claim: Claim, ends: tuple[float, ...]) -> str:
-    """Word a border as the shortest number between the last right and the first wrong value.
+    """Describe a border by the shortest number between the last right and the first wrong value.
 
     If these are far apart, say that the border lies between the two. `ends` is (right, wrong).
     """

@@ -86,8 +86,8 @@ def check_outputs(
         Dtype that each output should have, where `expected` is wider.
     inputs : mapping of str to ndarray, optional
         The case's inputs: whether they hold NaN or Inf decides what ``strict`` and ``ignore`` mean,
-        and a ``shape_preserved`` that names an input needs its shape. If `inputs` is not given,
-        they count as finite.
+        and a ``shape_preserved`` that names an input needs its shape. If they are not given, they
+        count as finite.
     seen : SeenOutputs, optional
         The contracts of the outputs, and the op's original outputs. `actual` and `expected` then
         hold outputs that the contracts have transformed.
@@ -235,7 +235,10 @@ def check_structure(
 
 
 def _check_names(given: Sequence[str], expected: Sequence[str]) -> list[Failure]:
-    """Return a failure, in a list, if the outputs have other names than the expected ones."""
+    """Return a list with one failure if the outputs' names differ from the expected ones.
+
+    The list is empty if they are the same.
+    """
     missing = [name for name in expected if name not in given]
     unknown = [name for name in given if name not in expected]
     if not missing and not unknown:

@@ -156,7 +156,7 @@ class OutputContract:
 
     @property
     def in_place(self) -> bool:
-        """Tell whether elements are compared with the expected ones at their own index.
+        """Tell whether elements are compared with the expected ones at the same index.
 
         Unlike for `plain`, a mask may leave out elements.
         """

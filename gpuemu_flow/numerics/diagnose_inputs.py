@@ -124,9 +124,9 @@ def _input_rows(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _wrong_rows(evidence: Evidence, leading: tuple[int, ...]) -> BoolArray | None:
-    """Mark the output's rows with failures; `leading` is the shape of the axes that count the rows.
+    """Mark the rows of the output that have failures.
 
-    Return None if the output's shape does not begin with `leading`.
+    The axes before a row must have the shape `leading`; return None if the output's have not.
     """
     shape = evidence.shape
     if shape[: len(leading)] != leading:

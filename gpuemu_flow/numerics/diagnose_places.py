@@ -38,7 +38,10 @@ STRAY = 0.02
 
 @dataclass(frozen=True)
 class _Region:
-    """The indices of one axis at which elements fail; ``form`` is a finding's kind, or ``some``."""
+    """The indices of one axis at which elements fail.
+
+    `form` is the kind of finding that they suggest, or ``all`` or ``some`` if they suggest none.
+    """
 
     axis: int
     size: int
@@ -240,7 +243,7 @@ def _members(evidence: Evidence, region: _Region) -> list[int]:
 
 
 def _runs(values: list[int]) -> str:
-    """Format ascending integers, consecutive ones as ``2 to 5``; at most four parts are shown."""
+    """Format ascending integers, consecutive ones as ``2 to 5``; show at most four ranges."""
     runs: list[list[int]] = []
     for value in values:
         if runs and value == runs[-1][1] + 1:

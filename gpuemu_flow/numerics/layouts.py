@@ -204,7 +204,7 @@ def _items(buffer: NDArray[np.uint8], itemsize: int) -> Array:
 
 
 def new_buffer(nbytes: int) -> NDArray[np.uint8]:
-    """Return `nbytes` of memory that start on a multiple of `ALIGNMENT`, not initialised."""
+    """Return `nbytes` of uninitialised memory that starts at a multiple of `ALIGNMENT`."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return raw[start : start + nbytes]
