@@ -135,7 +135,7 @@ def _of_settings(project: ConfigSource, settings: Sequence[str]) -> ConfigSource
 
 
 def _put(raw: dict[str, Json], setting: str) -> None:
-    """Put one setting into a tree of tables."""
+    """Store one setting, such as ``table.key=value``, in the tree of tables `raw`."""
     key, equals, text = (part.strip() for part in setting[:MAX_SETTING].partition("="))
     path = key.split(".")
     if not equals or not _KEY.fullmatch(key) or len(path) > MAX_DEPTH:

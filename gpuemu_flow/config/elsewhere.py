@@ -1,4 +1,4 @@
-"""Find keys in a wrong table that would weaken a check or the sandbox if they were ignored."""
+"""Find keys in a wrong table if ignoring these keys would weaken a check or the sandbox."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_OPS = {
 
 
 def _elsewhere() -> dict[str, list[OwningTable]]:
-    """Map each key whose loss weakens a check or the sandbox to the tables that it belongs to."""
+    """Map each key whose loss weakens a check or the sandbox to the tables that may have it."""
     found: dict[str, list[OwningTable]] = {}
     for table, section, names in (
         ("[sandbox]", SANDBOX, {key.name for key in SANDBOX.keys}),

@@ -1,4 +1,4 @@
-"""Find the project's file without importing the modules that read it."""
+"""Find the project's configuration file without importing the modules that read it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def is_file(path: Path) -> bool:
 
 
 def find_config(start: Path, environ: Mapping[str, str]) -> Path:
-    """Return the project's file: ``GPUEMU_CONFIG``, or the nearest ``gpuemu.toml`` upward.
+    """Return the path of the project's configuration file.
+
+    This is the file that ``GPUEMU_CONFIG`` names, relative to `start`; else, the ``gpuemu.toml`` in
+    `start` or in the nearest folder above.
 
     Raises
     ------

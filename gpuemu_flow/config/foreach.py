@@ -45,8 +45,7 @@ class Folders:
     Attributes
     ----------
     root : Path or None
-        The workspace. None if there is none; templates whose values are file names then make no
-        ops.
+        The workspace. If it is None, templates whose values are file names make no ops.
     listings : list of str
         Patterns whose matches decided the values; see `inputs.globs.glob_files`.
     """
@@ -90,7 +89,7 @@ def _is_template(table: Json) -> bool:
 
 
 def _variants(table: Table, where: KeyPath, out: Reporter, folders: Folders) -> list[_Variant]:
-    """Return the ops of one template, or none after a problem was reported."""
+    """Return the ops of one template; empty if a problem was reported."""
     here = (*where, KEY)
     lists = _lists(table[KEY], here, out, folders)
     if lists is None:

@@ -1,4 +1,4 @@
-"""Choose the kind of a function that is written without a kind, by the framework it uses."""
+"""Choose the kind (such as ``torch``) of functions written without one, by their framework."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Table = Mapping[str, Json]
 
 @dataclass
 class FrameworkKinds:
-    """Chooses the kind of functions that the configuration writes without a kind.
+    """Chooses the kind, such as ``torch``, of functions that the configuration writes without one.
 
     The kind is that of the first framework that the configuration names and the function's source
     file imports.
@@ -50,7 +50,7 @@ class FrameworkKinds:
     _imports: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
-        """Return a program, with a missing kind set by a framework that its file imports.
+        """Return a program; if it has no kind, set the kind from a framework that its file imports.
 
         Only the frameworks that the configuration names are considered.
 
@@ -78,7 +78,10 @@ class FrameworkKinds:
         op: ProgramRef | None,
         reference: ProgramRef,
     ) -> None:
-        """Report frameworks that an op names, but that neither the op nor its reference imports."""
+        """Report frameworks that an op's table names and that neither program imports.
+
+        Also report a table that has both ``framework`` and ``frameworks``.
+        """
         named = self._named(table)
         if table.get("framework") and table.get("frameworks"):
             place = (*where, "framework")
@@ -98,7 +101,7 @@ class FrameworkKinds:
             self.out.add("config-unread-key", place, text, hint)
 
     def xla(self, table: Table, where: KeyPath, op: ProgramRef | None) -> ProgramRef | None:
-        """Return the op with the setting ``xla_compatible`` applied."""
+        """Return the op after applying its table's setting ``xla_compatible``, if it is set."""
         said = table.get("xla_compatible")
         if said is None or op is None:
             return op

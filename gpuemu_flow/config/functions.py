@@ -29,7 +29,7 @@ class _Names(NamedTuple):
 
 
 def missing_functions(config: Config) -> Iterator[Problem]:
-    """Yield an error for each function that its file cannot define; import and run nothing."""
+    """Yield an error for each function that its file cannot define. Nothing is imported or run."""
     known: dict[Path, _Names | None] = {}
     told: set[tuple[int, str]] = set()
     for op in config.ops:
@@ -53,7 +53,11 @@ def _functions(op: OpConfig) -> Iterator[ProgramRef]:
 
 
 def _names_of(path: Path) -> _Names | None:
-    """Return the names that occur in a module; None if it may also define other names."""
+    """Return the names that occur in a module.
+
+    Return None if the file cannot be parsed, or if the module may define names that do not occur in
+    its text.
+    """
     try:
         with path.open("rb") as file:
             source = file.read(LARGEST + 1)

@@ -12,7 +12,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Match part by part; each ``**`` matches any number of folders, including none."""
+    """Tell whether a glob's parts match a path's parts; ``**`` stands for any number of folders."""
     reachable = {0}
     for number, part in enumerate(pattern):
         if part == "**":

@@ -63,7 +63,7 @@ def read_included(project: ConfigSource) -> IncludedFiles:
 
 
 def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
-    """Return a glob in its plain form; empty if a problem was reported."""
+    """Return a glob as a normalised relative path; empty if a problem was reported."""
     path, fault = plain_glob(written)
     if fault:
         text = f"{dotted(where)} = {shown(written)} {fault}"
@@ -73,7 +73,10 @@ def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
 
 
 def _matches(root: Path, pattern: str, where: KeyPath, project: ConfigSource) -> list[Path]:
-    """Return the files of one glob; report a missing file, and links out of the workspace."""
+    """Return the files that a glob matches; report links out of `root`, and a missing file.
+
+    A glob with wildcards that matches nothing is reported as well.
+    """
     out, found = project.out, []
     own = root / project.path.name
     for path in sorted(root.glob(pattern)):

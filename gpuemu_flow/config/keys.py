@@ -64,7 +64,7 @@ class Key:
 
     @property
     def counts(self) -> bool:
-        """Tell whether a verdict may claim too much if the key is ignored."""
+        """Tell whether a verdict could claim too much if the key were ignored."""
         return not (isinstance(self.type, Section) and self.type.harmless)
 
     def may_be(self, name: str, written: str, value: Json) -> bool:
@@ -82,7 +82,7 @@ def _says_something(key: Key, value: Json) -> bool:
 
 
 def _joined(path: KeyPath, name: str) -> str:
-    """Return the name, as in a heading, of a table inside the table at `path`."""
+    """Return the full name of a table `name` inside the table at `path`, joined by dots."""
     return ".".join((*(part for part in path if isinstance(part, str)), name))
 
 
@@ -120,14 +120,14 @@ class Section(ValueType):
 
     @cached_property
     def by_name(self) -> dict[str, Key]:
-        """Return each key under its name and its aliases."""
+        """Map the name and every alias of each key to the key."""
         return {name: key for key in self.keys for name in (key.name, *key.aliases)}
 
     def accepts(self, value: Json) -> bool:
         return isinstance(value, dict)
 
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
-        """Return a dict of the keys that the table contains, under their main names."""
+        """Return the values of the keys that the table contains, by the keys' main names."""
         if not self.accepts(value):
             return self.wrong_type(value, path, out)
         checked: dict[str, Json] = {}
@@ -201,7 +201,7 @@ class Section(ValueType):
         out.add("config-unknown-key", where, f"unknown key {name!r}", hint, warning=not counts)
 
     def _ending(self, written: str) -> str:
-        """Return a hint with the few keys whose names end with this word, or an empty one."""
+        """Return a hint with the few keys that end in ``_`` and `written`; else an empty one."""
         found = [name for name in self.by_name if name.endswith(f"_{written}")]
         if len(found) != 1:
             few = " or ".join(map(repr, found[:FEW]))
@@ -209,7 +209,7 @@ class Section(ValueType):
         return Hint.of(f"did you mean {found[0]!r}?", Rename(written, found[0]))
 
     def _longer(self, written: str, value: Json) -> Key | None:
-        """Return the one key whose longer name contains this word and which takes this value."""
+        """Return the one key that has `written` among its words and takes `value`, or None."""
         found = [
             key
             for key in self.keys
@@ -218,9 +218,9 @@ class Section(ValueType):
         return found[0] if len(found) == 1 else None
 
     def _taking(self, value: Json, out: Reporter) -> str:
-        """Return a hint with the one key that takes this word; empty if there is none.
+        """Return a hint with the one key that takes the word `value`; empty if there is none.
 
-        Short words, such as ``auto``, are words of other programs, too.
+        Short words give no hint: words such as ``auto`` are values of other programs' keys, too.
         """
         if out.hopeless or not isinstance(value, str) or len(value) <= SHORT:
             return ""
@@ -230,10 +230,11 @@ class Section(ValueType):
     def _holders_of(
         self, written: str, table: Mapping[str, Json], path: KeyPath
     ) -> tuple[Key, ...]:
-        """Return the keys whose value is a table that may have this key with this value.
+        """Return the keys whose tables may contain the key `written` with its present value.
 
-        Of several in a table of the file, those given as tables count, else all given ones, else
-        the first.
+        At the top level, all are returned. In any other table, these are the keys whose value is a
+        table already; if there are none, the keys that `table` contains; and otherwise only the
+        first.
         """
         value = table[written]
         found = []
@@ -249,7 +250,7 @@ class Section(ValueType):
         return tuple(tables or given or found[:1])
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
-        """Combine two values of a key: join lists; report other values that differ."""
+        """Combine two values of a key: join lists; else keep the first and report a difference."""
         if isinstance(first, list) and isinstance(second, list):
             return first + [element for element in second if element not in first]
         if first != second:
@@ -258,13 +259,13 @@ class Section(ValueType):
         return first
 
     def value(self, data: Mapping[str, Json], name: str) -> Json:
-        """Return a key's value in `data`, the result of `check`; the default if it is not there."""
+        """Return the value of a key in `data` (the result of `check`), or the key's default."""
         if name in data:
             return data[name]
         return self.by_name[name].default
 
     def values(self, data: Mapping[str, Json]) -> dict[str, Json]:
-        """Return all keys of the section, from `data` or by default."""
+        """Return a value for every key of the section: from `data`, or the key's default."""
         return {key.name: self.value(data, key.name) for key in self.keys}
 
     def schema(self) -> dict[str, Json]:
@@ -341,7 +342,8 @@ def _has_key(kind: ValueType, name: str) -> bool:
 def _holds_keys_of(kind: ValueType, value: Json) -> bool:
     """Tell whether `kind` is a closed section that accepts all keys and values of a table.
 
-    An empty table does not count, nor one with only the key ``mode``, since many tables have it.
+    An empty table does not count. Nor does a table with only the key ``mode``, which many tables
+    have.
     """
     if not (isinstance(kind, Section) and kind.closed and isinstance(value, dict)):
         return False
@@ -353,7 +355,10 @@ def _holds_keys_of(kind: ValueType, value: Json) -> bool:
 
 
 def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
-    """Yield the types that the key `name` has in tables of type `kind`, except free values."""
+    """Yield the types that the key `name` has in the tables that `kind` allows.
+
+    Tables of free values (`FreeValue`) have no types for their keys.
+    """
     if isinstance(kind, Either):
         for option in kind.options:
             yield from _types_of(option, name)
@@ -375,19 +380,23 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
 
 
 def _is_possible(kind: ValueType, value: Json) -> bool:
-    """Tell whether a value is no word that `kind`, one of several words, refuses."""
+    """Tell whether a value is plausible for a key of type `kind`.
+
+    For a key that takes one of several words, a string must be one of these words. All other values
+    are plausible.
+    """
     if not (isinstance(kind, Choice) and isinstance(value, str)):
         return True
     return is_meant(kind, value, ())
 
 
 def takes_word(kind: ValueType, value: Json) -> bool:
-    """Tell whether `kind` is one of several words, and `value` such a word."""
+    """Tell whether `kind` accepts only certain words, and `value` is one of them."""
     return isinstance(kind, Choice) and not kind.soft and is_meant(kind, value, ())
 
 
 def _below(holders: Iterable[Key], written: str, table: Mapping[str, Json], path: KeyPath) -> str:
-    """Describe the tables, inside the table at `path`, that a key belongs to."""
+    """Describe the places below the table at `path` to which the key `written` belongs."""
     places = []
     for key in holders:
         if isinstance(table.get(key.name, {}), dict):

@@ -36,7 +36,7 @@ __all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_conf
 
 
 def environment(environ: Mapping[str, str]) -> Environment:
-    """Read the environment variables; ignore invalid log levels."""
+    """Return the settings in environment variables; ignore invalid log levels."""
     level = ""
     for name in ("GPUEMU_LOG_LEVEL", "RUST_LOG"):
         word = environ.get(name, "").strip().lower()
@@ -154,7 +154,7 @@ def _load(
 
 
 def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """Return the files with the defaults of the user and of the daemon."""
+    """Return the paths of two files with defaults: the user's and the daemon's."""
     given = environ.get("XDG_CONFIG_HOME", "")
     # By the XDG specification, a relative path is ignored.
     user = Path(given) if given.startswith("/") else home / ".config"
@@ -348,7 +348,7 @@ class _Assembly:
     def refuse_full_cache(self, folder: Path | None, files: Iterable[Path]) -> None:
         """Report a cache folder that contains files of the workspace.
 
-        No op may read the cache, and ``clean`` empties it.
+        This is an error, since no op may read the cache, and ``clean`` empties it.
         """
         inside = (path for path in files if folder and path.resolve().is_relative_to(folder))
         found = next(inside, None)
@@ -380,7 +380,10 @@ class _Assembly:
         return found
 
     def rules(self) -> RuleParser:
-        """Parse all rules and the ``build`` of each op; ops may then name files not yet made."""
+        """Return the parser of rules, after it has parsed all rules and the ``build`` of each op.
+
+        Ops are parsed later, since they may name files that rules have yet to make.
+        """
         names: dict[str, str] = {}
         parser = RuleParser(
             self.workspace(("rules",), self.sources[0]),

@@ -1,4 +1,4 @@
-"""Handle programs that a function makes from a file, which the key ``loads`` names.
+"""Handle programs that a function makes from a file; the key ``loads`` names this file.
 
 Words in the file can decide the program's kind (``triton_if``), or that the program is skipped
 (``skip_if``).

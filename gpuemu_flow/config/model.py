@@ -54,7 +54,7 @@ class Project:
 
 @dataclass(frozen=True)
 class PlainShapes:
-    """Sizes for ops without a schema, from ``[validation.shapes]``; empty where it sets none."""
+    """Sizes for ops without a schema, from ``[validation.shapes]``; a key not set is empty."""
 
     batch_sizes: tuple[int, ...] = ()
     sequence_lengths: tuple[int, ...] = ()

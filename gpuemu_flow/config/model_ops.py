@@ -220,8 +220,8 @@ class OpConfig:
     def in_place(self) -> tuple[str, ...]:
         """Return the inputs that can hold outputs after a call in a client's or a test's process.
 
-        There, members of a group are tensors of their own, and the op may get copies of them. So
-        no input is returned if the op changes a group.
+        There, members of a group are separate tensors, and the op may get copies of them.
+        Therefore, no input is returned if the op changes members of a group.
         """
         members = {member for group in self.groups.values() for member in group.members}
         return () if members.intersection(self.mutates) else self.mutates

@@ -35,8 +35,9 @@ def name_fault(name: str) -> str:
 def split_task(name: str) -> tuple[str, str, str] | None:
     """Split a task's name into stage, subject and last part.
 
-    The last part is empty for ``STAGE:SUBJECT``. If it is no dtype, it may belong to the subject;
-    only the known names can decide that. Return None if `name` does not begin with a stage.
+    The last part is a dtype or an architecture, or empty if there is none. An architecture may also
+    be the end of a subject; only the names of the configuration can decide that. Return None if
+    `name` does not begin with a stage.
 
     Examples
     --------

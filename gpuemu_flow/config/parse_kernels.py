@@ -51,7 +51,7 @@ class KernelParser:
         ]
 
     def warn_of_unmatched(self, presence: ExpectedFiles) -> None:
-        """Warn of globs of ``build.inputs`` that match no file; called after `parse_all`."""
+        """Warn of globs of ``build.inputs`` that match no file. Call it after `parse_all`."""
         for pattern, place in self._globs:
             presence.warn_of_none(pattern, place, self.out)
 

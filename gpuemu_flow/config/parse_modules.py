@@ -71,7 +71,10 @@ class Modules:
         return self.programs.parse(text, where), ""
 
     def _top_level_names(self, path: Path) -> set[str]:
-        """Return the names that a file defines or imports at its top level; empty if not Python."""
+        """Return the names that a file defines or imports at its top level.
+
+        The result is empty if the file cannot be read and parsed as Python.
+        """
         self.consulted.add(path)
         try:
             if path.stat().st_size > MAX_SOURCE:

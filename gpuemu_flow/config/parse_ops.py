@@ -221,7 +221,7 @@ class OpParser:
     def framed(
         self, table: Table, where: KeyPath, op: ProgramRef | None, reference: ProgramRef
     ) -> tuple[ProgramRef | None, ProgramRef]:
-        """Return op and reference, with the settings of frameworks applied to them."""
+        """Return op and reference after applying the settings that concern their frameworks."""
         kinds = self.frameworks
         written = next((table[key] for key in ("op", "op_script", "module") if key in table), None)
         op = kinds.apply(table, op, written)
@@ -343,7 +343,10 @@ class OpParser:
         op: ProgramRef | None,
         where: KeyPath,
     ) -> None:
-        """Check keyword arguments, mutated inputs and keyword calls against the input names."""
+        """Report ``kwargs`` that are inputs, and ``mutates`` that are not.
+
+        Warn of inputs whose names cannot be keyword arguments of a callable.
+        """
         members = {member for group in groups.values() for member in group.members}
         for name in table.get("kwargs", {}):
             if name in names or name in groups:

@@ -65,7 +65,7 @@ class RuleParser:
         return frozenset(self.workspace.root / name for name in self.producers)
 
     def add(self, name: str, table: Table, where: KeyPath, out: Reporter) -> None:
-        """Parse one rule; report its own problems."""
+        """Parse one rule, report its problems, and add it to `rules`."""
         values = rule_values(table)
         if name in self.rules:
             if where[0] != "rules":  # names in [[rules]] are checked with all others

@@ -28,7 +28,7 @@ def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
 
 
 def policy_of(table: Table, kind: str) -> str | None:
-    """Return a table's ``nan`` or ``inf`` policy; None if neither of its two keys is set."""
+    """Return a table's ``nan`` or ``inf`` policy; None if neither of the keys for it is set."""
     policy: str | None = table.get(f"{kind}_policy")
     check = table.get(f"check_{kind}")
     if policy is None and check is not None:
@@ -105,7 +105,11 @@ def validation(table: Table, out: Reporter) -> model.Validation:
 
 
 def policies(table: Table, ci_table: Table, out: Reporter) -> model.Policies:
-    """Parse ``[policies]``; `warn_threshold` has two meanings, which its value distinguishes."""
+    """Parse ``[policies]``.
+
+    A ``warn_threshold`` up to `GROWTH_MEANING_UP_TO` is read as relative growth, which is the
+    meaning of ``regression_threshold``. A larger one is a share of the tolerance.
+    """
     values = tables.POLICIES.values(table)
     warn, regression = values["warn_threshold"], values["regression_threshold"]
     if regression is None:
@@ -175,7 +179,7 @@ def sandbox(
     presence: ExpectedFiles,
     project: Reporter,
 ) -> model.SandboxConfig:
-    """Parse ``[sandbox]``; `outs` has the reporter of each key's file.
+    """Parse ``[sandbox]``; `outs` maps each key to the reporter of the file that sets it.
 
     A missing path is an error only if the project's file names it. In the user's own file, which
     applies to all workspaces, it is a warning.

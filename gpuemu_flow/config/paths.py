@@ -53,8 +53,8 @@ class WorkspacePaths:
     def inside(self, path: Path) -> bool:
         """Tell whether a resolved path is in the workspace or in the folder of the file being read.
 
-        A user's defaults file may name files in its own folder. The check prevents a downloaded
-        project from using files outside of its folder.
+        A user's defaults file is allowed to name files in its own folder. The check prevents a
+        downloaded project from using files outside of its folder.
         """
         return any(path.is_relative_to(home) for home in (self.root, self.base.resolve()))
 

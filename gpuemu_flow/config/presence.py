@@ -128,9 +128,9 @@ class ExpectedFiles:
     ) -> None:
         """Report paths of ``hidden`` that do not exist.
 
-        All paths outside of the workspace whose folders are missing, too, cause a single warning
-        and no error: the workspace may have been imported from them, and then copied to another
-        machine.
+        Paths outside of the workspace whose folders are missing as well cause only one warning in
+        all, and no error: the workspace may have been imported from these folders, and then copied
+        to another machine.
         """
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)

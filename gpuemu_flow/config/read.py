@@ -50,7 +50,7 @@ class ConfigSource:
 
 
 def check_file(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
-    """Check the tables of a whole configuration."""
+    """Return the tables of a whole configuration after checking them; report their problems."""
     checked: dict[str, Json] = FILE.check(raw, (), out)
     return checked
 
@@ -113,7 +113,7 @@ def _read_bytes(source: ConfigSource) -> bytes | None:
 
 
 def _encoded(edited: str) -> bytes:
-    """Encode an editor's text as it would be saved; `_decode` reports invalid characters."""
+    """Encode an editor's text as UTF-8, even invalid characters, which `_decode` reports."""
     return edited.encode("utf-8", "surrogatepass")
 
 

@@ -76,5 +76,5 @@ OP_BUILD = Section(_MADE, "a table with command, inputs and outputs", closed=Tru
 
 
 def rule_values(table: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the keys that a rule and an op's ``build`` share, from a table or by default."""
+    """Return the values of all keys that rules and ``build`` share, from `table` or by default."""
     return OP_BUILD.values(table)

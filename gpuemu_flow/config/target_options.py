@@ -88,7 +88,7 @@ class TargetOptions:
 
 
 def members_of(value: Json) -> list[str]:
-    """Return the members of a target, which is a list of them or a table with options."""
+    """Return the members of a target, given as a list of them or as a table with options."""
     members: list[str] = value.get(TASKS, []) if isinstance(value, dict) else value
     return members
 

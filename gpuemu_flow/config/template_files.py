@@ -34,7 +34,9 @@ def is_pattern(value: Json) -> bool:
 
 
 def listing(written: str) -> str:
-    """Return the pattern whose matches, also folders, decide the values; see `glob_files`.
+    """Return the pattern whose matches decide the values; folders that match count, too.
+
+    See `inputs.globs.glob_files`.
 
     Raises
     ------

@@ -28,7 +28,7 @@ INVALID: Final = _Invalid()
 
 
 def toml_type(value: object) -> str:
-    """Name the type of a parsed value as TOML does."""
+    """Return words for the TOML type of a parsed value, such as ``a string``."""
     names: dict[type, str] = {
         bool: "a boolean", int: "an integer", float: "a float", str: "a string",
         list: "an array", dict: "a table",

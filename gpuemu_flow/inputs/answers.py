@@ -1,8 +1,8 @@
 """Cached output of read-only commands, kept next to the plan and printed again if nothing changed.
 
-This module is used before anything heavy is imported, as the plan is. An answer is stored only if
-one plan was valid during the whole command. It is printed again only while that same plan is
-valid, for the same command line, and under the further conditions that the command named.
+Like `plan`, this module is used before anything heavy is imported. An answer is stored only if the
+plan was valid, and remained the same, during the whole command. It is printed again for the same
+command line, if the same plan is still valid, and if all further conditions of the answer hold.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Answer:
         return _is_unlocked(path) if kind == "unlocked" else plan.holds(line, self._environ)
 
     def record(self, text: str, *, err: bool) -> None:
-        """Record a text that is printed."""
+        """Record a text that is printed; with text on standard error (`err`), nothing is cached."""
         self._said.append(text)
         self._discarded |= err
 
@@ -143,7 +143,7 @@ recording: Answer | None = None
 def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Tell whether a command's output may be cached.
 
-    This is so for commands that write nothing as long as nothing has changed.
+    It may be cached if the command, run again without any change, would write no files.
     """
     words = tuple(arguments)
     if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):
@@ -163,7 +163,7 @@ def with_duration(text: str, seconds: float) -> str:
 
 
 def _is_unlocked(path: str) -> bool:
-    """Tell whether no process holds a lock; False in doubt."""
+    """Tell whether it is certain that no process holds a lock."""
     import fcntl  # noqa: PLC0415 - for one command
 
     try:

@@ -18,7 +18,7 @@ _INVALID = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 def definition_of(program: ProgramRef, sources: SourceIndex) -> tuple[Path, str] | None:
     """Return the file and the name that a program's function is imported from.
 
-    Imports of the workspace's modules and other names for a function are followed.
+    Imports of the workspace's modules, and aliases of the function, are followed.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def _next(path: Path, name: str, folder: Path, sources: SourceIndex) -> tuple[Pa
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module that are in no function or class."""
+    """Yield the statements of a module that are outside of functions and classes."""
     for node in body:
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

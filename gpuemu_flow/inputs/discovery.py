@@ -29,7 +29,7 @@ _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 
 class Discovery(InputNames):
-    """Inputs of the programs of one workspace.
+    """Looks up the present states of the inputs of one workspace's programs.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Discovery(InputNames):
         self._joined: dict[Discovered, tuple[list[Look], dict[str, str]]] = {}
 
     def parts(self, names: Discovered) -> dict[str, str]:
-        """Return the present state of each input, by its name."""
+        """Map the name of each input to its present state."""
         if _is_listing(names):
             return self._parts(names)
         halves = halves_of(names)
@@ -70,7 +70,10 @@ class Discovery(InputNames):
         return self._parts_of(names, [self._look_at(half) for half in halves])
 
     def _parts_of(self, names: Discovered, looks: list[Look]) -> dict[str, str]:
-        """Return the result of `parts`, given the latest looks at the halves of the set."""
+        """Return the result of `parts`, joined from the latest looks at the halves of `names`.
+
+        See `looks.halves_of`.
+        """
         known = self._joined.get(names)
         if known is None or known[0] != looks:
             if len(self._joined) >= MOST_LOOKS:
@@ -81,7 +84,8 @@ class Discovery(InputNames):
     def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs if nothing has changed since; else look again.
 
-        A look costs milliseconds, too much for each request and each group of verdicts.
+        A new look takes milliseconds, which is too long for every request and every group of
+        verdicts.
         """
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):
@@ -91,7 +95,7 @@ class Discovery(InputNames):
         return known
 
     def _state_of(self, names: Discovered) -> Unchanged:
-        """Return the state of everything that `_parts` and `_moved` look at."""
+        """Return the state of all paths and variables on which a look at these inputs depends."""
         followed = [self.path(name) for name in names.files]
         for member in names.packages:
             followed.append(self.path(member.rpartition("|")[0]))
@@ -213,7 +217,8 @@ class Discovery(InputNames):
     def moved(self, names: Discovered, since: int) -> list[str]:
         """Return the inputs that were written to since a time that `now` returned.
 
-        A time of change cannot be set back, so that writing a file and restoring it is noticed.
+        Even a file that was written to and then restored is returned, since its time of change
+        (ctime) cannot be set back.
         """
         if _is_listing(names):
             return self._moved(names, since)
@@ -227,7 +232,10 @@ class Discovery(InputNames):
         return self._parts_of(names, looks), self._moved_of(names, since, looks)
 
     def _moved_of(self, names: Discovered, since: int, looks: Iterable[Look]) -> list[str]:
-        """Return the result of `moved`, given the latest looks at the halves of the set."""
+        """Return the result of `moved`, joined from the latest looks at the halves of `names`.
+
+        See `looks.halves_of`.
+        """
         found: list[str] = []
         for half, look in zip(halves_of(names), looks, strict=True):
             known = look.moved
@@ -321,7 +329,10 @@ _STATES = {
 
 
 def _is_listing(names: Discovered) -> bool:
-    """Tell whether a set has listed folders: their stamps may not show a change of an entry."""
+    """Tell whether a set of inputs contains listed folders.
+
+    Looks at such a set are not cached, since a folder's stamp may not show a change of an entry.
+    """
     return bool(names.listed or names.modules or names.sized)
 
 

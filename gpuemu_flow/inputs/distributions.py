@@ -53,13 +53,16 @@ class _Record:
 
 @dataclass
 class Looked:
-    """Memory of one scan of many files, so that no folder is read twice."""
+    """A cache for one scan of many files, so that no folder is read twice."""
 
     sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     records: dict[str, _Record] = field(default_factory=dict)
 
     def has_no_site(self, path: str) -> bool:
-        """Tell whether no folder above a file has distributions; call it after `owner`."""
+        """Tell whether no folder above a file has distributions.
+
+        Call it only after `Distributions.owner` for the same file.
+        """
         folder, slash, _ = path.rpartition("/")
         while slash and folder:
             if self.sites.get(folder) != {}:

@@ -94,13 +94,13 @@ class FileTable:
         return found
 
     def folders(self) -> dict[str, list[str]]:
-        """Return the paths in the table by folder, which ends with a slash; '' for `root`."""
+        """Map each folder, with a slash at its end, to its paths in the table; '' is `root`."""
         return {
             folder: [folder + name for name in inside] for folder, inside in self._folders.items()
         }
 
     def stamp(self, path: str) -> Stamp | None:
-        """Return the stamp under which a path is listed; None if it is not."""
+        """Return the stamp under which a path is listed; None if the path is not listed."""
         known = self._known(path)
         return None if known is None else _numbers(known[0])
 
@@ -112,7 +112,7 @@ class FileTable:
     def expect_targets(self, prefix: str) -> None:
         """Treat paths with this prefix as files that tasks wrote into the cache.
 
-        Links, and files larger than any target, are not such files.
+        Among these paths, links and files that are too large to be targets count as absent.
         """
         self._targets = prefix
 
@@ -171,7 +171,10 @@ class FileTable:
 
     @contextmanager
     def as_refreshed(self) -> Iterator[None]:
-        """Trust the table's digests during the context, since all were just checked again."""
+        """Trust the table's digests during the context, without looking at the files.
+
+        Use it only if all digests have just been checked; see `refresh`.
+        """
         self._fresh = True
         try:
             yield

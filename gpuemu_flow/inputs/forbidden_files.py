@@ -68,8 +68,8 @@ class ForbiddenFiles:
     ) -> dict[str, Json]:
         """Return the properties of the sandbox that the op's key contains.
 
-        A cached result must not be used if the op then read a file, or called a function, that has
-        since become part of the reference.
+        A cached result must not be used if a file that the op read, or a function that it called,
+        has since become part of the reference.
         """
         key = fence.key()
         path, _, name = off_limits["forbidden_function"].rpartition(":")
@@ -86,10 +86,10 @@ class ForbiddenFiles:
         }
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files for which it is decided before any run whether the op may read them.
+        """List the files for which it is decided before the run whether the op may read them.
 
         These are the files that op and reference import, the files that ``depends`` and ``shared``
-        name, and the configuration; all paths are relative to the workspace.
+        name, and the configuration. All paths are relative to the workspace, and sorted.
         """
         _, found = self._judges(op)
         own = self._starts(program)
@@ -111,12 +111,16 @@ class ForbiddenFiles:
             yield from (str(self._root / path) for path in glob_files(self._root, pattern))
 
     def _starts(self, program: ProgramRef) -> list[Path]:
-        """Return a program's files and, for a module, the packages that importing it imports."""
+        """Return a program's files and, for a module, the ``__init__`` files run on its import."""
         around = self._sources.packages_around(program.module) if program.module else []
         return [*program.files, *around]
 
     def _judges(self, op: OpConfig) -> tuple[tuple[Path, ...], set[str]]:
-        """Return the files and modules of the reference and of other judging functions."""
+        """Return the files of the reference and of other judging functions, and their imports.
+
+        The imports are relative paths of all workspace files that these files import, and of the
+        files themselves.
+        """
         starts = tuple(start for ref in (op.reference, *op.compares) for start in ref.files)
         return starts, {f for start in starts for f in self._sources.closure(start).files}
 

@@ -1,4 +1,4 @@
-"""Globs of the configuration: the files that match, and the folders whose listing decides that."""
+"""Globs of the configuration: the files that match, and the folders whose entries decide it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _fixed(root: Path, pattern: str) -> Path:
 
 
 def _behind_links(top: Path) -> Iterator[Path]:
-    """Yield all paths behind those links below `top` that lead to folders.
+    """Yield all paths that are reached from `top` through links to folders.
 
     A link to a folder that contains the link is not followed, since that would never end.
     """

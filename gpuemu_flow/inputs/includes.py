@@ -62,7 +62,7 @@ def find_includes(start: Path, flags: Iterable[str], root: Path) -> Includes:
     """Find the files that a source includes from its folder or from ``-I`` folders.
 
     All ``#include`` lines and uses of ``__has_include`` count, even under conditions that do not
-    hold. The toolkit's own headers are not on these paths; the compiler's version stands for them.
+    hold. The toolkit's own headers are not listed; in keys, the compiler's version stands for them.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def find_includes(start: Path, flags: Iterable[str], root: Path) -> Includes:
 
 
 def _headers_below(folders: Iterable[Path], root: Path) -> tuple[list[str], list[str]]:
-    """List the possible headers below some folders, and the folders; both sorted."""
+    """List the possible headers below some folders, and all folders searched; both sorted."""
     headers: set[str] = set()
     below: set[str] = set()
     for top in folders:
@@ -127,7 +127,7 @@ def relative(path: Path, root: Path) -> str:
 
 
 def _normal(path: Path) -> Path:
-    """Return a path without ``..`` but with its links, as the compiler would show it."""
+    """Return a path without ``..``, but with its links unresolved, as the compiler shows it."""
     return Path(os.path.normpath(path))
 
 
@@ -175,7 +175,7 @@ def _with_files_of_options(flags: Iterable[str], root: Path, files: list[Path]) 
 
 
 def _files_in(flag: str, root: Path) -> Iterator[Path]:
-    """Yield the files of the workspace that a flag names, alone or behind ``=``, ``,`` or ``@``."""
+    """Yield the files of the workspace that a flag names, alone or after ``=``, ``,`` or ``@``."""
     for word in re.split(r"[=,@]", flag):
         path = _normal(root / word)
         if word and path.is_relative_to(root) and path.is_file():

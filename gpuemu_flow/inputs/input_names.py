@@ -32,7 +32,10 @@ _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
 
 @dataclass(frozen=True)
 class _Installed:
-    """The entry in `Discovered` for an installed file: its package, its Python, or the file."""
+    """The entry in `Discovered` for an installed file; only one of the fields is set.
+
+    It is the file's package, else the Python installation with the file, else the file itself.
+    """
 
     package: str = ""
     python: str = ""
@@ -141,7 +144,7 @@ class InputNames:
     def _unknown(
         self, paths: frozenset[str], files: set[str], packages: set[str], pythons: set[str]
     ) -> frozenset[str]:
-        """Add the known inputs of installed files to the sets, and return all other paths."""
+        """Add the cached inputs of `paths` to the three sets; return the paths not in the cache."""
         known, facts = self._settled.known(paths)
         for fact in facts:
             if fact.package:
@@ -153,7 +156,7 @@ class InputNames:
         return paths - known
 
     def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None, looked: Looked) -> None:
-        """Cache the result for an installed file, which every worker loads again."""
+        """Cache what stands for an installed file, since every worker loads the file again."""
         if stdlib:
             self._settled.keep(path, _Installed(python=self._encode(stdlib)))
         elif owner is not None:
@@ -208,7 +211,7 @@ class InputNames:
 
 
 def _variables(seen: Observation, given: ConfiguredEnv) -> frozenset[str]:
-    """Return the variables that a program can see and depends on."""
+    """Return the names of the variables that a program can see and that its result depends on."""
     read = {
         name
         for name in seen.variables

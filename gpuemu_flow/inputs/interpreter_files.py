@@ -45,6 +45,6 @@ def interpreter_files(python: str, root: Path) -> list[str]:
 
 
 def without_installed(names: Iterable[str], known: Collection[str]) -> set[str]:
-    """Leave out names that are known or match a pattern of `interpreter_files`."""
+    """Return the names that are not in `known` and match no pattern of `interpreter_files`."""
     beginnings = tuple(name[:-1] for name in known if f"/{name}".endswith(_LIBRARY))
     return {name for name in names if not name.startswith(beginnings)}.difference(known)

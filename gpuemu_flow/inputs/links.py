@@ -1,4 +1,4 @@
-"""Symbolic links on the way to files."""
+"""Find the symbolic links that the path of a file passes through."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST_LINKS = 40
 
 
 def has_link(path: str, known: dict[str, bool]) -> bool:
-    """Tell whether a path leads through a symbolic link; cache the answer for folders."""
+    """Tell whether a path passes through a symbolic link or ``..``; cache answers in `known`."""
     above = known.get(path.rpartition("/")[0])
     if above is not None and path not in known:
         known[path] = above or os.path.islink(path)  # noqa: PTH114 - hot
@@ -31,7 +31,7 @@ def has_link(path: str, known: dict[str, bool]) -> bool:
 
 
 def links_of(path: str) -> Iterator[str]:
-    """Yield every link on the way from a path to the file behind it."""
+    """Yield the symbolic links that lead from a path to its file, in the order of following."""
     for _ in range(_MOST_LINKS):
         place, rest = "", path.strip("/").split("/")
         for n, part in enumerate(rest):

@@ -25,7 +25,7 @@ class Look:
 
 
 class Looks:
-    """The looks that were used last. Thread-safe."""
+    """The most recently used looks at sets of inputs. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

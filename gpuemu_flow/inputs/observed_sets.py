@@ -59,7 +59,7 @@ _UNKNOWN = _Fact("", (), "")
 
 
 class ObservedSets:
-    """Sets of inputs with their states when the tasks were current.
+    """Sets of inputs of tasks, with the states that inputs had when the tasks were up to date.
 
     Thousands of programs share most of their inputs. So each pair of input and state (a fact) is
     kept and checked once, and a set is stored as the numbers of its facts.
@@ -67,7 +67,7 @@ class ObservedSets:
     Attributes
     ----------
     task_sets : dict of str to str
-        The key in `sets` of each task's set.
+        Maps each task to the key of its set in `sets`.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class ObservedSets:
 
     @property
     def sets(self) -> dict[str, tuple[Discovered, dict[str, str]]]:
-        """Return all sets and their states, by a digest of both."""
+        """Return each set of inputs with its states, by a digest of both."""
         return {key: (self._names([key]), self._parts(key)) for key in self._members}
 
     def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:
@@ -181,7 +181,7 @@ class ObservedSets:
             }
 
     def _blocks(self, keys: Iterable[str]) -> Collection[_Numbers]:
-        """Return, without repetition, the blocks of fact numbers that make up some sets."""
+        """Return the blocks of fact numbers that the sets with these keys consist of, each once."""
         return {
             id(b): b for blocks in map(self._members.__getitem__, keys) for b in blocks
         }.values()
@@ -191,7 +191,7 @@ class ObservedSets:
         return set().union(*self._blocks(keys))
 
     def needed(self, lookup: Discovery) -> Needed:
-        """Collect the facts that the plan needs besides the files whose digests the lookup took."""
+        """Collect the states that the plan has to check in addition to the contents of files."""
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}

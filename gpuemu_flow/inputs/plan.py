@@ -62,9 +62,9 @@ Stamp = tuple[int, int, int, int]
 def is_of_a_session(name: str) -> bool:
     """Tell whether a variable belongs to a session, not to the environment as a whole.
 
-    Terminals, editors and logins set these; each session has other values. Every started program
-    gets all of them and hardly ever reads any. A program depends on such a variable only if it was
-    seen to read it.
+    Terminals, editors and logins set such variables, to other values in each session. Every program
+    inherits them, but hardly any reads them. Therefore, a program depends on such a variable only
+    if it was seen to read it.
     """
     return name in VOLATILE or name in _SESSION or name.startswith(_SESSION_PREFIXES)
 
@@ -251,7 +251,8 @@ def look(
         True if something changed, and the workspace's programs will most likely run in workers that
         share a fork server.
     holds : bool
-        True if nothing changed but files in listed folders: no manifest was replaced.
+        True if everything that the plan lists, except files, is unchanged. In particular, no
+        manifest was replaced.
     """
     try:
         data = read(plan_path)
@@ -338,7 +339,8 @@ class Seen:
     ----------
     names : list of str
     stamps : list of str
-        The stamp of each file, behind links, as numbers with commas; empty where there is none.
+        The stamp of each file (of the target, if it is a link), as numbers with commas; empty if
+        there is no file.
     owners : set of int
         Users who own one of the files, or one of the links to them.
     """

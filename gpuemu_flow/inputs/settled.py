@@ -25,11 +25,11 @@ class _Group(Generic[T]):
 
 
 class SettledFacts(Generic[T]):
-    """Memory of facts that follow from the entries of the folders above a path.
+    """A cache of facts that follow from the entries of the folders above a path.
 
     A folder's stamp changes when one of its entries is made, removed or replaced, for example by a
-    link. The stamp of a folder that changed a moment ago may stay the same at the next change, so
-    that facts below such a folder are not cached. Not thread-safe.
+    link. If a folder changed a moment ago, its stamp may stay the same at the next change. Facts
+    below such a folder are therefore not cached. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class SettledFacts(Generic[T]):
         Returns
         -------
         tuple
-            The paths with a fact that is surely valid, and these facts, each once.
+            The paths with a fact that is certainly valid, and these facts, each once.
         """
         self.look_again()
         groups = [g for g in self._groups if g.paths <= paths and g.holds()]
@@ -73,7 +73,7 @@ class SettledFacts(Generic[T]):
         return together, tuple(facts)
 
     def _group(self, paths: frozenset[str], facts: tuple[T, ...]) -> None:
-        """Keep facts that hold, to be checked together from now on."""
+        """Cache the facts about some paths as a group, which is checked as a whole from now on."""
         if not all(path in self._facts for path in paths):
             return  # a folder has changed meanwhile, which ended them
         places = {file for path in paths for file in self._facts[path][1]}
@@ -87,7 +87,7 @@ class SettledFacts(Generic[T]):
             self._groups = [_Group(paths, facts, known), *self._groups][:_MOST_GROUPS]
 
     def get(self, path: str) -> T | None:
-        """Return the cached fact about a path; None if there is none that is surely valid."""
+        """Return the cached fact about a path; None if it is missing or may be out of date."""
         cached = self._facts.get(path)
         if cached is None or not self._hold(path, cached[1]) or path not in self._facts:
             return None  # a change has ended all facts, even if the path is settled again

@@ -18,7 +18,7 @@ class Sights:
     seen : mapping of absolute path to Seen
         Stamps and owners that this process has already read, by folder.
     none_replaced : bool
-        True if the folders of the manifests are known to be as after the last clean run.
+        True if the folders of the manifests are known to be unchanged since the last clean run.
     """
 
     def __init__(

@@ -173,7 +173,7 @@ class SourceIndex:
         return []
 
     def _module_files(self, base: Path, name: str) -> list[Path]:
-        """Return files that importing `name` below `base` would run; none when it is not local."""
+        """Return the files that importing `name` from `base` would run; none if it is not there."""
         found: list[Path] = []
         folder = base
         parts = [p for p in name.split(".") if p]
@@ -212,7 +212,7 @@ def _is_python(path: Path, source: bytes) -> bool:
 
 
 def _other_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each name that has an alias, with the alias: ``from m import a as b``, ``b = a``."""
+    """Yield (name, alias) for each alias: (a, b) for ``from m import a as b`` or ``b = a``."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from ((alias.name, alias.asname) for alias in node.names if alias.asname)
@@ -223,7 +223,10 @@ def _other_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:
-    """Return the level and dotted name of each import; for ``from a import b``, ``a.b``, too."""
+    """Return the level and dotted name of each import.
+
+    The level is the number of leading dots. ``from a import b`` gives both ``a`` and ``a.b``.
+    """
     names: set[tuple[int, str]] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,1 +1,1 @@
-"""Pure numerics: generator, dtypes, layouts, ulp, comparison, tolerances."""
+"""Numerics without I/O: random draws, dtypes, layouts, comparison, tolerances and diagnosis."""

@@ -3,8 +3,8 @@
 For each block of elements, a handful of vector operations first tries to prove that all pass, in
 the narrowest arithmetic that can show it. The proof holds if the largest error is finite, and if
 the largest ratio of error to tolerance is below 1 by more than the rounding errors of these
-operations; then no element is NaN or Inf. All other blocks are judged element by element in
-float64.
+operations. In that case, no element is NaN or Inf. All other blocks are judged element by element
+in float64.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PADDING = 128  # keeps buffers from lying a power of two apart, where they comp
 
 @dataclass(frozen=True)
 class BlockedOutcome:
-    """The comparison of one output: totals over all elements, and a sample for other statistics."""
+    """The comparison of one output: totals over all elements, and a sample for percentiles."""
 
     totals: Totals
     sample: Sample
@@ -64,7 +64,7 @@ class BlockedOutcome:
 
 
 class Proof(NamedTuple):
-    """Result of a block that was proven to pass."""
+    """Bounds on the errors of a block that was proven to pass."""
 
     max_abs: float
     sum_abs: float
@@ -131,7 +131,7 @@ class Prover:
         return Proof(max_abs, total, share)
 
     def max_rel(self, expected: Array, proof: Proof) -> float:
-        """Return the largest ``|a-e| / |e|`` over ``e != 0`` of the block just proven."""
+        """Return the largest ``|a-e| / |e|`` in the block just proven, where ``e != 0``."""
         if self._rtol and not self._offset:
             return proof.share * self._rtol
         operand_e = self._widen(expected, 2)
@@ -208,7 +208,7 @@ def _round_down(value: float, work: np.dtype[Any]) -> Any:
 
 
 def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
-    """Return a prover for these dtypes and this bound, or None if nothing can be proven."""
+    """Return a prover for a bound and the arrays' dtypes; None if they do not allow a proof."""
     if bound.proof is None:
         return None
     atol, rtol = bound.proof
@@ -245,7 +245,7 @@ def paired_blocks(
 
 
 def take(array: Array, where: Where) -> Array:
-    """Return the elements at flat positions in C order, without flattening a strided array."""
+    """Return the elements at flat positions in C order; a strided array is not copied."""
     if array.flags.c_contiguous:
         return array.reshape(-1)[where]
     positions = np.arange(where.start, where.stop) if isinstance(where, slice) else where
@@ -262,7 +262,7 @@ def compare_floats(
     *,
     stop_at_failure: bool = False,
 ) -> BlockedOutcome:
-    """Compare a float output; needs a few blocks of memory beyond its arguments.
+    """Compare a float output, with only a few blocks of additional memory.
 
     Parameters
     ----------
@@ -357,7 +357,10 @@ class _FloatComparison:
         self._add_max_ulp(judgement, block_a, block_e)
 
     def _refine(self, prover: Prover, start: int, size: int) -> None:
-        """Add the exact extremes of a proven block, which its proof only bounds."""
+        """Find the largest error and the largest share in a block whose proof only bounds them.
+
+        They are added to the totals.
+        """
         where = slice(start, start + size)
         block_a, block_e = take(self._actual, where), take(self._expected, where)
         at = start + prover.extremes(block_a, block_e)

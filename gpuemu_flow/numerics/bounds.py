@@ -12,7 +12,7 @@ from gpuemu_flow.numerics.ulp import Float64Array, spacing
 from gpuemu_flow.quick_dataclass import dataclass
 
 FACTOR = 8.0
-"""Multiple of the measured error that a right op may show."""
+"""Multiple of the measured error that a correct op may show."""
 
 ENOUGH = 256
 """Fewest elements whose mean squared error shows where the errors come from."""
@@ -29,7 +29,7 @@ FLOOR_SHARE = 0.125
 
 
 def growth(longest_dim: int) -> float:
-    """Return ``1 + sqrt(n) / 8``, a model of how rounding errors accumulate over a dim of n."""
+    """Return ``1 + sqrt(n) / 8``, a model of how rounding errors grow along a dim of size n."""
     return 1.0 + math.sqrt(longest_dim) / 8.0
 
 
@@ -42,11 +42,11 @@ def unit(fmt: FloatLimits) -> float:
 
 
 def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
-    """Return the absolute floor of a tolerance, which allows an op to flush subnormals.
+    """Return the least absolute tolerance, which is large enough for an op that flushes subnormals.
 
-    With `longest_dim`, it is the floor for ops that are not exact. Their intermediate products may
-    underflow, and then be multiplied by up to the square root of a dim, for example in a norm.
-    Hence the factor ``8 g``, where g is `growth`.
+    Pass `longest_dim` for ops that are not exact. Their intermediate products may underflow, and
+    may then be multiplied by up to the square root of a dim's size, for example in a norm. The
+    result is therefore larger by the factor ``8 g``, where g is `growth`.
     """
     smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
     return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest
@@ -62,11 +62,11 @@ class QuickBound:
     Attributes
     ----------
     relative : float
-        ``8 g u``, or 0 for exact ops, whose envelope is this bound.
+        ``8 g u``; 0 for exact ops.
     fmt : FloatLimits
         Format of the output.
     floor : float
-        Additive part.
+        ``8 g least``; ``least`` for exact ops.
     """
 
     relative: float
@@ -111,8 +111,8 @@ class Excuse:
     def size(self, error: Float64Array) -> float:
         """Return the mean of the squared errors, each divided by its variance and clipped.
 
-        Clipping limits the influence of a single large error, since that exceeds the bound of its
-        element anyway.
+        Clipping limits the influence of a single large error, which fails its element's own bound
+        anyway.
         """
         known = (self.variance > 0.0) & np.isfinite(error)
         if not known.any():

@@ -55,7 +55,10 @@ class MeasuredErrors:
         return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
 
     def beyond(self, rtol: float) -> float:
-        """Return an upper bound, at most twice too large, of ``error - rtol * |expected|``."""
+        """Return an upper bound of the largest ``error - rtol * |expected|``.
+
+        It is at most twice too large.
+        """
         excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
         return max(self.at_zero, 0.0, *excess)
 
@@ -75,7 +78,7 @@ class Calibration:
     worst : float
         The largest error of all cases.
     above : int
-        Cases with an error beyond the suggestion: they would be false alarms.
+        Number of cases that the suggested tolerance would fail, as false alarms.
     mismatches : int
         Elements whose actual or expected value, but not both, is NaN or Inf. No tolerance covers
         them.
@@ -127,8 +130,8 @@ def observe(
     Parameters
     ----------
     actual, expected : mapping of str to ndarray
-        Same names and shapes; the expected values may be wider. Integer outputs are exact and left
-        out.
+        Same names and shapes; the expected values may have a wider dtype. Integer outputs are left
+        out, since their tolerance is 0.
     """
     found: dict[str, MeasuredErrors] = {}
     for name, values in actual.items():
@@ -157,7 +160,7 @@ def observe(
 
 
 def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, float]]:
-    """Yield the largest relative error of each binade of expected values that occurs."""
+    """Yield (exponent, largest relative error) for each exponent of the expected values."""
     some = size > 0.0
     with np.errstate(over="ignore"):
         relative = error[some] / size[some]
@@ -167,16 +170,17 @@ def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, f
 
 
 def calibrate(observations: Iterable[MeasuredErrors]) -> list[Calibration]:
-    """Suggest a tolerance per dtype, in the order of the observations.
+    """Suggest a tolerance for each dtype, in the order in which the dtypes first occur.
 
     Notes
     -----
-    ``rtol`` is 1.5 times the 95th percentile of the cases' largest relative error among their
-    largest values. ``atol`` is 1.5 times the 95th percentile of the part of the errors that exceeds
-    ``rtol * |expected|``. An absolute tolerance without a relative one would have to suit the
-    largest values (1.0 for a correct float16 op whose outputs reach 1000), and anything would pass
-    where values are small. An exact implementation has no errors, but a tolerance of 0 would fail
-    any other: hence ``rtol`` is at least 2 eps, and ``atol`` at least the smallest normal number.
+    For ``rtol``, each case counts with the largest relative error among its values of largest
+    magnitude; ``rtol`` is 1.5 times the 95th percentile of these. ``atol`` is 1.5 times the 95th
+    percentile of the part of the errors that exceeds ``rtol * |expected|``. An absolute tolerance
+    without a relative one would have to suit the largest values (1.0 for a correct float16 op whose
+    outputs reach 1000), and anything would pass where values are small. An exact implementation has
+    no errors, but a tolerance of 0 would fail any other: hence ``rtol`` is at least 2 eps, and
+    ``atol`` at least the smallest normal number.
     """
     by_dtype: dict[str, list[MeasuredErrors]] = {}
     for observation in observations:
@@ -203,13 +207,16 @@ def _suggest(dtype: str, seen: list[MeasuredErrors]) -> Calibration:
 
 
 def _percentile(values: list[float]) -> float:
-    """Return the 95th percentile without interpolation: of up to 20 values the largest."""
+    """Return the 95th percentile without interpolation: the largest of up to 20 values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(PERCENTILE * len(ordered)))]
 
 
 def round_up(value: float) -> float:
-    """Round up to three significant digits, but ignore a relative excess of up to 1e-12."""
+    """Round up to three significant digits.
+
+    A value that exceeds three digits by a relative 1e-12 or less is rounded down.
+    """
     if value <= 0.0 or not math.isfinite(value):
         return value
     shown = float(f"{value:.2e}")

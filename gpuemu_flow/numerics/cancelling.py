@@ -1,11 +1,11 @@
 """Arithmetic that perturbs the terms of sums, to measure errors that the reference cancels exactly.
 
 ``dp - (p * dp).sum()`` is exactly 0 where p is 1, whatever errors dp has, since both terms have the
-same errors. A right op computes the second term in another way, with other errors. Therefore, each
-operand of a sum that has been rounded before is perturbed independently, by a random share of its
-error in the previous evaluation (Parker's "precision bounding", see `noise`). Values that no
-rounding has touched still cancel exactly. Zeros stay zeros, unless they come from an underflow, as
-``exp(-200)`` does: ``1 + exp(-200)`` counts as rounded.
+same errors. A correct op computes the second term in another way, with other errors. Therefore, if
+an operand of a sum is a rounded value, it is perturbed independently of the other operands, by a
+random share of the error that it had in the previous evaluation (Parker's "precision bounding", see
+`noise`). Values that no rounding has touched still cancel exactly. Zeros stay zeros, unless they
+come from an underflow, as ``exp(-200)`` does: ``1 + exp(-200)`` counts as rounded.
 """
 
 from __future__ import annotations
@@ -105,14 +105,21 @@ class _Cancelling(Base):
         self.rounded = self.rounded or _is_rounded(value)
 
     def _moved_terms(self, value: Any) -> Any:
-        """Perturb an operand of a matrix product, since the terms of its sums are out of reach."""
+        """Perturb an operand of a matrix product, even if it is not a rounded value.
+
+        The terms of the sums are products, which are rounded in any case but which numpy does not
+        show.
+        """
         if type(value) in (list, tuple):
             return type(value)(map(self._moved_terms, value))
         known = isinstance(value, _Cancelling) and not value.rounded and value.dtype.kind == "f"
         return self._moved(_plain(value)) if known else self._moved_again(value)
 
     def _moved_again(self, value: Any) -> Any:
-        """Perturb an operand independently of the other operations that use the same array."""
+        """Return a rounded operand perturbed, independently of its other uses.
+
+        All other values are returned as they are.
+        """
         if not _is_rounded(value):
             return value
         plain = _plain(value)
@@ -168,15 +175,15 @@ class _Cancelling64(_Cancelling, Noisy64):
 def cancelling(
     inputs: Arrays, rng: SeededRng, unit: float, operands: Operands
 ) -> dict[str, NDArray[Any]]:
-    """Return float32 or float64 arrays as `noise` does, but perturb the operands of sums, too.
+    """Return arrays whose arithmetic is perturbed as by `noise`; operands of sums are, too.
 
     Parameters
     ----------
     inputs : mapping of str to ndarray
     rng : SeededRng
     unit : float
-        Relative size of one rounding; 0 for the first evaluation. A negative unit turns increases
-        by the unit into decreases, and decreases into increases.
+        Relative size of one rounding; 0 for the first evaluation. With ``-unit``, everything that
+        ``unit`` would increase is decreased, and vice versa.
     operands : Operands
         Its `begin` is called.
 
@@ -194,7 +201,10 @@ def _plain(value: Any) -> Any:
 
 
 def _adds(ufunc: np.ufunc, method: str, all_rounded: bool) -> bool:
-    """Tell whether an operation adds terms of which at least two may be rounded."""
+    """Tell whether an operation adds terms of which at least two may be rounded.
+
+    `all_rounded` tells whether each operand of the operation is a rounded value.
+    """
     if method == "__call__" and ufunc in (np.add, np.subtract):
         return all_rounded
     return ufunc is np.matmul or (ufunc is np.add and method not in ("__call__", "at"))

@@ -102,8 +102,8 @@ class _Moving:
         Returns
         -------
         torch.Tensor or None
-            None if the operator makes no sums, or if it adds operands that were not all rounded
-            before.
+            None if the operator makes no sums, or if it adds its operands (not products of them)
+            and some of these are exact.
         """
         if name == "_softmax_backward_data" and before:
             sent, weights, dim = args[:3]
@@ -128,7 +128,10 @@ class _Moving:
         return moved
 
     def _move(self, tensor: Any, chosen: Any) -> None:
-        """Change elements by about a rounding error, in place; equal elements stay equal."""
+        """Change elements by about a rounding error, in place; equal elements stay equal.
+
+        Only the elements in the mask `chosen` are changed; None for all.
+        """
         values = tensor.detach().numpy()
         shares = shares_by_value(values.astype(np.float64), self._rng.gen_u64())
         shares = (shares + np.copysign(1.0, shares)) / 2.0

@@ -28,19 +28,21 @@ QUICK_SHARE = 0.75
 
 @dataclass(frozen=True)
 class Policy:
-    """Demands on an output besides closeness.
+    """Requirements on an output besides closeness to the expected values.
 
     Attributes
     ----------
     nan_policy, inf_policy : str
-        ``match``: NaN where the expected value is NaN, Inf where it is the same Inf, nowhere else.
-        ``strict``: the same, and no NaN (Inf) at all unless the case itself feeds NaN or Inf.
-        ``ignore``: elements whose expected value is NaN (Inf) are not judged. In a case that feeds
-        NaN or Inf, elements whose actual value is NaN (Inf) are not judged either.
+        ``match``: the output must be NaN (the same Inf) exactly where the expected value is.
+        ``strict``: the same, and there must be no NaN (Inf) at all unless the case's inputs hold
+        NaN or Inf. ``ignore``: elements whose expected value is NaN (Inf) are not judged. If the
+        case's inputs hold NaN or Inf, elements whose actual value is NaN (Inf) are not judged
+        either.
     invariants : tuple of str
         Names from `types.INVARIANTS`, checked on every output.
     shape_preserved_input : str or None
-        The table form of ``shape_preserved``: the first output has the shape of this input.
+        Input whose shape the first output must have. Set if ``invariants`` is a table that contains
+        ``shape_preserved``.
     gradients : frozenset of str
         Outputs that are gradients; no invariant is checked on them.
     """
@@ -168,15 +170,17 @@ class CheckedOutput:
         return index, float(self.actual[index]), float(self.expected[index])
 
     def _text(self, value: Any) -> str:
-        """Return a value with all the digits that its dtype distinguishes."""
+        """Format a value with all the digits that its dtype distinguishes."""
         if self.dtype not in FLOAT_LIMITS and np.asarray(value).dtype.kind in "biu":
             return str(int(value))
         return f"{float(value):.{17 if self.dtype == 'float64' else 9}g}"
 
     def _exempt(self, special: SpecialInputs) -> NDArray[np.bool_] | None:
-        """Mark elements exempt from invariants: right values that overflow, expected NaN or Inf.
+        """Mark elements exempt from invariants; return None if there are none.
 
-        Elements without a verdict are not exempt, since invariants need no expected value.
+        If the expected value overflows the output's format, the element is exempt. So is an
+        expected NaN or Inf, if the case's inputs hold NaN or Inf. Elements without a verdict are
+        not exempt, since invariants need no expected value.
         """
         if self.dtype not in FLOAT_LIMITS:
             return None
@@ -241,7 +245,7 @@ def _compare_auto(
     actual: Array,
     expected: Array,
 ) -> BlockedOutcome:
-    """Compare with the quick bound; if that fails, with envelopes of more and more evaluations."""
+    """Compare with the quick bound; if that fails, with envelopes from ever more evaluations."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:

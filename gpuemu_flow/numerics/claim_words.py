@@ -1,4 +1,4 @@
-"""Word claims about wrong elements for people: ``only elements with x ≥ 100 are wrong``."""
+"""Put claims about wrong elements into words: ``only elements with x ≥ 100 are wrong``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def _stretch(subject: str, claim: Claim) -> str:
 
 
 def _border(claim: Claim, ends: tuple[float, ...]) -> str:
-    """Return the shortest number between the last right and the first wrong value."""
+    """Describe a border by the shortest number between the last right and the first wrong value.
+
+    If these are far apart, say that the border lies between the two. `ends` is (right, wrong).
+    """
     right, wrong = ends
     if is_known(claim, ends):
         return f"{wrong:.15g}"
@@ -100,7 +103,7 @@ def _place(claim: Claim, *, plain: bool = False) -> str:
 
 
 def _round(least: float, most: float) -> int:
-    """Return the integer from `least` to `most` that is divisible by the highest power of two."""
+    """Return the integer from `least` to `most` with the largest power of two as a factor."""
     for tile in (1 << power for power in range(20, 0, -1)):
         found = int(most) // tile * tile
         if found >= max(least, 1.0):

@@ -1,9 +1,9 @@
 """Claims about which elements of an output are wrong, by an input's value or by index.
 
-A claim is learned from all cases seen so far, and predicts the next case: no element outside of the
-claim is wrong, and many elements inside of it are wrong (if it is a threshold, many elements next
-to it). Values between the last right and the first wrong element are *free*: nothing is known about
-them yet.
+A claim is learned from all cases seen so far. It predicts about the next case that no element
+outside of the claim is wrong, and that many elements inside of it are wrong (for a threshold, many
+of those next to it). Values between the last right and the first wrong element are *free*: nothing
+is known about them yet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STRAY = 0.005
 """Share of the wrong elements that a claim may miss, since rounding makes some elements wrong."""
 
 DENSE = 0.3
-"""Share of the elements inside a claim that must be wrong; other operands may hide other errors."""
+"""Share of the elements inside a claim that must be wrong; errors of the rest may be hidden."""
 
 DENSE_ROWS = 0.8
 """`DENSE` for rows: a row with one wrong element is wrong, so that few errors are hidden."""
@@ -47,7 +47,7 @@ It is larger for indices, since more cases hardly narrow the ends down.
 """
 
 CLOSE = 1.2
-"""Largest ratio of the last right and the first wrong value that one number may stand for."""
+"""Largest ratio of the last right and the first wrong value that are given as one number."""
 
 FADING = 1.3
 """Largest ratio of the borders of wrong and of severely wrong units if the error does not fade."""
@@ -68,7 +68,7 @@ MODULI = (128, 64, 32, 16, 8, 4, 3, 2)
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that the wrong units are those whose feature lies in a set of numbers.
+    """A claim that the units whose feature lies in a set of numbers are the wrong ones.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Claim:
 
     @property
     def about(self) -> tuple[object, ...]:
-        """Return a value that is equal for equal claims, whatever cases they were learned from."""
+        """Return what the claim says, for comparison with claims learned from other cases."""
         exact = self.low if self.kind in ("equal", "residue", "tail") else ()
         return self.feature, self.kind, exact, self.also.about if self.also else None
 
@@ -110,7 +110,7 @@ class Claim:
         return inside, free
 
     def agrees(self, seen: LabelledUnits) -> bool | None:
-        """Tell whether the claim predicts a case correctly; None if it predicts nothing."""
+        """Tell whether the claim predicts a case correctly; None if the case is no evidence."""
         if self.feature not in seen.values or self.feature.level not in seen.wrong:
             return None
         level = self.feature.level
@@ -209,10 +209,11 @@ def claims(seen: Sequence[LabelledUnits]) -> list[Claim]:
 def _with_axes(
     ordered: Sequence[Claim], features: Sequence[Feature], seen: Sequence[LabelledUnits]
 ) -> Iterator[Claim]:
-    """Yield the claims, and before the first tail in memory order the axes that fit as well.
+    """Yield `ordered`, with claims inserted that all but the first index of an axis are wrong.
 
-    "All but the first index of an axis" is no claim alone, since most wrong orders of elements keep
-    the first index.
+    Such a claim says little by itself, since most wrong orders of elements leave the first index in
+    place. It is therefore yielded only before the first claim that all elements from a flat index
+    on are wrong, and only if at least the same share of its elements is wrong.
     """
     first = next((c for c in ordered if c.feature.kind == "flat" and c.kind == "above"), None)
     for claim in ordered:
@@ -235,7 +236,7 @@ def _cost(claim: Claim) -> float:
 
 
 def is_sharp(claim: Claim) -> bool:
-    """Tell whether each border is known well enough to be given as one number."""
+    """Tell whether the claim's borders are known well enough to give each as one number."""
     if claim.kind not in STRETCHES:
         return True
     sharp = is_adjacent if claim.feature.of_place else is_close
@@ -243,12 +244,15 @@ def is_sharp(claim: Claim) -> bool:
 
 
 def is_known(claim: Claim, ends: tuple[float, ...]) -> bool:
-    """Tell whether a border lies between two integers that are next to each other."""
+    """Tell whether a border lies between two integers that are next to each other.
+
+    `ends` is the last right and the first wrong value.
+    """
     return claim.whole and abs(ends[0] - ends[1]) <= 1.0
 
 
 def is_firm(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
-    """Tell whether each border between values stays in place when only severe errors count.
+    """Tell whether the borders of values stay where they are if only severe errors are counted.
 
     An error that fades has no border: only the tolerance decides where it ends.
     """
@@ -284,7 +288,11 @@ def _severely_wrong(claim: Claim, seen: Sequence[LabelledUnits], degree: int) ->
 
 
 def _is_there(border: float, severe: float, side: float) -> bool:
-    """Tell whether severely wrong units begin near a border."""
+    """Tell whether severely wrong units begin near a border.
+
+    `severe` is the severely wrong value next to the border. `side` is 1.0 for the border at the
+    lower end, and -1.0 for the one at the upper end.
+    """
     if (severe - border) * side <= 0.0 or is_close(border, severe):
         return True
     if border * severe <= 0.0 or math.isinf(border) or math.isinf(severe):
@@ -294,7 +302,7 @@ def _is_there(border: float, severe: float, side: float) -> bool:
 
 
 def has_moved(before: Claim, after: Claim) -> bool:
-    """Tell whether a border that seemed known moved with more cases, and so is no border."""
+    """Tell whether a border that seemed known has moved with more cases, and thus was none."""
     if before.kind not in STRETCHES or not is_sharp(before):
         return False
     pairs = [(old, new) for old, new in ((before.low, after.low), (before.high, after.high)) if old]
@@ -341,7 +349,7 @@ def is_close(right: float, wrong: float) -> bool:
 
 
 def is_zero(right: float, wrong: float) -> bool:
-    """Tell whether right and wrong values may be separated by zero.
+    """Tell whether 0 is a plausible border between right and wrong values.
 
     Parameters
     ----------
@@ -374,7 +382,7 @@ def _likely(feature: Feature) -> tuple[bool, int, str]:
 
 
 def _holds(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
-    """Tell whether a claim agrees with the cases it was learned from and is not empty."""
+    """Tell whether most cases agree with a claim, and enough right units lie outside of it."""
     told = [claim.agrees(each) for each in seen]
     if any(
         fits is False and each.chosen and each.passed for fits, each in zip(told, seen, strict=True)
@@ -464,7 +472,7 @@ def _of_place(feature: Feature, pool: _Pool, seen: Sequence[LabelledUnits]) -> I
 
 
 def _both(axes: Sequence[Feature], seen: Sequence[LabelledUnits]) -> Iterator[Claim]:
-    """Yield claims about corners, where the indices on two axes are at or beyond a border."""
+    """Yield claims about corners: on each of two axes, the index is at or beyond a border."""
     for place, first in enumerate(axes):
         for second in axes[place + 1 :]:
             ends = [_corner(each, seen) for each in (first, second)]

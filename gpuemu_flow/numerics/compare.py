@@ -85,8 +85,8 @@ def check_outputs(
     expected_dtypes : mapping of str to str, optional
         Dtype that each output should have, where `expected` is wider.
     inputs : mapping of str to ndarray, optional
-        The case's inputs: whether they hold NaN or Inf decides what ``strict`` and ``ignore``
-        mean, and the table form of ``shape_preserved`` needs their shapes. Without them the inputs
+        The case's inputs: whether they hold NaN or Inf decides what ``strict`` and ``ignore`` mean,
+        and a ``shape_preserved`` that names an input needs its shape. If they are not given, they
         count as finite.
     seen : SeenOutputs, optional
         The contracts of the outputs, and the op's original outputs. `actual` and `expected` then
@@ -94,23 +94,23 @@ def check_outputs(
     apart : sequence of SeparateVerdict
         Outputs that were judged in another way.
     excused : mapping of str to ndarray of bool, optional
-        By output, elements on which a failure proves nothing.
+        For each output, a mask of the elements on which a failure proves nothing.
 
     Returns
     -------
     CheckResult
-        ``ERROR`` when an output is missing, unexpected, or of another shape or dtype (no value is
-        looked at then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
+        ``ERROR`` when an output is missing, unexpected, or has a wrong shape or dtype (values are
+        not compared then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
         little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures are in
-        the order of the checks: values, NaN, Inf, invariants, the table form of
-        ``shape_preserved``. The statistics cover all outputs; see `blocked.compare_floats` for
-        which of them are sampled in large outputs.
+        the order of the checks: values, NaN, Inf, invariants, and last a ``shape_preserved`` that
+        names an input. The statistics cover all outputs; see `blocked.compare_floats` for which of
+        them are sampled in large outputs.
 
     Notes
     -----
-    Under ``auto`` an output is first tried against the envelope's quick bound, which needs no
-    further evaluation of the reference. If that suffices, `tolerance_used` is the share of the
-    quick bound. It is at most `QUICK_SHARE`, and no smaller than the share of the envelope.
+    Under ``auto`` an output is first compared with the envelope's quick bound, which needs no
+    further evaluation of the reference. If the output passes, `tolerance_used` is its share of the
+    quick bound. This share is at most `QUICK_SHARE`, and no smaller than the share of the envelope.
     """
     names = expected_dtypes or {}
     wanted = {name: names.get(name) or dtype_name(expected[name].dtype) for name in expected}
@@ -175,7 +175,7 @@ def tolerance_of(
     tolerance: Mapping[str, Tolerance] | Envelope,
     contracts: CaseContracts | None,
 ) -> Mapping[str, Tolerance] | Envelope:
-    """Return the tolerance of one output: its own, or that of the case."""
+    """Return the tolerance of one output: its own if it declares one, else that of the case."""
     own = None if contracts is None else contracts.tolerances.get(name)
     return tolerance if own is None else {dtype: own}
 
@@ -183,7 +183,7 @@ def tolerance_of(
 def _placed(
     stats: ErrorStats, compared: Sequence[CheckedOutput], contracts: CaseContracts
 ) -> ErrorStats:
-    """Return the statistics with the worst element's index as an index of the whole output."""
+    """Return the statistics with the worst element's index converted to one of the whole output."""
     if stats.worst_index is None:
         return stats
     worst = max(compared, key=lambda output: output.outcome.totals.worst.share)
@@ -212,7 +212,10 @@ def check_structure(
     wanted: Mapping[str, str | None],
     known: Callable[[np.dtype[Any]], str | None] = dtype_name,
 ) -> list[Failure]:
-    """Return failures: wrong names of outputs, wrong shapes, then wrong dtypes."""
+    """List wrong names of outputs, then wrong shapes, then wrong dtypes.
+
+    `wanted` maps each output to its dtype. `known` returns the name of a numpy dtype, or None.
+    """
     shapes: list[Failure] = []
     dtypes: list[Failure] = []
     for name, reference in expected.items():
@@ -232,7 +235,10 @@ def check_structure(
 
 
 def _check_names(given: Sequence[str], expected: Sequence[str]) -> list[Failure]:
-    """Return a failure, in a list, if the outputs have other names than the expected ones."""
+    """Return a list with one failure if the outputs' names differ from the expected ones.
+
+    The list is empty if they are the same.
+    """
     missing = [name for name in expected if name not in given]
     unknown = [name for name in given if name not in expected]
     if not missing and not unknown:

@@ -105,7 +105,7 @@ def check_batch(
     dtype : str
         Dtype that the output should have.
     tolerance : mapping of dtype name to Tolerance, or Envelope
-        The envelope of any of these cases: their quick bounds are the same.
+        An envelope may belong to any of these cases, since their quick bounds are the same.
 
     Returns
     -------
@@ -142,10 +142,10 @@ def check_batch(
 def _comparable(
     form: Form, actual: Float64Array, expected: Float64Array, inputs: Sequence[Arrays]
 ) -> NDArray[np.intp]:
-    """Return the rows in which NaN and Inf only have to match, whatever is fed to the op.
+    """Return the indices of the rows in which the policies only demand that NaN and Inf match.
 
-    A NaN that is expected on finite inputs is no evidence (see `verdicts.Compared`), so that such
-    a row is left out, too.
+    A NaN that is expected on finite inputs is no evidence (see `verdicts.Compared`), so such a row
+    is left out, too.
     """
     both = np.isfinite(actual) & np.isfinite(expected)
     chosen: NDArray[np.bool_] = np.all(both, axis=1)
@@ -219,7 +219,7 @@ class _Rows:
         self._correct_relative(relative, magnitude > 0.0)
 
     def _correct_relative(self, relative: Float64Array, counted: NDArray[np.bool_]) -> None:
-        """Correct the rows in which relative errors of some elements do not count.
+        """Correct the statistics of rows in which some elements have no relative error that counts.
 
         See `statistics.relative_errors`.
         """

@@ -1,9 +1,10 @@
 """Arithmetic on constants (positions, windows and other tables) with each rounding perturbed.
 
 A reference may compute tables from ``np.arange`` and sizes alone. Perturbed inputs do not change
-these tables. Nor does the shadow compute them in float32: it leaves integers that the reference
-makes, and all that is computed from these alone, as they are. A right op computes a table in
-float32 and in its own order: ``(i + 0.5) * (n / o)`` for ``(i + 0.5) * n / o``.
+these tables. Even the shadow, which is the reference computed in float32, does not compute them in
+float32: integers that the reference makes, and values computed from these alone, are not converted.
+A correct op computes a table in float32, and maybe in another order: ``(i + 0.5) * (n / o)`` in
+place of ``(i + 0.5) * n / o``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ UP, DOWN = 1.0, -1.0
 """Directions in which all roundings of constants are perturbed together."""
 
 LARGER = 8.0
-"""Factor on the perturbations in the draws that distinguish rounding errors from other indices."""
+"""Factor on the perturbations in the draws that tell rounding errors from changed indices."""
 
 RANDOM = 2
 """Number of draws in which roundings are perturbed at random, besides the draw in which all results
@@ -33,7 +34,7 @@ many random draws."""
 
 
 class _BesideConstants(Single):
-    """A float32 input; the arrays that a shadow makes during a call with it are `_Constant`."""
+    """A float32 input of a shadow; arrays that the shadow makes without inputs are `_Constant`."""
 
 
 class _Constant(Single):
@@ -107,8 +108,8 @@ def moving_constants(
     Notes
     -----
     Quotients count as rounded even where they are exact, unless the divisor is a power of two: an
-    op that multiplies by the rounded reciprocal, or by a rounded ratio, rounds there. Arithmetic
-    on inputs or on single numbers, and arithmetic of other libraries, is not perturbed.
+    op may multiply by a rounded reciprocal or ratio instead. Arithmetic on inputs or on single
+    numbers, and arithmetic of other libraries, is not perturbed.
     """
     attributes = {"rng": rng, "unit": unit, "direction": direction}
     made = type("_Constant", (_Constant,), attributes)
@@ -159,9 +160,9 @@ def add_constant_draws(
 def constant_draws(
     inputs: Arrays, rng: SeededRng, unit: float, *, thorough: bool
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the inputs for each draw of a measurement; see `moving_constants`.
+    """Yield the inputs of each draw, with which the shadow perturbs its arithmetic on constants.
 
-    With a larger `unit`, the roundings are perturbed in the same directions.
+    The directions of the perturbations do not depend on `unit`. See `moving_constants`.
     """
     count = 3 * RANDOM if thorough else RANDOM
     for draw, direction in enumerate((UP, DOWN, *[0.0] * count)):

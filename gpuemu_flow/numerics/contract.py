@@ -1,4 +1,4 @@
-"""Output contracts as data: the configuration of one output besides its name."""
+"""Output contracts as data: all that the configuration says about one output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Statistics:
     Attributes
     ----------
     mean : str or float
-        A number, or an input that holds each element's mean; empty: the reference's output.
+        A number, or the name of an input that holds each element's mean. If empty, the reference's
+        output holds the means.
     std : float or None
         Standard deviation of every element.
     zeros : float or None
@@ -72,7 +73,8 @@ class Mask:
     axes : tuple of int
         Axes of the output, one for each axis of the input.
     test : str
-        ``true``, ``false``, ``==``, ``!=``; ``<``: the index on axis `along` is below the input.
+        ``true``, ``false``, ``==`` or ``!=`` tests the input's values. With ``<``, an element
+        counts if its index on axis `along` is less than the input's value.
     value : float
         Value that ``==`` and ``!=`` compare with.
     along : int
@@ -94,23 +96,25 @@ class OutputContract:
     ----------
     name : str
     dims : tuple of str or int, or None
-        Names of dims and sizes; ``?`` is a size that the values decide. None: not declared.
+        Names of dims and sizes; ``?`` is a size that depends on the inputs' values. None if not
+        declared.
     dtype : str
-        Canonical name, ``same as INPUT`` or ``promote``; empty: the reference's.
+        Canonical name, ``same as INPUT`` or ``promote``; empty for the dtype of the reference's
+        output.
     low, high : float or None
         Bounds of the output's values, both included.
     atol, rtol : float or None
         The output's own tolerance; both None to use that of the op.
     ties : str
-        Input into which the output's indices point; indices of equal elements are equally right.
+        Input into which the output's indices point; indices of equal elements are equally correct.
     order : bool
         True if the elements along `axis` may be in any order.
     up_to : str
-        One of `VIEWS`, or empty.
+        Difference from the reference that is allowed: one of `VIEWS`, or empty.
     axis : int or None
         The axis of `ties`, `order` and `up_to`.
     only : Mask or None
-        The mask of the elements that count; None: all of them.
+        The mask of the elements that count; None if all do.
     compare : CompareRef or None
     statistics : Statistics or None
     """
@@ -141,18 +145,21 @@ class OutputContract:
 
     @property
     def plain(self) -> bool:
-        """Tell whether all elements are compared with the expected elements at the same indices."""
+        """Tell whether every element is compared with the expected one at the same index."""
         views = self.ties or self.order or self.up_to or self.only is not None
         return not views and not self.apart
 
     @property
     def of_form(self) -> bool:
-        """Tell whether only dims and dtype are declared, which do not concern values."""
+        """Tell whether the contract declares only dims and dtype, and nothing about values."""
         return self == OutputContract(self.name, self.dims, self.dtype)
 
     @property
     def in_place(self) -> bool:
-        """Tell whether each judged element is compared with the expected one at the same index."""
+        """Tell whether elements are compared with the expected ones at the same index.
+
+        Unlike for `plain`, a mask may leave out elements.
+        """
         return not (self.ties or self.order or self.up_to or self.apart)
 
     @property
@@ -176,7 +183,7 @@ class OutputContract:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OutputContract:
-        """Rebuild from `to_json`'s form, or raise TypeError."""
+        """Return the contract that `to_json` converted; raise TypeError for any other form."""
         given = dict(data)
         if "dims" in given:
             given["dims"] = tuple(given["dims"])
@@ -190,10 +197,10 @@ class OutputContract:
 
 
 def parameter_name(of: str) -> str:
-    """Return the name that stands for a module's parameter among inputs."""
+    """Return the name that a module's parameter has among an op's inputs."""
     return f"{PARAMETERS}.{of}"
 
 
 def names_parameter(name: str) -> bool:
-    """Tell whether a name among inputs stands for one parameter of a module, or for all."""
+    """Tell whether a name among an op's inputs means one parameter of a module, or all of them."""
     return name == PARAMETERS or name.startswith(f"{PARAMETERS}.")

@@ -19,7 +19,7 @@ Dims = Mapping[str, Sequence[str | int]]
 
 
 def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) -> dict[str, int]:
-    """Return the size of each dim, taken from the inputs.
+    """Return the size of each dim, taken from the inputs if any of them has the dim.
 
     Parameters
     ----------
@@ -47,7 +47,8 @@ def shape_fault(
 ) -> Failure | None:
     """Return the failure of an output whose shape differs from the declared one, or None.
 
-    An axis whose size is not known may have any size.
+    An axis whose size is not known may have any size. `whose` begins the message: it says whether
+    the op or the reference made the output.
     """
     if contract.dims is None:
         return None
@@ -81,7 +82,7 @@ def declared_dtype(contract: OutputContract, inputs: Arrays) -> str | None:
 
 
 def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict[str, str]:
-    """Return, by output, the dtypes that the configuration demands."""
+    """Map each output for which the configuration demands a dtype to that dtype."""
     found = {contract.name: declared_dtype(contract, inputs) for contract in contracts}
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 
@@ -90,9 +91,9 @@ def promoted(names: Sequence[str]) -> str | None:
     """Return the dtype to which PyTorch would promote the given dtypes; None if none is known.
 
     If any is a float, integers do not count: the result is the widest float, or float32 for two
-    different floats of that width. Integers and booleans follow numpy's rules, which agree with
-    PyTorch's wherever PyTorch has one: it refuses to promote float8, and to promote uint16, uint32
-    and uint64 with other integers. By numpy's rules, a signed integer and uint64 give float64.
+    different floats of that width. Integers and booleans follow numpy's rules, by which a signed
+    integer and uint64 give float64. The result is the same as PyTorch's, except that PyTorch
+    refuses to promote float8, and to promote uint16, uint32 and uint64 with other integers.
     """
     known = [DTYPES[name] for name in dict.fromkeys(names) if name in DTYPES]
     floats = [dtype for dtype in known if dtype.kind == "float"]

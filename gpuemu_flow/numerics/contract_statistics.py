@@ -2,8 +2,9 @@
 
 Each case is tested by itself, on all of its elements. The rate of false alarms that the contract
 states is divided among the tests. Each test uses a bound that holds for few elements as well as for
-many: no test assumes that a sum is normally distributed. The whole is tested first, then whether
-draws repeat, then each part (`random_parts`).
+many: no test assumes that a sum is normally distributed. All elements are tested together first. If
+they pass, the next tests look for draws that repeat, and the last ones test each part alone (see
+`random_parts`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ TRIED = 0.99 * 0.7 ** np.arange(12)
 
 LARGE_SQUARES = 3600.0
 """If the squares of n elements are all small, larger ones of up to this share of ``std^2 / n`` are
-taken for possible."""
+assumed to be possible."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ def tested(
     statistics : Statistics
         The distribution that the configuration declares.
     reference : ndarray or None
-        The reference's output, of the same shape, if it may be drawn from the distribution, too.
-        Where it drops whole channels, so must the op.
+        The reference's output, of the same shape; None if it holds the means. If the reference
+        drops whole channels, the op must do so, too.
     """
     fmt = FLOAT_LIMITS.get(dtype_name(values.dtype) or "")
     drawn, wanted = to_float64(values), to_float64(means)
@@ -133,7 +134,7 @@ class _Tests:
     eps : float
         Relative spacing of the output's dtype.
     by_element : bool
-        Whether each element has a mean of its own.
+        True if the elements may have different means.
     """
 
     def __init__(
@@ -176,7 +177,11 @@ class _Tests:
             self.zeros = Zeros(telling & (drawn == 0.0), statistics.zeros, self._zeros_text)
 
     def of_whole(self) -> list[str]:
-        """Test all elements together, and pairs: neighbours, a usual tile apart, or mirrored."""
+        """Test all elements together, then test pairs of elements for independence.
+
+        The elements of a pair are neighbours, or are as far apart in memory as a usual tile is
+        long, or have their last two indices exchanged.
+        """
         name, count, terms = self.name, self.count, self.terms.terms
         scaled, variance = scaled_terms(terms, self.variance)
         lags, opposite = tile_lags(terms.size), mirrored(scaled)
@@ -221,7 +226,7 @@ class _Tests:
         return []
 
     def of_shifts(self) -> list[str]:
-        """Test whether draws repeat after any distance in memory."""
+        """Search for draws that repeat after some distance in memory; try all distances."""
         if self.excess is None:
             scaled = scaled_terms(self.terms.terms, self.variance)
         else:
@@ -230,7 +235,7 @@ class _Tests:
         return [] if lag is None else [self._lag_text(lag)]
 
     def of_parts(self) -> list[str]:
-        """Test each part alone."""
+        """Test each part of the output alone; see `random_parts`."""
         series = [self.off, self.terms] if self.by_element else [self.off]
         series += [] if self.excess is None else [self.excess]
         means = self.wanted if self.by_element else None
@@ -240,9 +245,10 @@ class _Tests:
     def _is_centred(self, series: Series, at_least: float) -> bool:
         """Tell whether the sum of all terms is compatible with mean 0.
 
-        If a known share of few elements is dropped, it may happen that none is. The sum is then as
-        large as its squares allow, and exceeds the bound for symmetric terms. So it is wrong only
-        if it exceeds the bound for skewed terms, too.
+        If the op drops a declared share of the elements, and these are few, it can happen that none
+        is dropped. The sum is then as large as its squares allow, and exceeds the bound for
+        symmetric terms. A sum is therefore wrong only if it exceeds the bound for skewed terms,
+        too.
         """
         if _is_centred(series.terms, series.rounding, at_least):
             return True
@@ -332,8 +338,9 @@ def _has_std(excess: Wide, rounding: Wide, count: int, std: float, at_least: flo
     these occurred, the sum is negative and the root of its own squares is small. A negative sum is
     therefore tested by the most likely distribution of mean 0 among those with only values that
     occurred (Owen, "Empirical likelihood ratio confidence intervals for a single functional",
-    1988). In this distribution, large values are the likelier, the fewer of them there were. If
-    there are few elements, the largest of them says little about how large others can be.
+    1988). This distribution makes up for missing large values: the fewer of them occurred, the
+    larger their probability. If there are few elements, larger values than these are assumed to be
+    possible.
     """
     if float(excess.sum()) >= 0.0:
         return _is_centred(excess, rounding, at_least)

@@ -48,7 +48,7 @@ def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bo
 def chosen(indices: Array, source: Array, axis: int) -> Array:
     """Return the elements of `source` that indices along an axis select.
 
-    The indices have the dims of `source`, or all but the axis. Indices out of range are clipped;
+    The indices have as many axes as `source`, or lack `axis`. Indices out of range are clipped;
     `index_fault` reports them.
     """
     dropped = indices.ndim == source.ndim - 1
@@ -101,10 +101,10 @@ def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) ->
 
 
 def in_order_of(values: Array, expected: Array, axis: int) -> Array:
-    """Return the parts of `values` along an axis, in the order that fits `expected` best.
+    """Return the entries of `values` along an axis, in the order that fits `expected` best.
 
-    Axes before `axis` are batches, and each batch may have another order. Axes after it belong to
-    the parts, which move as a whole.
+    Axes before `axis` are batches; each batch is ordered independently. Axes after it belong to the
+    entries, which move as a whole.
     """
     axis %= max(values.ndim, 1)
     count = values.shape[axis]
@@ -120,7 +120,7 @@ def in_order_of(values: Array, expected: Array, axis: int) -> Array:
 
 
 def _pairing(values: Array, expected: Array) -> NDArray[np.intp]:
-    """Pair each expected row with a row of `values`, and return the rows' indices."""
+    """Return, for each expected row, the index of the row of `values` that is paired with it."""
     exact = values.dtype.kind in "biu" and expected.dtype.kind in "biu"
     wide_v = values if exact else to_float64(values)
     wide_e = expected if exact else to_float64(expected)
@@ -133,7 +133,7 @@ def _pairing(values: Array, expected: Array) -> NDArray[np.intp]:
 
 
 def _nearest(values: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Pair each expected row with the nearest row that is still unpaired."""
+    """Return, for each expected row, the index of the nearest row that is still unpaired."""
     pairing = np.empty(len(values), np.intp)
     left = np.ones(len(values), np.bool_)
     with np.errstate(all="ignore"):
@@ -158,8 +158,9 @@ def signed_like(values: Array, expected: Array, axis: int) -> Array:
 def relabelled(values: Array, axis: int | None) -> Array:
     """Return labels as numbers in the order in which they first occur.
 
-    Two results are equal exactly if the given labels differ only in their names. Each entry of the
-    axes before `axis` has labels of its own; without an axis all elements share them.
+    Two arrays give equal results exactly if their labels differ only in their names. Labels are
+    numbered separately for each index on the axes before `axis`; if `axis` is None, they are
+    numbered over all elements.
     """
     start = 0 if axis is None else axis % max(values.ndim, 1)
     batches = int(np.prod(values.shape[:start], dtype=np.int64))
@@ -214,9 +215,10 @@ def _complex_view(contract: OutputContract, values: Array, expected: Array) -> A
 def distances(values: Array, expected: Array) -> Array:
     """Return real numbers that differ from ``|expected|`` by ``|values - expected|``.
 
-    The expected values themselves give ``|expected|``: so a comparison of real numbers judges
-    complex numbers by the absolute value of the difference. All numbers with an infinite part count
-    as one infinity (C17, annex G.3), as their direction depends on the order of the operations.
+    The expected values themselves give ``|expected|``. A comparison of the results therefore judges
+    complex numbers by the absolute value of their difference. All numbers with an infinite part
+    count as one infinity (C17, annex G.3), as their direction depends on the order of the
+    operations.
     """
     with np.errstate(all="ignore"):
         wide, wanted = values.astype(np.complex128), expected.astype(np.complex128)

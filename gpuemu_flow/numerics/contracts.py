@@ -43,8 +43,8 @@ class CaseContracts:
     Attributes
     ----------
     expected : dict of str to ndarray
-        The reference's outputs as they are compared, without those that are judged in another way
-        (`OutputContract.apart`).
+        The reference's outputs in the form that is compared. Outputs that are judged as a whole
+        (`OutputContract.apart`) are left out.
     refused : tuple of Failure
         Failures of the reference's outputs; if there are any, nothing can be compared with them.
     """
@@ -112,7 +112,7 @@ class CaseContracts:
         return [contract for contract in self._contracts.values() if contract.apart]
 
     def whole(self, name: str) -> Array:
-        """Return one output of the reference, not transformed."""
+        """Return one output of the reference, not transformed and not masked."""
         return self._raw[name]
 
     @property
@@ -121,12 +121,12 @@ class CaseContracts:
         return {name for name, c in self._contracts.items() if c.compare is not None}
 
     def dtype(self, name: str) -> str | None:
-        """Return the dtype that is demanded of an output; None if there is none."""
+        """Return the dtype that the contracts demand of an output; None if they demand none."""
         contract = self._contracts.get(name)
         return None if contract is None else declared_dtype(contract, self._inputs)
 
     def dtypes(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """Map each output to the dtype in which it is compared, given its own dtype."""
+        """Map each output to the dtype in which it is compared, from its own dtype in `wanted`."""
         return {
             name: REAL_PARTS.get(dtype)
             or ((dtype_name(self.expected[name].dtype) or "") if self._changes(name) else dtype)
@@ -135,7 +135,7 @@ class CaseContracts:
         }
 
     def _changes(self, name: str) -> bool:
-        """Tell whether an output is compared in another dtype than its own."""
+        """Tell whether an output is converted to another dtype before it is compared."""
         contract = self._contracts.get(name)
         if contract is None:
             return False
@@ -162,7 +162,7 @@ class CaseContracts:
         return [fault for fault in faults if fault is not None]
 
     def means(self, contract: OutputContract) -> Array:
-        """Return the declared means of those elements of a random output that count."""
+        """Return the declared means of a random output's elements, without masked elements."""
         declared = contract.statistics
         expected = self._raw[contract.name]
         mean = "" if declared is None else declared.mean
@@ -188,7 +188,7 @@ class CaseContracts:
         return found
 
     def views(self, outputs: Arrays) -> dict[str, Array]:
-        """Return outputs of a call on the case's own inputs, in the form that is compared."""
+        """Convert `outputs`, computed from the case's own inputs, to the form that is compared."""
         return {
             name: self.masked(name, self._view(name, values))
             for name, values in outputs.items()
@@ -196,7 +196,7 @@ class CaseContracts:
         }
 
     def views_of_moved(self, outputs: Arrays) -> dict[str, Array]:
-        """Return the reference's outputs on perturbed inputs, in the form that is compared.
+        """Convert outputs of the reference on perturbed inputs to the form that is compared.
 
         An output with a tolerance of its own is replaced by the case's expected output, so that no
         tolerance is measured for it.
@@ -226,7 +226,7 @@ class CaseContracts:
         return view_of(contract, values, self._raw[name], self._inputs)
 
     def masked(self, name: str, values: Array) -> Array:
-        """Return the elements of an output that count, as one row; all if there is no mask."""
+        """Return the elements of an output that count, in one row; `values` if it has no mask."""
         mask = self._mask(name)
         return values if mask is None else values[mask]
 
@@ -258,7 +258,7 @@ class CaseContracts:
         return multi_index(int(np.flatnonzero(mask)[index[0]]), mask.shape)
 
     def note(self, name: str) -> str:
-        """Describe transformed values for a failure's message; return "" for other values."""
+        """Explain, for a failure's message, how an output was transformed; "" if it was not."""
         contract = self._contracts.get(name)
         if contract is None:
             return ""
@@ -310,7 +310,7 @@ class PairedReference:
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
-        """Evaluate the reference."""
+        """Evaluate the reference; return complex outputs as (real part, imaginary part)."""
         outputs = self._evaluate(inputs, **options)
         return {
             name: np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
@@ -320,13 +320,13 @@ class PairedReference:
 
 @dataclass(frozen=True)
 class SeenOutputs:
-    """One set of outputs, transformed by the contracts of its case.
+    """The op's outputs in one case, with the contracts that transform them.
 
     Attributes
     ----------
     contracts : CaseContracts
     actual : mapping of str to ndarray
-        The op's outputs.
+        The outputs before any transformation.
     """
 
     contracts: CaseContracts
@@ -346,6 +346,6 @@ class ViewedReference:
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
-        """Evaluate the reference."""
+        """Evaluate the reference; return its outputs in the form that is compared."""
         outputs = self._evaluate(inputs, **options)
         return self._contracts.views_of_moved(outputs)

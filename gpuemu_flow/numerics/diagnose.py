@@ -114,7 +114,10 @@ def failing_elements(
 
 
 def _of_finite_elements(evidence: Evidence) -> list[Finding]:
-    """Describe the finite wrong elements, which may be only a share of the failing ones."""
+    """Describe the finite ones among the wrong elements.
+
+    The smaller their share of the failing elements is, the smaller is a finding's likelihood.
+    """
     share = len(evidence.finite) / len(evidence.failing)
     found = [*values(evidence), *line_relations(evidence), *moves(evidence)]
     return [replace(finding, likelihood=finding.likelihood * share) for finding in found]

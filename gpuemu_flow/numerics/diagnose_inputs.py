@@ -124,7 +124,10 @@ def _input_rows(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _wrong_rows(evidence: Evidence, leading: tuple[int, ...]) -> BoolArray | None:
-    """Mark the output's rows with failures; None when they do not correspond to `leading`."""
+    """Mark the rows of the output that have failures.
+
+    The axes before a row must have the shape `leading`; return None if the output's have not.
+    """
     shape = evidence.shape
     if shape[: len(leading)] != leading:
         return None
@@ -143,7 +146,7 @@ def _rows_at(array: NDArray[Any], rows: NDArray[Any] | None, which: Positions) -
 
 
 def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Finding]:
-    """Yield a finding if a measure of rows, such as their spread, separates bad from good."""
+    """Yield a finding if a measure of rows, such as their spread, separates bad from good rows."""
     for what, measure in _ROW_MEASURES:
         border = _border(measure(bad), measure(good))
         if border is not None:

@@ -102,7 +102,7 @@ def _offsets(evidence: Evidence, lines: _Lines) -> Iterator[Finding]:
 
 
 def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
-    """Yield a finding if the error matrix has few singular values and then a sharp drop."""
+    """Yield a finding if the error matrix has few large singular values, and then a sharp drop."""
     if min(wrong.shape) < LEAST_RANK or wrong.mean() < 0.5:
         return
     error = np.where(wrong, points.actual - points.expected, 0.0)
@@ -128,8 +128,7 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
 def _explains(error: Float64Array, wrong: BoolArray, rank: int) -> bool:
     """Tell whether the products account for most wrong elements, not only for the few largest.
 
-    A few elements that are far larger than all others have the largest singular values to
-    themselves.
+    A few elements that are far larger than all others determine the largest singular values alone.
     """
     left, singular, right = np.linalg.svd(error, full_matrices=False)
     rest = np.abs(error - (left[:, :rank] * singular[:rank]) @ right[:rank])
@@ -142,7 +141,7 @@ def _varied(fitted: list[float]) -> bool:
 
 
 def _source(evidence: Evidence, offsets: Float64Array, index: Positions) -> str:
-    """Name the 1-d input that the offsets are a multiple of, or return an empty string."""
+    """Describe the offsets as a 1-d input, added or subtracted; "" if no input fits."""
     for name, array in evidence.inputs.items():
         if array.ndim != 1 or dtype_name(array.dtype) is None or array.size <= int(index.max()):
             continue

@@ -35,7 +35,7 @@ _INDEX_NAMES = {-1: "column", -2: "row"}
 
 
 def moves(evidence: Evidence) -> list[Finding]:
-    """Find right values at wrong places; return nothing if the reference is too uniform."""
+    """Find right values at wrong places; none if too many expected values are equal."""
     points = evidence.finite
     if evidence.total < 4 or not len(points):
         return []
@@ -61,7 +61,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
-    """Return the share of points with the value expected at `sources` and not at the point itself.
+    """Return the share of points whose value is the one expected at `sources` instead.
 
     A point counts only if this value explains at least nine tenths of the point's error. Where the
     two expected values hardly differ, agreement proves nothing about the source.
@@ -73,7 +73,7 @@ def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
 
 
 def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> float:
-    """Return the share of pairs that are equal up to the roundings of a right op."""
+    """Return the share of pairs that are equal up to the rounding errors of a correct op."""
     eps = evidence.fmt.eps if evidence.fmt is not None else 0.0
     finite = candidate[np.isfinite(candidate)]
     scale = np.abs(finite).max(initial=0.0)
@@ -115,7 +115,7 @@ def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
             shape: tuple[int, ...]) -> Positions:  # fmt: skip
     """Return the positions in `expected` from which elements come if two axes are swapped.
 
-    The order is that of ``expected.swapaxes(i, j).reshape(shape)``.
+    The order is that of ``expected.swapaxes(i, j).reshape(shape)``; `other` is the swapped shape.
     """
     index = list(np.unravel_index(positions, other))
     index[i], index[j] = index[j], index[i]

@@ -38,7 +38,10 @@ STRAY = 0.02
 
 @dataclass(frozen=True)
 class _Region:
-    """The indices of one axis at which elements fail; ``form`` is a finding's kind, or ``some``."""
+    """The indices of one axis at which elements fail.
+
+    `form` is the kind of finding that they suggest, or ``all`` or ``some`` if they suggest none.
+    """
 
     axis: int
     size: int
@@ -182,7 +185,7 @@ def _tile(region: _Region) -> int:
 
 
 def _axis_name(evidence: Evidence, axis: int) -> tuple[str, str]:
-    """Return the singular and plural name for an index of an axis."""
+    """Return words for one index and for several indices of an axis, such as (row, rows)."""
     ndim = len(evidence.shape)
     if ndim == 1:
         return "element", "elements"
@@ -208,7 +211,7 @@ def _describe(evidence: Evidence, region: _Region) -> str:
 
 
 def _tile_hint(region: _Region) -> str:
-    """Describe a head or tail, in tiles if its border is a multiple of a tile size."""
+    """Describe a head or tail, counted in tiles if its border is a multiple of a tile size."""
     return _tail_hint(region) if region.form == "tail" else _head_hint(region)
 
 
@@ -240,7 +243,7 @@ def _members(evidence: Evidence, region: _Region) -> list[int]:
 
 
 def _runs(values: list[int]) -> str:
-    """Show ascending integers, consecutive ones as ranges; at most four parts are written out."""
+    """Format ascending integers, consecutive ones as ``2 to 5``; show at most four ranges."""
     runs: list[list[int]] = []
     for value in values:
         if runs and value == runs[-1][1] + 1:

@@ -117,7 +117,7 @@ def _what_is_wanted(expected: Float64Array, kind: str) -> str:
 
 
 def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Find one value or magnitude in all failing elements, or 0 where subnormals are expected."""
+    """Find that nearly all failing elements are 0, have one value, or have one magnitude."""
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(expected) == 0.0:
         return
@@ -222,7 +222,11 @@ def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
-    """Yield names and values: dims, n/(n-1), n/padded n, their inverses and roots, constants."""
+    """Yield likely factors, each as a name and a value.
+
+    These are dims, ratios n/(n-1) and n/(n padded to tiles), their inverses, the roots of ratios,
+    and usual constants.
+    """
     for size in dims:
         if size < 2:
             continue
@@ -253,7 +257,10 @@ def _offset(points: Points) -> Finding | None:
 def fit_offset(
     actual: Float64Array, expected: Float64Array, least: int = FEW
 ) -> tuple[float, float] | None:
-    """Fit an offset between finite values; return it and its residual (95th percentile)."""
+    """Fit an offset between finite values; return it and its residual (95th percentile).
+
+    Return None if no offset fits, or if there are fewer than `least` values.
+    """
     if expected.size < least or np.ptp(expected) == 0.0:
         return None
     difference = actual - expected
@@ -351,7 +358,7 @@ def _largest_of_row(evidence: Evidence, points: Points) -> Float64Array:
 
 
 def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Find integers with one common difference, or equal modulo a power of two."""
+    """Find integers that all differ by one number, or by multiples of a power of two."""
     if len(points) < FEW:
         return
     difference = points.actual - points.expected

@@ -56,8 +56,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def dtype_name(dtype: np.dtype[Any] | type) -> str | None:
     """Return the canonical name of a numpy dtype or scalar type.
 
-    None for dtypes without a canonical name: complex, long double, text, objects, records, and any
-    dtype in foreign byte order.
+    Return None for dtypes without a canonical name: complex, long double, text, objects, records,
+    and any dtype in foreign byte order.
     """
     if not isinstance(dtype, np.dtype):
         if not isinstance(dtype, type):
@@ -90,7 +90,7 @@ def element_dtype(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class FloatLimits:
-    """Limits of a binary float format; all values are exact float64.
+    """Limits of a binary float format; float64 represents all of them exactly.
 
     Attributes
     ----------

@@ -72,8 +72,8 @@ class LabelledUnits:
     sizes : mapping of Feature to int
         The number of possible indices, for features that are indices.
     severe : mapping of str to tuple of ndarray of bool
-        By level, one mask for each factor in `SEVERELY`: units whose error is that many times the
-        error of a clearly wrong unit.
+        For each level, one mask for each factor in `SEVERELY`. It marks the units whose error
+        exceeds that of a barely wrong unit by this factor.
     integers : frozenset of str
         Inputs of an integer dtype.
     chosen : bool
@@ -190,7 +190,7 @@ def _marks(seen: ObservedCase, name: str) -> tuple[BoolArray, BoolArray]:
 
 
 def _is_severe(seen: ObservedCase, name: str, times: float) -> BoolArray:
-    """Mark the elements whose error is many times that of an ordinary wrong element."""
+    """Mark elements whose error exceeds `times` the error of an element that is barely wrong."""
     actual, expected = seen.actual[name], seen.expected[name]
     relative = times * CLEARLY * WRONG.get(seen.dtypes[name], 0.0)
     mixed = np.isfinite(actual) != np.isfinite(expected)

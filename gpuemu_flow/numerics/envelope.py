@@ -1,10 +1,10 @@
-"""The ``auto`` tolerance: the error allowed for a right op, measured on the reference only.
+"""The ``auto`` tolerance: the error allowed for a correct op, measured on the reference only.
 
 The reference is evaluated in float64 on inputs perturbed by less than their own rounding, and, if
 its source allows, once more in float32 arithmetic (its *shadow*). The differences between these
-evaluations show how the problem itself amplifies rounding errors. A right op, with its own order of
-operations, stays within a small multiple of them. Only the reference is needed. The envelope does
-not depend on the op, so that it may be stored with a case's expected values.
+evaluations show how the problem itself amplifies rounding errors. The error of a correct op, whose
+operations have another order, stays within a small multiple of them. The envelope does not depend
+on the op, so it can be stored with a case's expected values.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ FAITHFUL = 2.0**-10
 AMPLIFYING_UNITS, AMPLIFYING_DRAWS = 8.0, 4
 """Size, in roundings of float32, and number of the changes of inputs that show amplification.
 
-A recurrence rounds in each step where a change of the inputs is one change only, so that the errors
-of right evaluations are some roundings large.
+A recurrence rounds in each step, but a perturbation changes its inputs only once. Therefore, the
+perturbation has the size of several roundings.
 """
 
 
@@ -52,7 +52,7 @@ class Envelope:
     Attributes
     ----------
     evaluations : Evaluations or None
-        The reference, with counts of how often it has been evaluated.
+        The reference, with counts of its evaluations; None if it cannot be evaluated.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Envelope:
     def reason(self) -> str:
         """Return the reason why no envelope could be measured; empty if one was.
 
-        The shadow may succeed all the same, but alone it measures nothing.
+        No envelope is measured from the shadow alone, even if it could be evaluated.
         """
         return self._fault
 
@@ -163,9 +163,9 @@ class Envelope:
     def excuse(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
         """Remove the allowance for rounded operands if they cannot explain an output's errors.
 
-        The allowance makes the tolerance of single elements nearly as large as the errors of an op
-        that even adds in the narrow type. The mean square over all elements tells such an op from
-        one that only rounds operands.
+        With the allowance, the tolerance of single elements is nearly as large as the errors of an
+        op that also adds in the narrow type. The mean squared error over all elements distinguishes
+        such an op from one that only rounds its operands.
         """
         self._unexcused.discard(name)
         found = (self._thorough or self.bounds()).get(name)
@@ -221,8 +221,8 @@ def build_envelope(
     evaluate : Evaluate or None
         None if the reference cannot be evaluated; then only the quick bound is used.
     dtype : str or mapping of str to str
-        Canonical dtype of the op's float outputs, or of each output by name. Integer and boolean
-        outputs keep their own.
+        Canonical dtype of the op's float outputs, or of each output by name. It is not used for
+        integer and boolean outputs.
     seed : int
         Decides the perturbations.
     exact_op : bool
@@ -235,7 +235,7 @@ def build_envelope(
     bounds : mapping of str to ElementBound, optional
         An earlier result of `Envelope.bounds` for the same arguments.
     rounding : Rounding, optional
-        Values that a right op may round to a narrower type; see `operand.rounding_for`.
+        Values that a correct op may round to a narrower type; see `operand.rounding_for`.
     """
     formats: dict[str, FloatLimits | None] = {}
     for name, array in expected64.items():
@@ -342,8 +342,8 @@ def _equal(values: NDArray[Any], expected: Float64Array) -> bool:
 def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
     """Tell whether intermediate roundings have an influence on an integer output.
 
-    Perturbed roundings may change no element, for example if nearly all results saturate. If each
-    rounded value becomes NaN, the influence always shows.
+    Perturbing the roundings may change no element, for example if nearly all results saturate.
+    Therefore, each rounded value is replaced by NaN, which always shows an influence.
     """
     evaluations = Evaluations(evaluate, inputs)
     if _rounds_in_sight(evaluations, inputs, COARSE):
@@ -366,7 +366,7 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     shadow seems to compute in float64 and to round at the end. Two kinds of faithful shadows need
     more than this:
 
-    - Where the problem amplifies rounding errors, as a long recurrence may, two right evaluations
+    - If the problem amplifies rounding errors, as a long recurrence can do, two correct evaluations
       disagree. A sample does not count if the float64 result itself changes by as much when its
       inputs are rounded. If that is so for all samples, the shadow is not trusted.
     - Some shadows never differ because they round only once (a sum of two, a quotient), or hardly
@@ -416,8 +416,8 @@ def _rounds(evaluate: Evaluate, samples: Collection[Arrays], unit: float) -> boo
 def _deviation(values: Mapping[str, Float64Array], expected: Mapping[str, Float64Array]) -> float:
     """Return the largest error of an output divided by the output's largest expected magnitude.
 
-    The expected values are rounded to float32 first. Elements count that are finite in both. Of all
-    outputs, the largest ratio is returned.
+    The expected values are rounded to float32 first. Only elements that are finite in both count.
+    If there are several outputs, the largest ratio is returned.
     """
     largest = 0.0
     for name, array in expected.items():

@@ -21,8 +21,8 @@ class Evaluate(Protocol):
 
     Float inputs come as float64 arrays, or as float32 arrays for the shadow (see `single`); other
     inputs come unchanged. The reference must not modify its inputs. A failing evaluation raises
-    `FlowError`. If the precision allows rounding to a narrower type, a third argument ``rounding:
-    Rounding`` makes the shadow round in that way.
+    `FlowError`. If a correct op may round values to a narrower type, the shadow takes an argument
+    ``rounding: Rounding``, and rounds them, too.
     """
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...
@@ -35,7 +35,7 @@ class Evaluations:
     ----------
     evaluate : Evaluate
     native : mapping of str to ndarray
-        The case's inputs in their own dtypes, which a reference may insist on.
+        The case's inputs in their own dtypes; some references accept no others.
 
     Attributes
     ----------
@@ -63,12 +63,15 @@ class Evaluations:
 
     @property
     def takes_float64(self) -> bool:
-        """Tell whether the reference takes float64: false if it accepted only another dtype."""
+        """Tell whether the reference takes float64; assumed until it has accepted another dtype."""
         return WIDE in self._kinds
 
     @property
     def own_format(self) -> FloatLimits | None:
-        """Return the coarsest float format that the reference got; None if it takes float64."""
+        """Return the coarsest float format of the reference's inputs if it rejects float64.
+
+        Return None if the reference takes float64, or has no float inputs.
+        """
         if self.takes_float64:
             return None
         if SINGLE in self._kinds:
@@ -94,7 +97,7 @@ class Evaluations:
         return None
 
     def _shadow_outputs(self, inputs: Arrays, rounding: Rounding | None) -> Arrays | None:
-        """Evaluate the shadow on arrays that stay float32; if it refuses them, on plain arrays."""
+        """Evaluate the shadow on arrays that stay float32, or on plain ones if it refuses them."""
         if self._takes_single:
             kept = single(inputs)
             with staying_single(kept) as making:
@@ -113,7 +116,7 @@ class Evaluations:
         return self._outputs(self._converted(inputs, OWN))
 
     def refuse(self, reason: str) -> None:
-        """Count the latest evaluation, which seemed to succeed, as failed."""
+        """Count the latest evaluation as failed after all, for the given `reason`."""
         self.succeeded -= 1
         self.failed += 1
         self.reason = reason
@@ -145,5 +148,5 @@ class Evaluations:
 
 
 def same_outputs(one: Arrays, other: Arrays) -> bool:
-    """Tell whether two evaluations gave equal values, NaN in the same places."""
+    """Tell whether two evaluations gave equal values, and NaN in the same places."""
     return all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)

@@ -38,7 +38,7 @@ class Finding:
     Attributes
     ----------
     kind : str
-        Stable name, kebab-case; the modules ``diagnose_*`` list theirs.
+        Stable name in kebab-case. Each module ``diagnose_*`` lists the kinds that it finds.
     sentence : str
         The statement for people; starts in lower case and has no full stop.
     numbers : mapping of str to JSON
@@ -108,12 +108,12 @@ class Evidence:
 
     @property
     def columns(self) -> int:
-        """Return the length of the last axis; a scalar is a row of one element."""
+        """Return the length of the last axis; a scalar counts as a row of one element."""
         return self.shape[-1] if self.shape else 1
 
     @property
     def rows(self) -> int:
-        """Count the rows of `columns` elements."""
+        """Return the number of rows; each has `columns` elements."""
         return self.total // max(self.columns, 1)
 
     @property
@@ -144,7 +144,7 @@ class Evidence:
 
     @cached_property
     def finite(self) -> Points:
-        """Return the failing elements whose actual and expected values are finite."""
+        """Return the elements of `failing` whose actual and expected values are finite."""
         points = self.failing
         return points.where(np.isfinite(points.actual) & np.isfinite(points.expected))
 
@@ -192,7 +192,7 @@ def some_positions(mask: BoolArray, count: int) -> Positions:
     """Return at most `SAMPLE` positions where a flat mask is set, ascending.
 
     They are spread evenly and then shifted by a golden-ratio sequence, since an even step could
-    coincide with the period of the tiles.
+    coincide with the period of the tiles. `count` is the number of elements that `mask` marks.
     """
     if count <= SAMPLE:
         return np.flatnonzero(mask)

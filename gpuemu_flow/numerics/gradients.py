@@ -46,12 +46,15 @@ def is_of_parameter(name: str) -> bool:
 
 
 def is_gradient(name: str) -> bool:
-    """Tell whether an output is a gradient, in a program that returns gradients."""
+    """Tell from an output's name whether the output is a gradient.
+
+    Call it only for a program that returns gradients.
+    """
     return name.startswith(GRADIENT_PREFIX)
 
 
 def input_of(name: str) -> str:
-    """Return the input to which an output named by `gradient_name` belongs."""
+    """Return the name of the input that a gradient belongs to, from the gradient's name."""
     return name.removeprefix(GRADIENT_PREFIX)
 
 
@@ -69,7 +72,7 @@ class MovedCotangents:
 
     It is used to measure a tolerance.
 
-    Where equal cotangents cancel, the reference may return exactly 0, while a right op returns a
+    If equal cotangents cancel, the reference may return exactly 0, but a correct op may return the
     rounding error of the cancelled terms. Perturbed inputs do not show this error.
 
     Parameters
@@ -91,7 +94,7 @@ class MovedCotangents:
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False, **options: Any) -> Arrays:
-        """Evaluate the reference."""
+        """Evaluate the reference, with perturbed cotangents unless `shadow` is set."""
         global _moving  # noqa: PLW0603 - the reference's runner reaches it by this module only
         before, _moving = _moving, None if shadow else self._moving
         try:
@@ -138,7 +141,7 @@ def cotangent(
 
 @dataclass(frozen=True)
 class Excused:
-    """Elements of a gradient that differ from the reference's without being wrong.
+    """Elements of a gradient that must not fail although they differ from the reference's.
 
     Attributes
     ----------
@@ -158,7 +161,7 @@ class Excused:
 class Kinks:
     """Elements of a case's gradients that jump if the inputs change by a few roundings.
 
-    Several values are right for such an element: the derivative of relu at 0 may be any value from
+    Several values of such an element are correct: the derivative of relu at 0 may be any value from
     0 to 1, and equal elements may share the gradient of their maximum in any way. Nothing is
     evaluated before it is needed.
 
@@ -185,13 +188,13 @@ class Kinks:
         self._nudges: list[Arrays] | None = None
 
     def excuse(self, name: str, actual: Array) -> Excused:
-        """Find elements of a gradient that a kink makes right or impossible to judge.
+        """Find elements of a gradient that are right, or impossible to judge, because of a kink.
 
         An element is not judged if its error is at most twice the jump at any element with the same
         input value: if many elements share a maximum, a perturbation changes the gradient of only
         one or two. An element is not judged either if its input is NaN or infinite, where no
         derivative exists, or if such inputs make the element NaN. Where the reference gives exactly
-        0, a value is right, too, if it is tiny beside the terms that the gradient sums.
+        0, a value is also right if it is tiny compared with the terms that the gradient sums.
         """
         before, given = _as_wide(self._expected[name]), _as_wide(actual)
         jump, right = np.zeros(before.shape), np.zeros(before.shape, bool)
@@ -230,7 +233,11 @@ class Kinks:
         return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
 
     def _usual(self, name: str) -> float:
-        """Estimate the size of a gradient's terms, from the gradient and from output / input."""
+        """Estimate the size of a gradient's terms.
+
+        This is the largest element of the gradient, or the quotient of the largest output and the
+        largest input if that is larger.
+        """
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
         largest = 0.0 if values is None else _largest(values)
@@ -251,7 +258,11 @@ class Kinks:
         return self._nudges
 
     def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
-        """Change finite floats by a few roundings, zeros by those of the median magnitude."""
+        """Return the inputs with each finite float changed by a few rounding errors.
+
+        A zero changes by as much as a number of the median magnitude. The directions depend on
+        `pair`; a `sign` of -1 reverses them.
+        """
         rng = SeededRng(self._seed).derive(f"gradients/{pair}")
 
         def change(values: Float64Array) -> Float64Array:
@@ -292,7 +303,7 @@ def _change(before: Array, now: Array) -> Float64Array:
 
 
 def _largest_of_equals(values: Array, jump: Float64Array) -> Float64Array:
-    """Raise each element's jump to the largest jump of elements with the same input value."""
+    """Return the jumps, each raised to the largest jump of elements with the same input value."""
     _, groups = np.unique(_as_wide(values).reshape(-1), return_inverse=True)
     groups = groups.reshape(-1)
     largest = np.zeros(int(groups.max(initial=0)) + 1)

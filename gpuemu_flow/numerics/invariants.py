@@ -42,7 +42,8 @@ def check_invariant(
     Parameters
     ----------
     name : str
-        One of `types.INVARIANTS`. ``shape_preserved`` always holds here: it is about two tensors.
+        One of `types.INVARIANTS`. ``shape_preserved`` always holds here, since it compares two
+        tensors.
     output : ndarray
         Any dtype with a canonical name, any strides.
     dtype : str
@@ -64,10 +65,10 @@ def check_invariant(
 
     Notes
     -----
-    ``non_negative``: no element below zero; -0.0 and NaN are not below zero. ``finite``: neither
-    NaN nor Inf; ``no_nan``, ``no_inf``: one of the two. ``symmetric``: the last two dims are square
-    and the matrices equal their transposes, NaN counting as equal to NaN. ``normalized``: sums over
-    the last dim, taken in float64, are 1 to within ``max(atol, rtol, n * epsilon(dtype))``.
+    ``non_negative``: no element below zero; -0.0 and NaN are not below zero. ``finite``: no NaN and
+    no Inf; ``no_nan``: no NaN; ``no_inf``: no Inf. ``symmetric``: the last two dims are square and
+    the matrices equal their transposes, NaN counting as equal to NaN. ``normalized``: sums over the
+    last dim, taken in float64, are 1 to within ``max(atol, rtol, n * epsilon(dtype))``.
     """
     if name == "shape_preserved" or output.size == 0:
         return None
@@ -101,7 +102,7 @@ def as_failure(name: str, output_name: str, violation: BrokenInvariant) -> Failu
 def check_shape_preserved(
     shape: Shape, input_name: str, input_shape: Shape
 ) -> BrokenInvariant | None:
-    """Check the table form of ``shape_preserved``: the output has the shape of the named input."""
+    """Check a ``shape_preserved`` that names an input: the output must have this input's shape."""
     if shape == input_shape:
         return None
     return BrokenInvariant(

@@ -24,7 +24,8 @@ class Bound(Protocol):
     ----------
     proof : (float, float) or None
         ``(atol, rtol)`` such that ``atol + rtol * |e|`` never exceeds the element's tolerance. A
-        block of elements is first tried against this bound. None if every element must be checked.
+        block of elements is first compared with this simpler bound. None if every element must be
+        checked.
     """
 
     @property
@@ -60,7 +61,7 @@ class AffineBound:
 
 @dataclass(frozen=True)
 class ExcusedBound:
-    """A bound with further elements on which a failure proves nothing.
+    """A bound, with additional elements on which a failure proves nothing.
 
     Attributes
     ----------
@@ -91,14 +92,14 @@ class Rules:
     Attributes
     ----------
     nan, inf : str
-        ``match``, ``strict`` or ``ignore``; strict has already been turned into match for a case
-        that feeds NaN or Inf.
+        ``match``, ``strict`` or ``ignore``. If the case's inputs hold NaN or Inf, ``strict`` has
+        already been replaced by ``match``.
     special_inputs : bool
-        True if the case feeds NaN or Inf.
+        True if the case's inputs hold NaN or Inf.
     clip : FloatLimits or None
         Format of the output if the expected values are wider than this format. The actual and the
-        expected values are clipped to its largest value, so that an overflow that any right op
-        would show is no failure.
+        expected values are clipped to its largest value, so that an overflow that occurs in any
+        correct op is no failure.
     """
 
     nan: str = "match"
@@ -148,10 +149,9 @@ def judge(
 
     Notes
     -----
-    A finite value never matches NaN or Inf, Inf matches only Inf of its sign, NaN only NaN; the
-    comparison is written so that a NaN error counts as a failure. An element in the bound's
-    `no_verdict` still passes if its error is within its tolerance, and fails where a strict policy
-    forbids its value.
+    A finite value never matches NaN or Inf. Inf matches only Inf of its sign, and NaN only NaN. A
+    NaN error counts as a failure. An element in the bound's `no_verdict` still passes if its error
+    is within its tolerance, and fails where a strict policy forbids its value.
     """
     finite = np.isfinite(actual) & np.isfinite(expected)
     all_finite = bool(finite.all())
@@ -210,7 +210,11 @@ def _clip_finite(values: Float64Array, largest: float) -> Float64Array:
 def _matches(
     actual: Float64Array, expected: Float64Array, tolerance: Float64Array, rules: Rules
 ) -> BoolArray:
-    """Mark non-finite pairs that count as equal: NaN and NaN, Inf and the same Inf, or overflow."""
+    """Mark pairs that count as equal although one or both values are not finite.
+
+    These are NaN and NaN, Inf and the same Inf, and an overflow where the format's largest value
+    would be within the tolerance.
+    """
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
     matches: BoolArray = (nan_a & nan_e) | (actual == expected)
     fmt = rules.clip
@@ -243,8 +247,8 @@ def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray:
 def _ignored(actual: Float64Array, expected: Float64Array, rules: Rules) -> BoolArray | None:
     """Mark pairs that an ``ignore`` policy exempts from judgement; None if there are no such pairs.
 
-    The expected value decides; a NaN or Inf that only the output has counts as a failure unless
-    the case itself feeds such values.
+    The expected value decides. A NaN or Inf that only the op returns is a failure, unless the
+    case's inputs hold NaN or Inf.
     """
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
     ignored = np.zeros(actual.shape, bool)
@@ -263,7 +267,8 @@ def judge_integers(actual: Array, expected: Array, bound: Bound, where: Where) -
     ----------
     actual, expected : ndarray of one integer dtype, shape (n,)
     bound : Bound
-        Zero unless a tolerance was given for this integer dtype; evaluated in float64.
+        The bound is zero unless a tolerance was given for this integer dtype. It is evaluated in
+        float64.
     where : slice or ndarray of intp
     """
     wide = np.int64 if actual.dtype.kind == "i" else np.uint64

@@ -12,18 +12,18 @@
     Row-major; the address of the first byte is a multiple of the itemsize, but not of 16.
 ``padded``
     Rows without gaps between their elements, and a gap after each row, as in a slice of a wider
-    tensor. Where no two rows follow each other the tensor is ``strided`` instead.
+    tensor. If the tensor has only one row, it is ``strided`` instead.
 ``permuted``
     The second and the third dim from the end are exchanged in memory, as in ``x.transpose(1, 2)``
     of [B, S, H, D]; the elements of a row are neighbours. Where that changes nothing the tensor is
     ``padded`` instead.
 ``expanded``
-    Read-only, with stride 0 along the first dim of more than one element; `contiguous` and
-    read-only where there is no such dim.
+    Read-only, with stride 0 along the first dim that has more than one element. If there is no such
+    dim, the tensor is contiguous and read-only.
 
 `effective_layout` tells which of these layouts a shape really gets. Gaps and guard zones hold NaN
-with a payload of its own (integers and booleans: 0xA5 in every byte): a read of them shows in the
-result, and `LaidOut.intact` finds a write into them.
+with a special payload, or 0xA5 in every byte for integers and booleans. If an op reads them, this
+shows in its result; if it writes to them, `LaidOut.intact` finds it.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ SENTINELS: dict[str, bytes] = {
 
 @lru_cache(maxsize=64)
 def sentinel(dtype: np.dtype[Any]) -> bytes:
-    """Return the bytes of one element of a gap: a NaN, or 0xA5 in every byte if there is none."""
+    """Return the bytes that fill a gap of one element: a special NaN, or 0xA5 in every byte."""
     return SENTINELS.get(dtype.name, b"\xa5" * dtype.itemsize)
 
 
 def expanded_axis(shape: Shape) -> int | None:
-    """Return the axis that `expanded` repeats: the first of size above 1; None if there is none."""
+    """Return the axis that `expanded` repeats: the first with a size above 1; None if none has."""
     return next((axis for axis, size in enumerate(shape) if size > 1), None)
 
 
@@ -133,8 +133,8 @@ class Placement:
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
     """Compute a tensor's offset and strides, and the size of the buffer that it needs.
 
-    If `guarded`, a guard zone lies before the tensor and another after it. Each has at least
-    `GUARD_BYTES` plus the bytes of one row, of which at most `LONGEST_ROW` count.
+    If `guarded`, a guard zone lies before the tensor and another after it. Each is at least as long
+    as `GUARD_BYTES` and one row together; a row counts with at most `LONGEST_ROW` bytes.
     """
     shape = tuple(shape)
     layout = effective_layout(layout, shape)
@@ -204,7 +204,7 @@ def _items(buffer: NDArray[np.uint8], itemsize: int) -> Array:
 
 
 def new_buffer(nbytes: int) -> NDArray[np.uint8]:
-    """Return `nbytes` of memory that start on a multiple of `ALIGNMENT`, not initialised."""
+    """Return `nbytes` of uninitialised memory that starts at a multiple of `ALIGNMENT`."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return raw[start : start + nbytes]
@@ -217,7 +217,7 @@ def lay_out_guarded(
     buffer: NDArray[np.uint8] | None = None,
     guarded: bool = True,
 ) -> LaidOut:
-    """Copy values into memory in a layout, between guard zones.
+    """Copy values into memory in a layout, between guard zones if `guarded`.
 
     Parameters
     ----------
@@ -226,8 +226,8 @@ def lay_out_guarded(
     layout : str
         For `expanded` the values must be equal along the repeated axis.
     buffer : ndarray of uint8, optional
-        Memory to use (shared memory, say), its start aligned to `ALIGNMENT`; by default new.
-        `place` tells how much is needed.
+        Memory to use, such as shared memory. It must start at a multiple of `ALIGNMENT`; `place`
+        tells how much is needed. By default, new memory is allocated.
     guarded : bool
 
     Raises
@@ -250,7 +250,7 @@ def lay_out_guarded(
 
 
 def fill_placed(values: Array, placement: Placement, buffer: NDArray[np.uint8]) -> LaidOut:
-    """Write values into a buffer by their placement, and leave its other bytes unchanged."""
+    """Write values into a buffer at the places of `placement`; other bytes stay unchanged."""
     array: Array = np.ndarray(
         placement.shape,
         values.dtype,
@@ -276,8 +276,9 @@ def _same_bits(first: Array, second: Array) -> bool:
 
 
 def lay_out(values: Array, layout: str) -> Array:
-    """Return a view of the values in a layout; `values` itself if it already has that layout.
+    """Return the values in a layout, without guard zones.
 
+    The values are copied to new memory, unless they are contiguous and this layout is, too.
     Parameters and errors are those of `lay_out_guarded`.
     """
     if effective_layout(layout, values.shape) == "contiguous" and values.flags.c_contiguous:
