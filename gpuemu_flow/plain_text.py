@@ -79,7 +79,7 @@ def inert_json(text: str) -> str:
 
 
 def with_newlines(text: str) -> str:
-    """Return text in which only newlines break lines, and which UTF-8 can hold."""
+    """Return text in which only newlines break lines, and which can be encoded in UTF-8."""
     return _NOT_SHOWN.sub(_by_number, text.replace("\r\n", "\n"))
 
 

@@ -48,7 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per case, or per op and dtype."""
+    """Make test items for a function with the mark or the fixture: for each case, or for each op.
+
+    An item for a whole op covers all of its cases in one dtype.
+    """
     asks = FIXTURE in metafunc.fixturenames
     marked = metafunc.definition.get_closest_marker(MARK) is not None
     if asks or marked:

@@ -49,7 +49,7 @@ def output_option(function: F) -> F:
 
 
 def format_of(path: Path, default: str) -> str:
-    """Return the format in which a file is written."""
+    """Return the format of a file by its suffix; `default` for a suffix of no format."""
     return ENDINGS.get(path.suffix.lower(), default)
 
 
@@ -83,7 +83,7 @@ def _not_writable(path: Path, reason: str) -> Problem:
 
 
 def render(report: Report, name: str, *, color: bool = False, warn_threshold: float = 1.0) -> str:
-    """Return a report in one format; text may be coloured."""
+    """Return a report in the format `name`; `color` allows colours in text."""
     look = formats.ReaderOptions(color, warn_threshold)
     return formats.FORMATS[name].writer.write(report, look)
 
@@ -121,12 +121,15 @@ def publish(
     warn_threshold: float,
     to_text: Callable[[Report], str] | None = None,
 ) -> None:
-    """Write the files, then print the report, as text if one of the files has `output_format`.
+    """Write a report to files, then print it.
 
     Parameters
     ----------
+    output_format : str
+        The format to print, and of files with an unknown suffix. If a file has this format, text
+        is printed instead.
     to_text : callable, optional
-        Formats the text to print, instead of the default function.
+        Function that formats the text to print, in place of the default one.
     """
     written = set()
     for path in outputs:
@@ -145,8 +148,7 @@ def publish(
 def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
     """Print annotations and write the job summary, inside a GitHub workflow.
 
-    Annotations go to standard error, which GitHub reads, too, since standard output may contain
-    JSON.
+    Annotations go to standard error because standard output may contain JSON; GitHub reads both.
     """
     summary = environ.get("GITHUB_STEP_SUMMARY")
     if environ.get("GITHUB_ACTIONS") != "true" and not summary:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def run_plainly(seen: dict[str, Seen], *, holds: bool) -> int:
-    """Do what the command line ``run`` without words and options does; return the exit code.
+    """Run the command ``run``, given without arguments, and return the exit code.
 
     Parameters
     ----------
     seen : dict of absolute path to Seen
-        Stamps of the files of some folders, as this process has just read them.
+        Stamps of files that this process has just read and need not read again.
     holds : bool
         True if no manifest was replaced since the last clean run.
     """
@@ -67,8 +67,8 @@ def validate(
     workspace : Workspace
     options : RunOptions
     open_cluster : callable
-        Returns a context with other machines, or with None if this machine does the work. Called
-        with the number of jobs on this machine.
+        Called with the number of jobs on this machine. Returns a context manager that gives the
+        other machines to use, or None if this machine does the work.
     output_format : str
         ``text`` or ``json``.
     confirm : bool

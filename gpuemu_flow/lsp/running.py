@@ -129,7 +129,7 @@ class RunningCommands:
 
 
 def _unsaved(path: Path, text: str) -> bool:
-    """Tell whether a file differs from the text in the editor."""
+    """Tell whether a file is missing or differs from `text`, the text in the editor."""
     try:
         # Opening a pipe could wait for ever.
         return not path.is_file() or path.read_bytes() != text.encode("utf-8", "surrogatepass")

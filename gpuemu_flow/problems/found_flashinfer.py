@@ -67,7 +67,7 @@ class Definition:
     sizes : list of (mapping of str to int)
         Sizes of the variable axes, one mapping per workload.
     scalars : dict of str to (list of JSON)
-        Values that workloads give.
+        The values of each scalar input in the workloads.
     solutions : list of PythonSolution
     """
 
@@ -253,7 +253,7 @@ def _solution(content: Mapping[str, Json], definition: Definition) -> PythonSolu
 
 
 def _place(path: Json) -> str:
-    """Return the path of a source below its solution's folder."""
+    """Check the path of one of a solution's sources, and return it; raise FormatError if bad."""
     if not isinstance(path, str) or not 0 < len(path) < 200 or "\\" in path:
         raise FormatError("one of its sources has no path")
     place = PurePosixPath(path)

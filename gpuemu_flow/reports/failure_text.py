@@ -77,13 +77,13 @@ def _listed(failures: Sequence[FailureRecord]) -> list[str]:
 
 
 def published_row(failure: FailureRecord) -> str:
-    """Format one line of ``failures`` for the published extension, which parses it.
+    """Format one line of ``failures`` for the published VS Code extension, which parses it.
 
     ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
 
     The extension reads the first word in brackets as the kind, so the kind precedes the message,
-    which may contain an index in brackets. It reads the first value after each name, so these names
-    are removed from the message.
+    which may contain an index in brackets. For names such as ``shape:``, it reads the value after
+    the first occurrence, so the names are removed from the message.
     """
     message = _FIELD.sub(r"\1", " ".join(printable(failure.message).split()))
     row = (
@@ -120,7 +120,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
 
 
 class Reproduced(Protocol):
-    """The data of a reproduced failure that writers need."""
+    """The data that writers need about a failure that was run again."""
 
     @property
     def record(self) -> FailureRecord: ...
@@ -193,7 +193,7 @@ def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
 
 
 class MinimizationFigures(Protocol):
-    """The data of a minimisation that writers need."""
+    """The data that writers need about a minimisation."""
 
     @property
     def original(self) -> FailureRecord: ...

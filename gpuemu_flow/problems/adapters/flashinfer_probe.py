@@ -1,4 +1,4 @@
-"""Try a definition of FlashInfer-Bench with given sizes. Runs only in a sandboxed worker."""
+"""Run a definition of FlashInfer-Bench with given sizes. Used only in a sandboxed worker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _load() -> dict[str, Any]:
 
 
 def _made(one: dict[str, Any]) -> Any:
-    """Return one input: a scalar, the values of offsets, or values between two bounds."""
+    """Make one input from its description: a scalar, evenly spaced offsets, or random values."""
     if "value" in one:
         return one["value"]
     shape, dtype = one["shape"], getattr(torch, one["dtype"])

@@ -1,4 +1,4 @@
-"""Try a problem of GPU MODE: its inputs and outputs. Runs only in a sandboxed worker."""
+"""Run a problem of GPU MODE and describe its inputs. Used only in a sandboxed worker."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ def _load() -> Mapping[str, Any]:
 
 
 def _taken_apart(value: Any, arguments: Mapping[str, Any], inputs: list[dict[str, Any]]) -> Any:
-    """Return the data with tensors replaced by names, and describe the tensors in `inputs`."""
+    """Describe `value` as JSON, with names for its tensors; add the tensors to `inputs`.
+
+    An integer that equals exactly one of `arguments` is described by the name of that argument.
+    """
     if isinstance(value, torch.Tensor):
         if value.is_complex() or value.is_quantized or value.layout != torch.strided:
             raise NotTakenError("an input is complex, quantized or sparse")

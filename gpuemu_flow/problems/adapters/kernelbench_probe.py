@@ -1,4 +1,4 @@
-"""Try a KernelBench problem: its sizes, inputs and weights. Runs only in a sandboxed worker."""
+"""Run a KernelBench problem to find its inputs and weights. Used only in a sandboxed worker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ probe = answers(_answer)
 
 
 def load(constants: dict[str, int]) -> ModuleType:
-    """Execute the problem's file with other values of its constants."""
+    """Execute the problem's file, with the values in `constants` in place of those in the file."""
     source = Path(FILE).read_text(encoding="utf-8")
     tree = ast.parse(source, FILE)
     for node in tree.body:
@@ -116,7 +116,7 @@ def changed_globals(module: ModuleType, constants: dict[str, int]) -> dict[str, 
 
 
 def names_of(model: Any, count: int) -> list[str]:
-    """Return the names of the parameters of `forward`, as names of inputs."""
+    """Return names for `count` inputs: the parameters of `forward`, then ``x2`` and so on."""
     parameters = list(inspect.signature(model.forward).parameters.values())[1:]
     plain = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][:count]
     plain += [f"x{at}" for at in range(len(plain), count)]
@@ -173,7 +173,11 @@ def describe(value: Any, name: str, drawn: DrawnBounds) -> dict[str, Any]:
 
 
 def structure(value: Any) -> tuple[str, str]:
-    """Return the kind of an argument's values, and the triangle that holds all non-zero values."""
+    """Return the kind of a tensor's values, and the triangle that holds all non-zero values.
+
+    The kind is ``one_hot``, ``probabilities`` or ``symmetric``; the triangle is ``upper`` or
+    ``lower``. Each is empty if none applies.
+    """
     if value.dim() >= 1 and value.shape[-1] > 1 and bool((value >= 0).all()):
         sums = value.sum(-1)
         if bool(((sums - 1).abs() < 1e-4).all()):
@@ -224,7 +228,7 @@ def _wide(value: Any) -> Any:
 
 
 def _takes_any(model: Any, inputs: list[Any], at: int) -> bool:
-    """Tell whether the outputs stay finite for values of either sign in one input."""
+    """Tell whether the outputs stay finite if input `at` has values of either sign."""
     generator = torch.Generator().manual_seed(7)
     for scale in (1.0, 10.0):
         other = [_copy(one) for one in inputs]
