@@ -1,7 +1,7 @@
 """The pytest plugin's hooks, which load nothing else until a test asks for a case.
 
-``@pytest.mark.gpuemu("softmax", cases=50)`` and the fixture ``gpuemu_case`` make a test of every
-case of an op; `gpuemu_flow.testing` does the work.
+``@pytest.mark.gpuemu("softmax", cases=50)`` and the fixture ``gpuemu_case`` turn every case of an
+op into a test; `gpuemu_flow.testing` does the work.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _fields(value: Any) -> tuple[Field[Any], ...]:
 
 
 def _values_of(names: list[str]) -> Callable[[Any], Any]:
-    """Return a function that reads these attributes of an object."""
+    """Return a function that returns the values of an object's attributes `names`."""
     return attrgetter(*names) if names else lambda _: ()
 
 

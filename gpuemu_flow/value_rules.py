@@ -254,7 +254,7 @@ class InputSpec:
 
     @property
     def is_generated(self) -> bool:
-        """Tell whether a function of the user's returns the values."""
+        """Tell whether the values come from the user's function."""
         return self.rule is not None and bool(self.rule.generate) and self.strategy != ABSENT
 
     @property

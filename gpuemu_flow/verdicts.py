@@ -180,10 +180,11 @@ class Tally:
     empty : set of str or None
         Outputs that had no element in any case so far; None before the first case.
     constant : dict of str to float or None
-        Outputs that were expected to have one value in all cases so far, where they had elements.
+        The outputs that were expected to have one and the same value in all cases so far, each with
+        this value. Cases in which an output has no elements do not count.
     loose : dict of str to bool or None
-        Outputs that would have passed in all cases so far if they were zeros; True if any of these
-        cases expected other values than zeros.
+        The outputs that zeros would have passed in all cases so far; True for those that were
+        expected to be other than zero in any of these cases.
     blank : bool or None
         True if all cases so far that had output elements had only zeros and NaN as inputs; None
         before the first such case.

@@ -79,7 +79,7 @@ class LiveListener(Listener):
                 self._running[progress.task] = progress
 
     def on_wait(self, holder: str) -> None:
-        """Show which process holds the workspace."""
+        """Show which process holds the workspace's lock."""
         with self._lock:
             self._waiting = waiting_for(holder)
 
@@ -110,7 +110,7 @@ class PlainListener(Listener):
     """A display that prints only the reason for a long wait."""
 
     def on_wait(self, holder: str) -> None:
-        """Print which process holds the workspace."""
+        """Print which process holds the workspace's lock."""
         say_waiting(holder)
 
 

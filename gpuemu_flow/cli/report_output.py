@@ -49,7 +49,7 @@ def output_option(function: F) -> F:
 
 
 def format_of(path: Path, default: str) -> str:
-    """Return the format of a file by its suffix; `default` for a suffix of no format."""
+    """Return the format of a file by its suffix; `default` if the suffix is unknown."""
     return ENDINGS.get(path.suffix.lower(), default)
 
 
@@ -59,7 +59,7 @@ def wants_pictures(outputs: Sequence[Path], output_format: str) -> bool:
 
 
 def check_outputs(outputs: Sequence[Path]) -> None:
-    """Refuse files that cannot be written, before the work for them is done.
+    """Raise an error for files that cannot be written, before the reports in them are made.
 
     Raises
     ------

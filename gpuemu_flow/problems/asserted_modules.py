@@ -109,7 +109,7 @@ class LocalModules:
         return None
 
     def _note(self, base: Path, name: str, members: list[str]) -> None:
-        """Record a module, the packages that it lies in, and their own imports."""
+        """Record a module, the packages that it lies in, and the modules that these import."""
         parts = name.split(".")
         for at in range(1, len(parts) + 1):
             place = self._file(base, ".".join(parts[:at]))

@@ -159,7 +159,7 @@ def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
 
 
 def named_integers(node: ast.stmt) -> dict[str, int]:
-    """Return the integers that a statement assigns to names, if it does nothing else."""
+    """Return the integers that a statement assigns, by name; empty for any other statement."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         return {}
     target, value = node.targets[0], node.value
@@ -189,5 +189,5 @@ def _default(name: str, node: ast.expr) -> ParameterOfTest:
 
 
 def group_of(groups: Sequence[ParameterGroup], name: str) -> ParameterGroup | None:
-    """Return the group that a parameter belongs to."""
+    """Return the group that a parameter belongs to; None if there is none."""
     return next((one for one in groups if name in one.names), None)

@@ -161,7 +161,7 @@ class AssertedProblem:
 
 
 def choice_name(one: ParameterOfTest) -> str:
-    """Return the name of the scalar that tells which value of a parameter a case has."""
+    """Return the name of the scalar input that selects the value of a parameter in each case."""
     return f"{one.name}_choice"
 
 

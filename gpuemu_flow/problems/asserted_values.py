@@ -71,7 +71,7 @@ class Expander:
         return self._constants.get(name)
 
     def elements(self, node: ast.expr) -> list[ast.expr]:
-        """Return the elements of a list, a comprehension, a range or a product.
+        """Return the elements of a list, a comprehension, a ``range`` or a ``product``.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class Expander:
             yield from self._comprehended(replaced(element, names), later)
 
     def plain(self, node: ast.expr) -> Json:
-        """Return a number, text, boolean, None, or a tuple of them.
+        """Return an expression's value: a number, text, boolean, None, or a tuple of these.
 
         Raises
         ------

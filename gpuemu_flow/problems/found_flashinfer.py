@@ -86,7 +86,7 @@ class Definition:
 
 
 class FormatError(Exception):
-    """Raised for a file that is not in the format; the message says why, in one line."""
+    """Raised for a file that is not in FlashInfer-Bench's format; the message is the reason."""
 
 
 def find_flashinfer(

@@ -25,13 +25,16 @@ MOST_ELEMENTS = 1 << 14
 
 @dataclass
 class CachedAttempts:
-    """Counter of attempts that caches the result of each attempt."""
+    """Runs a model with other constants, at most `left` more times."""
 
     attempt: Try
     left: int = MOST_TRIES
 
     def __call__(self, constants: Constants) -> ProblemFacts | None:
-        """Return the facts about the model with given constants; None if it does not run."""
+        """Return the facts about the model with given constants.
+
+        Returns None if the model does not run, or if no attempt is left.
+        """
         if self.left <= 0:
             return None
         self.left -= 1
@@ -201,7 +204,7 @@ def _expression(name: str, factor: int, offset: int) -> str:
 
 
 def same_but_shapes(one: ProblemFacts, other: ProblemFacts) -> bool:
-    """Tell whether two descriptions differ at most in the sizes of the arguments."""
+    """Tell whether the model takes the same arguments in two runs, apart from the sizes of axes."""
     return (
         one.init == other.init
         and len(one.arguments) == len(other.arguments)
@@ -230,7 +233,7 @@ def _together(
 
 
 def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
-    """Return sets of sizes: all smallest, all largest, and one dim smallest, the others largest."""
+    """Return sets of sizes to try: all smallest, all largest, and largest with one dim smallest."""
     least = {name: sizes[0] for name, sizes in dims.items()}
     most = {name: sizes[-1] for name, sizes in dims.items()}
     return [least, most, *({**most, name: least[name]} for name in dims if len(dims) > 1)]

@@ -185,7 +185,7 @@ def _of_envelope(
 
 
 def _lossless(values: Array, dtype: str) -> Array:
-    """Convert values to the dtype of an integer output, or return them if that would change any."""
+    """Convert values to the dtype of an integer output; return them unchanged if any is lost."""
     target = np.dtype(dtype)
     if values.dtype == target:
         return values

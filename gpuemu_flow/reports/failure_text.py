@@ -35,7 +35,7 @@ def failure_lines(failure: FailureRecord) -> list[str]:
 def failure_row(failure: FailureRecord) -> str:
     """Format one line of ``failures``: id, op, dtype, first shape, kind, largest error.
 
-    It has at most 120 characters; with names of usual length, at most 80.
+    The line has at most 120 characters; with names of usual length, at most 80.
     """
     return "  ".join(_cells(failure)).rstrip()
 

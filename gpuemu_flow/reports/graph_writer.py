@@ -8,7 +8,7 @@ Edge = tuple[str, str]
 
 
 def as_text(names: Sequence[str], edges: Sequence[Edge]) -> str:
-    """Format the graph as one line per task, with the tasks whose manifests it reads."""
+    """Return the graph as text: per task a line with its name and the tasks that it reads."""
     reads: dict[str, list[str]] = {}
     for source, target in edges:
         reads.setdefault(target, []).append(source)

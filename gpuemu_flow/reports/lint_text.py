@@ -175,7 +175,7 @@ def render_diff(
 
 
 def _words(diff: KernelDiff) -> list[str]:
-    """Describe a kernel's changes, for better and for worse."""
+    """Return ``regression`` and ``improvement`` as far as they apply, or else the diff's status."""
     words = []
     if diff.is_regression:
         words.append("regression")

@@ -166,7 +166,7 @@ def sign_html(text: str, key: Ed25519PrivateKey) -> str:
 
 
 def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
-    """Return the content of the ``.sig`` file beside a file."""
+    """Return the content of the ``.sig`` file that signs the content of another file."""
     digest = hashlib.sha256(data)
     signature = base64.b64encode(key.sign(digest.digest())).decode()
     mark = fingerprint(key.public_key())

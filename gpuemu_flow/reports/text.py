@@ -151,7 +151,7 @@ _USUAL = {
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
-    """Lay out the table, one line per op and dtype, in `WIDTH` columns if possible."""
+    """Lay out the table of results, a line per op and dtype, within `WIDTH` columns if possible."""
     rows = [[printable(cell) for cell in _row(result)] for result in results]
     verdicts = [result.verdict for result in results]
     return _verdict_table(HEADINGS, rows, _LEAST_NEEDED, verdicts, style)
@@ -318,7 +318,7 @@ def _case_lines(failure: CaseFailure) -> list[str]:
 
 
 def note_lines(result: CheckResult) -> list[str]:
-    """Format the notes of a verdict, and mark those that contain a program's output."""
+    """Format the notes on a verdict, then the program's output, whose lines begin with ``|``."""
     lines = [line for note in result.notes for line in printable(note).splitlines()]
     if result.printed:
         said = printable(result.printed).splitlines()
@@ -332,7 +332,7 @@ def note_lines(result: CheckResult) -> list[str]:
 
 
 def _written(text: str) -> list[str]:
-    """Return the last lines of a program's output, marked as such."""
+    """Return the last lines of a program's output, each marked as output by ``|``."""
     return [f"| {line}" for line in printable(text).splitlines()][-MAX_WRITTEN:]
 
 

@@ -19,7 +19,7 @@ Described = Mapping[str, Any]
 
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that runs a definition's `run`, in the dtype of its inputs."""
+    """Make the function that runs a definition's `run` in the dtype that the inputs have."""
     described = files.described(folder)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:

@@ -15,7 +15,10 @@ _KNOWN: dict[str, Any] = {}
 
 
 def _answer(request: ProbeRequest) -> dict[str, Any]:
-    """Answer one request; let exceptions of the problem's code propagate."""
+    """Run the definition with the requested inputs, and return the shapes of its outputs.
+
+    Exceptions of the problem's code propagate.
+    """
     names = _load()
     seed_all(request["seed"])
     given = {name: _made(one) for name, one in request["inputs"].items()}

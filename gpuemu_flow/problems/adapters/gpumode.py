@@ -22,7 +22,7 @@ SEEDS = 1 << 31
 
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that runs `ref_kernel`, in the dtype of its inputs."""
+    """Make the function that runs `ref_kernel` in the dtype that the inputs have."""
     described = files.described(folder)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
@@ -124,7 +124,7 @@ def _filled(part: Any, described: Described, given: Mapping[str, Any]) -> Any:
 
 
 def _argument(name: str, described: Described, given: Mapping[str, Any]) -> Any:
-    """Return an argument of the test: its fixed value, or the axis size that stands for it."""
+    """Return an argument of the test: its fixed value, or the size of the axis that it decides."""
     found = described["axes"].get(name)
     if found is None:
         return described["calls"][0][name]

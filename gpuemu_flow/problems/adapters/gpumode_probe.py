@@ -1,4 +1,4 @@
-"""Run a problem of GPU MODE and describe its inputs. Used only in a sandboxed worker."""
+"""Run a problem of GPU MODE to find its inputs and outputs. Used only in a sandboxed worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _KNOWN: dict[str, Any] = {}
 
 
 def _answer(request: ProbeRequest) -> dict[str, Any]:
-    """Answer one request; let exceptions of the problem's code propagate."""
+    """Run the problem with the requested arguments, and describe its inputs and outputs.
+
+    Exceptions of the problem's code propagate.
+    """
     names = _load()
     made = made_inputs(names["generate_input"], request["arguments"], request["seed"])
     inputs: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ MOST_WEIGHTS = 256 << 20
 
 
 def reference(names: dict[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that runs `Model` of a problem, in the dtype of its inputs.
+    """Make the function that runs a problem's `Model` in the dtype that the inputs have.
 
     Parameters
     ----------

@@ -22,7 +22,10 @@ LARGEST = 1 << 26
 
 
 def _answer(request: ProbeRequest) -> Any:
-    """Answer one request; let exceptions of the problem's code propagate."""
+    """Make the problem's inputs and, if requested, run the model or get its weights.
+
+    Exceptions of the problem's code propagate.
+    """
     seed = request["seed"]
     module = load(request["constants"])
     seed_all(seed)
@@ -102,7 +105,7 @@ def assigned(node: ast.stmt) -> str:
 
 
 def changed_globals(module: ModuleType, constants: dict[str, int]) -> dict[str, Any]:
-    """Return the globals whose values change when other constants are set."""
+    """Return those globals of `module` that differ because `constants` have other values."""
     if not constants:
         return {}
     before = load({})
@@ -124,7 +127,7 @@ def names_of(model: Any, count: int) -> list[str]:
 
 
 class DrawnBounds:
-    """Recorder of the bounds of the integers that ``torch.randint`` draws."""
+    """Context in which the bounds of each call of ``torch.randint`` are recorded."""
 
     def __init__(self) -> None:
         self._real = torch.randint

@@ -115,7 +115,7 @@ class _Sources(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.SourceLoader):
-    """Loader of a module from its text, which lets Triton and tracebacks read the source, too."""
+    """Loader that makes a module from its text, and gives the text to Triton and to tracebacks."""
 
     def __init__(self, name: str, finder: _Sources, file: str) -> None:
         self._name = name

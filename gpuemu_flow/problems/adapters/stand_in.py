@@ -45,7 +45,7 @@ class _Nothing(contextlib.AbstractContextManager[None]):
 
 # Where torch is not installed, its classes have no types; where it is, the comment is unused.
 class _Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-    """Mode in which the CPU replaces each GPU that is given as device to a function of torch."""
+    """Mode that replaces each GPU device in a call of a torch function by the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ANSWERS:

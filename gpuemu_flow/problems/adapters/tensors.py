@@ -91,7 +91,7 @@ def outputs_of(returned: Any) -> Any:
 
 
 def seed_all(seed: int) -> None:
-    """Seed every generator that a program may draw from."""
+    """Seed the random generators of torch, numpy and Python."""
     torch.manual_seed(seed)
     np.random.seed(seed % (1 << 32))
     random.seed(seed)
