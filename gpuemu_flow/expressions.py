@@ -25,7 +25,7 @@ class ExpressionError(ValueError):
 
 
 def check_expression(text: str | int) -> None:
-    """Check the syntax of an expression; names are looked up when it is computed.
+    """Check the syntax of an expression, but not whether its names exist.
 
     Raises
     ------

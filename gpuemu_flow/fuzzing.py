@@ -227,7 +227,7 @@ class FuzzConfig:
             self.seed = generate_seed()
 
     def _read_numbers(self) -> None:
-        """Interpret the arguments as the form of the class that takes numbers in place of lists."""
+        """Move numbers that were given in place of lists to the fields that they mean."""
         if self.seed is not None:
             self.iterations = self.seed
         self.seed = cast("int", self.batch_sizes)

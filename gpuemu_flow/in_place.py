@@ -1,4 +1,4 @@
-"""Take outputs from the inputs that an op changed in place, where the op does not return them."""
+"""Find the outputs that an op writes into its inputs instead of returning them."""
 
 from __future__ import annotations
 

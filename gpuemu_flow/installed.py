@@ -1,7 +1,7 @@
 """Recognise installed packages and Python's own library by the exact places that Python uses.
 
-A folder of the workspace may have the name of such a place, such as ``vendor/site-packages`` or
-``lib/python3.9/tables``: its files are the user's own.
+A folder of the workspace may have a similar name, such as ``vendor/site-packages`` or
+``lib/python3.9/tables``, but its files are the user's own.
 """
 
 from __future__ import annotations

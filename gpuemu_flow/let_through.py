@@ -1,8 +1,8 @@
 """Choose the environment variables that programs receive.
 
-This is an allow-list. Kernels need no CI tokens, passwords or proxies, and no result may depend on
-an unknown variable. The entry point `front` loads this module at every start, so it imports
-nothing.
+This is an allow-list. Kernels need no CI tokens, passwords or proxies, and results must not depend
+on unknown variables. The entry point `front` loads this module at every start, so this module
+imports nothing.
 """
 
 TYPE_CHECKING = False

@@ -99,7 +99,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Fail a test that ignored a failed check, in a thread or in a ``try``."""
+    """Fail a test if a check failed in it, but the exception was lost in a thread or a ``try``."""
     if FIXTURE in getattr(item, "funcargs", ()):
         from gpuemu_flow.testing import items  # noqa: PLC0415
 

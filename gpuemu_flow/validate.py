@@ -91,7 +91,7 @@ def reproduce(seed: int, *, rerun: bool = False) -> ReproduceResult:
 
 
 class _CallableModule(ModuleType):
-    """A module that can be called, as one attribute of the package is both module and function."""
+    """Class of this module, which makes `gpuemu_flow.validate` both a module and a function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return validate(*args, **kwargs)

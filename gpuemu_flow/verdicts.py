@@ -40,9 +40,9 @@ chance: relu gives n random numbers the same value, 0, with a probability of 2^-
 
 
 def decide(failed: bool, compared: int) -> Verdict:
-    """Decide the verdict on a comparison, given the number of parts that were compared.
+    """Return ``failed``, ``passed`` if at least one thing was compared, or else ``inconclusive``.
 
-    Only this function gives ``passed``, and never with 0 parts.
+    No other function gives ``passed``.
     """
     if failed:
         return Verdict.FAILED

@@ -176,7 +176,7 @@ class ExecutorOptions:
             raise click.UsageError("--scheduler and --resource need --executor dask")
 
     def check_forced(self) -> None:
-        """Raise click's usage error if dask is selected, which cannot run without a cache."""
+        """Raise click's usage error if dask is selected, whose results come through a cache."""
         if self.name == "dask":
             raise click.UsageError(
                 "-B ignores caches, but results of --executor dask come through one"

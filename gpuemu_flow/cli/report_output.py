@@ -126,8 +126,8 @@ def publish(
     Parameters
     ----------
     output_format : str
-        The format to print, and of files with an unknown suffix. If a file has this format, text
-        is printed instead.
+        Format of the printed report, and of files whose suffix is unknown. If a file is written in
+        this format, the report is printed as text.
     to_text : callable, optional
         Function that formats the text to print, in place of the default one.
     """

@@ -1,7 +1,6 @@
 """Do the work of `run` once its options are known.
 
-This module does not import click, since that would delay the op's first call each time a user types
-``run`` after an edit.
+This module does not import click, because that would delay the first call of an op that was edited.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def watch_with(
 
 @dataclass
 class WatchState:
-    """The state of a watch, whose runs use the same workers one after another."""
+    """The state of a watch, which keeps the same workers for all of its runs."""
 
     config: Path
     files: FileWatch

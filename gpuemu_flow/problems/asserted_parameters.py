@@ -28,7 +28,7 @@ class ParameterOfTest:
     name : str
     kind : str
         ``size``, ``shape``, ``dtype``, ``scalar``, ``callable``, ``choice``, or ``default`` for an
-        argument that is not given.
+        argument that no ``parametrize`` sets.
     values : tuple of JSON
         Plain values; empty for ``callable``, ``choice`` and ``default``.
     nodes : tuple of ast.expr

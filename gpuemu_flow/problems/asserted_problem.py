@@ -58,7 +58,7 @@ class ComparisonSide:
     top : tuple of ast.stmt
         Statements of the file's top level that the side needs.
     names : frozenset of str
-        All names that these statements use.
+        Names of the file that the side needs, directly or through the statements in `top`.
     """
 
     value: ast.expr

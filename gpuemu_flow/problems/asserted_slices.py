@@ -220,10 +220,7 @@ class ModuleText:
     tree: ast.Module
 
     def closure(self, names: AbstractSet[str]) -> tuple[list[ast.stmt], set[str]]:
-        """Return the statements on which `names` depend, and all names that they need.
-
-        The second result contains `names` and the names that the statements read.
-        """
+        """Return the statements on which `names` depend, and `names` with all that they read."""
         wanted, kept = set(names), set()
         changed = True
         while changed:

@@ -67,7 +67,7 @@ class Expander:
         self._depth = 0
 
     def constant(self, name: str) -> ast.expr | None:
-        """Return the expression that the file assigns to a name at its top level; None if none."""
+        """Return the expression that the file's top level assigns to a name, or None."""
         return self._constants.get(name)
 
     def elements(self, node: ast.expr) -> list[ast.expr]:

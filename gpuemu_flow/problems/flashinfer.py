@@ -228,7 +228,7 @@ def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str
 def _dims(
     prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, ...] | str]:
-    """Map each free axis to sizes with which the reference runs, others to their expression."""
+    """Map free axes to sizes with which the reference runs, and derived axes to expressions."""
     found: dict[str, tuple[int, ...] | str] = {}
     base = axes.spread()
     for name in axes.free:

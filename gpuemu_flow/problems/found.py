@@ -60,7 +60,7 @@ def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
 
 
 def files_named(name: str, root: Path) -> list[Path]:
-    """Return the files of one name below a folder, except links.
+    """Return the files called `name` below a folder, without links.
 
     Raises
     ------
@@ -202,8 +202,8 @@ def needs_compiler(tree: ast.Module) -> str:
 def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | None:
     """Return the index of the problem that a candidate solves, or None.
 
-    Names and numbers of files decide; else the only problem, or the only one in the same folder or
-    the folders above."""
+    The names and numbers of the files decide. If they fit no problem, the result is the only
+    problem, or the only one in the candidate's folder or in a folder above it."""
     number = _NUMBERED.search(candidate.path.stem)
     words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)
     best: tuple[int, int] | None = None

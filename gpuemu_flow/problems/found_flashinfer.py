@@ -253,7 +253,7 @@ def _solution(content: Mapping[str, Json], definition: Definition) -> PythonSolu
 
 
 def _place(path: Json) -> str:
-    """Check the path of one of a solution's sources, and return it; raise FormatError if bad."""
+    """Return the checked path of one of a solution's sources; raise FormatError if it is unsafe."""
     if not isinstance(path, str) or not 0 < len(path) < 200 or "\\" in path:
         raise FormatError("one of its sources has no path")
     place = PurePosixPath(path)

@@ -119,7 +119,7 @@ def _take(
 def _base(
     prober: Prober, task: Task, options: Options
 ) -> tuple[dict[str, Json], ProblemFacts, dict[str, tuple[int, int]]]:
-    """Choose the base arguments of `generate_input`: those of the first test, often scaled down.
+    """Choose the base arguments of `generate_input`: those of the first test, or smaller ones.
 
     Returns
     -------

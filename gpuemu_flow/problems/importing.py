@@ -82,7 +82,7 @@ class Collection:
     skip_if: tuple[str, ...] = ("cpp_extension",)
 
     def op_text(self) -> str:
-        """Return the text of the program that runs the candidate in a file that it is given."""
+        """Return the text of the program that loads a candidate's file and runs the candidate."""
         return _OP.format(runs=self.runs, adapter=self.adapter)
 
     def with_reference(self, source: bytes, original: str, lines: str = REFERENCE) -> bytes:

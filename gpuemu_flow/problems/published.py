@@ -82,7 +82,7 @@ def read_published(file: Path) -> PublishedConfig:
 
 
 def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[SkippedProblem]:
-    """List the keys of ops that gpuemu 0.1.0 reads but does not use."""
+    """List the keys in tables of ops that gpuemu 0.1.0 reads without using their values."""
     ops = tree.get("ops")
     found = []
     for at, table in enumerate(ops if isinstance(ops, list) else ()):
@@ -103,7 +103,7 @@ def _left(problem: Problem) -> SkippedProblem:
 
 
 def _with_effect(section: Section, table: Json) -> dict[str, Json]:
-    """Return the keys of a table that have an effect."""
+    """Return a table without the keys that have no effect."""
     if not isinstance(table, dict):
         return {}
     return {name: value for name, value in table.items() if not section.by_name[name].unread}

@@ -25,7 +25,7 @@ MOST_ELEMENTS = 1 << 14
 
 @dataclass
 class CachedAttempts:
-    """Runs a model with other constants, at most `left` more times."""
+    """Runs a model with changed constants, at most `left` more times."""
 
     attempt: Try
     left: int = MOST_TRIES

@@ -71,7 +71,7 @@ def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> l
 
 
 def _listed(failures: Sequence[FailureRecord]) -> list[str]:
-    """Align the rows, without a heading, so that each line begins with an id."""
+    """Return a line for each failure, beginning with its id, with the columns aligned."""
     rows = [_cells(failure) for failure in failures]
     return table(rows[0], rows[1:], range(5))
 

@@ -1,4 +1,4 @@
-"""The task graph as indented text, Mermaid or Graphviz."""
+"""Write the task graph as plain text, Mermaid or Graphviz."""
 
 from __future__ import annotations
 

@@ -460,7 +460,7 @@ def _untried_lines(report: RunReport) -> list[str]:
 
 
 def _change_lines(changes: Sequence[ResultChange]) -> list[str]:
-    """Return a line for each change; ops whose cases differ from the last run's share one line."""
+    """Return a line for each change, but only one for all ops with other cases than last time."""
     lines = [_change_line(change) for change in changes if change.what != OTHER_CASES]
     other = [f"{printable(c.op)} {c.dtype}" for c in changes if c.what == OTHER_CASES]
     if other:

@@ -59,7 +59,7 @@ probe = answers(_answer)
 
 
 def _load() -> Mapping[str, Any]:
-    """Execute the problem's file once."""
+    """Return the globals of the problem's file, which is executed on the first call."""
     if not _KNOWN:
         folder = Path("problem").absolute()
         sys.path.insert(0, str(folder))

@@ -199,7 +199,8 @@ def structure(value: Any) -> tuple[str, str]:
 def run(model: Any, inputs: list[Any]) -> list[dict[str, Any]]:
     """Run the model in its own dtype and in float64, and describe the outputs of the first run.
 
-    A reference gets float64 inputs: the second run shows whether the model accepts them.
+    A reference may be called with float64 inputs. The second run shows whether the model accepts
+    them.
     """
     import copy  # noqa: PLC0415
 

@@ -23,7 +23,7 @@ _BY_BITS = {
 
 
 def as_tensor(value: Any) -> Any:
-    """Return an array or tensor as a new tensor of the same dtype, other values unchanged."""
+    """Copy an array or a tensor to a tensor of the same dtype; return other values unchanged."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if not isinstance(value, np.ndarray):
