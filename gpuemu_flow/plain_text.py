@@ -62,7 +62,7 @@ def inert(document: str) -> str:
 def inert_markup(markup: str) -> str:
     """Return equivalent XML or HTML in which no line is a command to a CI log.
 
-    Scripts and styles are not changed, since character references do not work there.
+    Scripts and styles are not changed, because character references do not work there.
     """
     parts = _KEPT.split(markup)  # text, block, its name, text, ...
     parts[::3] = [

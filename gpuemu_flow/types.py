@@ -355,7 +355,7 @@ class CheckResult:
     blank : bool
         True if all elements of all inputs are 0 or NaN.
     size_only : bool
-        True if only sizes were compared, since all outputs are empty for these inputs.
+        True if only sizes were compared because all outputs are empty for these inputs.
 
     Raises
     ------

@@ -40,7 +40,7 @@ chance: relu gives n random numbers the same value, 0, with a probability of 2^-
 
 
 def decide(failed: bool, compared: int) -> Verdict:
-    """Return ``failed``, ``passed`` if at least one thing was compared, or else ``inconclusive``.
+    """Return ``failed`` if `failed`; otherwise ``passed`` if `compared` > 0, or ``inconclusive``.
 
     No other function gives ``passed``.
     """
@@ -339,7 +339,7 @@ def weakness_alone(result: CheckResult) -> str:
     """Return the reason why a case that passed proves nothing alone; empty if there is none.
 
     The reason is an explicit tolerance so large that zeros would pass. In a run, such a case passes
-    all the same, since other cases of the op may prove more. If it is the only case that is judged,
+    all the same, because other cases may prove more. If it is the only case that is judged,
     callers make its verdict inconclusive, or add a warning.
     """
     if result.verdict is not Verdict.PASSED or not any(output.zeros for output in result.weak):

@@ -119,7 +119,7 @@ class WatchState:
     def turn(self, saved: set[str]) -> bool:
         """Run the tasks that saved files affect, and show results; return True if interrupted.
 
-        While the configuration is broken, a saved file that may not be an input is mentioned only
+        While the configuration is broken, a saved file that might not be an input is mentioned only
         if the change has an effect. The file could be a log, even of this command's own output.
         """
         from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415

@@ -220,7 +220,10 @@ class ModuleText:
     tree: ast.Module
 
     def closure(self, names: AbstractSet[str]) -> tuple[list[ast.stmt], set[str]]:
-        """Return the statements on which `names` depend, and `names` with all that they read."""
+        """Return the statements on which `names` depend, and all names that these statements need.
+
+        The returned names include `names`.
+        """
         wanted, kept = set(names), set()
         changed = True
         while changed:

@@ -119,8 +119,8 @@ def _support(file: Path, listed: Json) -> dict[str, bytes]:
     Raises
     ------
     YamlError
-        A file is missing, has a name that files of a workspace may not have, or lies outside of
-        the folder that holds the task's folder.
+        A file is missing, has a name that a file of a workspace must not have, or lies outside
+        of the folder that holds the task's folder.
     """
     folder = file.parent
     sources = {"reference.py": "reference.py", "task.py": "task.py", "utils.py": "../utils.py"}

@@ -24,7 +24,7 @@ def reference(names: dict[str, Any], folder: str) -> Callable[..., Any]:
     Parameters
     ----------
     names : dict
-        The globals of the problem's module. This function sets in it the sizes that were scaled.
+        The globals of the problem's module, in which this function replaces the scaled sizes.
     folder : str
         Holds ``problem.json`` and ``weights.npz``.
     """
