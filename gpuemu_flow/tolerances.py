@@ -74,7 +74,7 @@ class ToleranceConfig:
 
     @classmethod
     def for_dtype(cls, dtype: str, framework: str = "numpy") -> ToleranceConfig:
-        """Return the default of a dtype, wider for frameworks that compute less exactly."""
+        """Return the default tolerance of a dtype, wider for frameworks that are less exact."""
         factor = FRAMEWORK_FACTORS.get(framework.lower(), 1.0)
         return cls(*_pair(DEFAULT_TOLERANCES, dtype)).scale(factor)
 
@@ -194,7 +194,7 @@ def get_recommended_tolerance(
     op: str | None = None,
     op_type: str | None = None,
 ) -> ToleranceConfig:
-    """Return the default of a dtype, wider for some frameworks and for ops that round often.
+    """Return the default tolerance of a dtype, wider for some frameworks and ops that round often.
 
     The words may come in any order: names of dtypes and of frameworks are recognised, and the
     remaining word is the operation. The dtype is ``float32`` if no word names one.

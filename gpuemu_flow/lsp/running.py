@@ -168,7 +168,7 @@ class _Shown:
         return self._server.work_done_progress.tokens.get(self._token or "")
 
     def stop(self, work: asyncio.Future[CommandResult], asked: Any) -> None:
-        """Stop `work` if the user has cancelled `asked`, the future from `cancellation`."""
+        """Stop `work` if the user has cancelled the future `asked`; see `cancellation`."""
         if asked.cancelled():
             self.stopped = True
             work.cancel()

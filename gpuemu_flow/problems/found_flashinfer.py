@@ -264,7 +264,7 @@ def _place(path: Json) -> str:
 
 
 def parsed_constraint(text: str) -> ast.expr | None:
-    """Return a constraint's tree; None if the constraint is not a Python expression."""
+    """Return a constraint's syntax tree; None if the constraint is not a Python expression."""
     try:
         body = parse_python(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -47,7 +47,7 @@ class Places:
     def prefix(self) -> str:
         """Return the path from `into` to `root`, ending in ``/``.
 
-        It is empty if the two are the same folder, or the files are copied.
+        The path is empty if the two are the same folder, or if the files are copied.
         """
         if not self.in_place:
             return ""
