@@ -32,7 +32,7 @@ class Hint(str):
 
     @classmethod
     def of(cls, text: str, edit: Rename | AddKey) -> Hint:
-        """Make a hint; the text may be empty if the problem's message suffices."""
+        """Make a hint from an edit and a text, which is empty if the problem's message suffices."""
         made = cls(text)
         made.edit = edit
         return made
@@ -129,7 +129,10 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return a hint that proposes the most similar known name, else a list of all known names."""
+    """Return a hint that proposes the most similar known name.
+
+    If no name is similar, the hint lists all known names; it is empty if there are none.
+    """
     best = nearest(name, known)
     if best:
         return Hint.of(f"did you mean {best!r}?", Rename(name, best))

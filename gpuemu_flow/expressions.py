@@ -21,11 +21,11 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class ExpressionError(ValueError):
-    """Error for an invalid expression, or an expression without a value."""
+    """Error for an expression that is invalid or whose value cannot be computed."""
 
 
 def check_expression(text: str | int) -> None:
-    """Check the syntax of an expression; names are looked up when it is computed.
+    """Check the syntax of an expression, but not whether its names exist.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
 
 
 def is_made_of(text: str, names: Collection[str]) -> bool:
-    """Tell whether a text is more than a single name and uses no names but those in `names`."""
+    """Tell whether a text is an expression with an operator in which all names are in `names`."""
     if OPERATORS.isdisjoint(text):
         return False
     try:

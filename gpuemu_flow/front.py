@@ -125,7 +125,7 @@ def _prepare_imports() -> None:
 
 
 def _run_cli() -> int:
-    """Run the command line, unless a cached answer holds, and return the exit code."""
+    """Run the command line and return the exit code, or print a valid cached answer and end."""
     answer = _cached_answer()
     _prepare_imports()
     try:
@@ -139,7 +139,10 @@ def _run_cli() -> int:
 
 
 def _cached_answer() -> "Answer | None":
-    """Print a command's cached answer and end, or return a recorder for its new answer."""
+    """Print a command's cached answer and end the process, if there is one.
+
+    Otherwise return a recorder of the command's new answer; None if it must not be cached.
+    """
     arguments = sys.argv[1:]
     if arguments[:1] not in (["run"], ["list"], ["status"], ["explain"], ["ci"]):
         return None
@@ -174,7 +177,7 @@ def for_vscode() -> None:
 
     For every exit code but 0, the extension discards the command's output and reports a breakdown.
     Exit code 1, which means that a check failed, therefore becomes 0. All other codes stay as they
-    are. The extension reads `failures` in the published form.
+    are. The command `failures` prints the format that the extension parses.
     """
     if sys.argv[1:2] == ["failures"]:
         sys.argv[2:2] = ["--format", "published"]  # a format that is given comes later, and holds

@@ -227,7 +227,7 @@ class FuzzConfig:
             self.seed = generate_seed()
 
     def _read_numbers(self) -> None:
-        """Interpret the arguments as those of the other documented form; see the class."""
+        """Move numbers that were given in place of lists to the fields that they mean."""
         if self.seed is not None:
             self.iterations = self.seed
         self.seed = cast("int", self.batch_sizes)
@@ -287,7 +287,7 @@ class TestCase:
     strides: tuple[int, ...] = field(default=())
 
     def generate_input(self, name: str = "input") -> NDArray[Any]:
-        """Return normally distributed values for an input, from a random stream of its own."""
+        """Return normally distributed values for an input, from the random stream called `name`."""
         return generate_random_tensor(self.seed, self.shape, self.dtype, name)
 
     def tensors(self, names: Sequence[str] = ("input",)) -> dict[str, NDArray[Any]]:

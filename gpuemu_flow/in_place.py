@@ -1,4 +1,4 @@
-"""Take outputs from the inputs that an op changed in place, where the op does not return them."""
+"""Find the outputs that an op writes into its inputs instead of returning them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def with_changed_inputs(
 
 
 def _by_name(returned: Any, names: Sequence[str]) -> dict[str, Any] | None:
-    """Return the members of a returned value by name; None if they do not fit `names`."""
+    """Map `names` to the members of a returned value; None if they do not fit together."""
     if isinstance(returned, Mapping):
         if len(returned) == len(names) == 1:
             return dict(zip(names, returned.values(), strict=True))

@@ -1,7 +1,7 @@
 """Recognise installed packages and Python's own library by the exact places that Python uses.
 
-A folder of the workspace may have the name of such a place, such as ``vendor/site-packages`` or
-``lib/python3.9/tables``: its files are the user's own.
+A folder of the workspace may have a similar name, such as ``vendor/site-packages`` or
+``lib/python3.9/tables``, but its files are the user's own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MOST = 4096
 def is_installed(path: str) -> bool:
     """Tell whether a path is in a folder of installed packages or in a Python's own library.
 
-    These are the folders of this interpreter, of a virtual environment, of any other Python (its
-    library holds ``os.py``), and of the system's and the user's packages.
+    Such folders are those of this interpreter, of a virtual environment, of any other Python
+    (recognised by ``os.py`` in its library), and of the system's and the user's packages.
     """
     if path in _KNOWN or path.startswith(_BELOW_KNOWN):
         return True
@@ -47,7 +47,7 @@ def _is_place(folder: str) -> bool:
 
 
 def _is_python(folder: str) -> bool:
-    """Tell whether a folder is ``lib/python3.X`` of a Python or of a virtual environment."""
+    """Tell whether a folder is the ``lib/python3.X`` of a Python or of a virtual environment."""
     above, _, name = folder.rpartition("/")
     if not name.startswith("python"):
         return False

@@ -112,7 +112,7 @@ class KernelFinding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFinding:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
+        """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
         texts = ("check", "rule", "kernel", "instruction", "words")
         return cls(
             **{name: str(data[name]) for name in texts},

@@ -1,8 +1,8 @@
 """Choose the environment variables that programs receive.
 
-This is an allow-list. Kernels need no CI tokens, passwords or proxies, and no result may depend on
-an unknown variable. The entry point `front` loads this module at every start, so it imports
-nothing.
+This is an allow-list. Kernels need no CI tokens, passwords or proxies, and results must not depend
+on unknown variables. The entry point `front` loads this module at every start, so this module
+imports nothing.
 """
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ _SECRET = frozenset({
 
 
 def is_general(name: str) -> bool:
-    """Tell whether every program receives a variable."""
+    """Tell whether a variable is one that every program receives."""
     if name in NAMES:
         return True
     return name.startswith(PREFIXES) and _SECRET.isdisjoint(name.upper().split("_"))
@@ -97,7 +97,7 @@ def user_cache_of(environ: "Mapping[str, str]") -> str:
 
 
 def named(environ: "Mapping[str, str]", names: "Iterable[str]") -> dict[str, str]:
-    """Return those variables of an environment that match a name in the configuration."""
+    """Return the variables of an environment that `names`, from a configuration, cover."""
     known = tuple(names)
     if not known:
         return {}

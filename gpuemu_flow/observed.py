@@ -75,12 +75,12 @@ class Observation:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Observation:
-        """Rebuild from the result of `to_json`.
+        """Make an observation from the result of `to_json`.
 
         Raises
         ------
         ValueError
-            When a list is missing or holds anything but strings.
+            A list is missing, or holds a value that is not a string.
         """
         sets = {}
         for each in fields(cls):

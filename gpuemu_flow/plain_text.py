@@ -62,7 +62,7 @@ def inert(document: str) -> str:
 def inert_markup(markup: str) -> str:
     """Return equivalent XML or HTML in which no line is a command to a CI log.
 
-    Scripts and styles are not changed, since character references do not work there.
+    Scripts and styles are not changed, because character references do not work there.
     """
     parts = _KEPT.split(markup)  # text, block, its name, text, ...
     parts[::3] = [
@@ -79,7 +79,7 @@ def inert_json(text: str) -> str:
 
 
 def with_newlines(text: str) -> str:
-    """Return text in which only newlines break lines, and which UTF-8 can hold."""
+    """Return text in which only newlines break lines, and which can be encoded in UTF-8."""
     return _NOT_SHOWN.sub(_by_number, text.replace("\r\n", "\n"))
 
 

@@ -1,7 +1,7 @@
 """The pytest plugin's hooks, which load nothing else until a test asks for a case.
 
-``@pytest.mark.gpuemu("softmax", cases=50)`` and the fixture ``gpuemu_case`` make a test of every
-case of an op; `gpuemu_flow.testing` does the work.
+``@pytest.mark.gpuemu("softmax", cases=50)`` and the fixture ``gpuemu_case`` turn every case of an
+op into a test; `gpuemu_flow.testing` does the work.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per case, or per op and dtype."""
+    """Make test items for a function with the mark or the fixture: for each case, or for each op.
+
+    An item for a whole op covers all of its cases in one dtype.
+    """
     asks = FIXTURE in metafunc.fixturenames
     marked = metafunc.definition.get_closest_marker(MARK) is not None
     if asks or marked:
@@ -96,7 +99,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Fail a test that ignored a failed check, in a thread or in a ``try``."""
+    """Fail a test if a check failed in it, but the exception was lost in a thread or a ``try``."""
     if FIXTURE in getattr(item, "funcargs", ()):
         from gpuemu_flow.testing import items  # noqa: PLC0415
 

@@ -39,7 +39,7 @@ def _quick_dataclass(
         The class; None if the decorator is called with options.
     frozen, eq, kw_only : bool
     slots : bool
-        True leaves the class to the standard library, which makes a new class with slots.
+        True to let the standard library do the work, which then makes a new class with slots.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def _first_init(cls: type, frozen: bool) -> Callable[..., None]:
 
 
 def _finish(cls: type) -> None:
-    """Compile the ``__init__`` of a class, unless another thread just did."""
+    """Compile the ``__init__`` of a class, unless another thread has just done so."""
     frozen = _frozen_by_class.get(cls)
     if frozen is not None:
         setattr(cls, "__init__", _compile_init(cls, frozen))  # noqa: B010 - for type checkers
@@ -91,7 +91,7 @@ def _finish(cls: type) -> None:
 
 
 def finish_all() -> None:
-    """Compile all remaining methods now, since otherwise each fork of this process would."""
+    """Compile every ``__init__`` that is not compiled yet, to save each fork this work."""
     for cls in list(_frozen_by_class):
         _finish(cls)
 
@@ -139,7 +139,7 @@ def _fields(value: Any) -> tuple[Field[Any], ...]:
 
 
 def _values_of(names: list[str]) -> Callable[[Any], Any]:
-    """Return a function that reads these attributes of an object."""
+    """Return a function that returns the values of an object's attributes `names`."""
     return attrgetter(*names) if names else lambda _: ()
 
 
@@ -165,7 +165,7 @@ def _hash(cls: type) -> Callable[[Any], int]:
 
 
 def _refusals(cls: Any) -> tuple[Callable[[Any, str, Any], None], Callable[[Any, str], None]]:
-    """Return the two methods of a frozen class, which refuse to set or delete its fields."""
+    """Return `__setattr__` and `__delattr__` for a frozen class, which refuse to change fields."""
     names = frozenset(f.name for f in _fields(cls))
 
     def refuse(verb: str, name: str) -> NoReturn:

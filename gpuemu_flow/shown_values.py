@@ -9,7 +9,7 @@ def shown_values(failure: Failure) -> str:
     """Return the place of a failure and the values there; empty if the failure has no place.
 
     An element that the op did not write has a place but no values. One that breaks an invariant has
-    no expected value, since nothing is compared with it.
+    no expected value, because nothing is compared with it.
     """
     if failure.index is None:
         return ""

@@ -47,7 +47,7 @@ _PROFILES = ("testing", "production")
 
 @dataclass(frozen=True)
 class ToleranceConfig:
-    """The tolerance ``|actual - expected| <= atol + rtol * |expected|``, which is also a mapping.
+    """The tolerance ``|actual - expected| <= atol + rtol * |expected|``, usable as a mapping.
 
     Raises
     ------
@@ -74,7 +74,7 @@ class ToleranceConfig:
 
     @classmethod
     def for_dtype(cls, dtype: str, framework: str = "numpy") -> ToleranceConfig:
-        """Return the default of a dtype, wider for frameworks that compute less exactly."""
+        """Return the default tolerance of a dtype, wider for frameworks that are less exact."""
         factor = FRAMEWORK_FACTORS.get(framework.lower(), 1.0)
         return cls(*_pair(DEFAULT_TOLERANCES, dtype)).scale(factor)
 
@@ -93,7 +93,7 @@ class ToleranceConfig:
         return cls(*_RELAXED.get(_name(dtype), (1e-4, 1e-3)))
 
     def scale(self, factor: float) -> ToleranceConfig:
-        """Return the tolerance with both members multiplied by a factor."""
+        """Return the tolerance with `atol` and `rtol` multiplied by a factor."""
         return ToleranceConfig(self.atol * factor, self.rtol * factor)
 
     def to_dict(self) -> dict[str, float]:
@@ -116,7 +116,7 @@ def _pair(table: Mapping[str, Mapping[str, float]], dtype: Any) -> tuple[float, 
 
 
 def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json]:
-    """Compare two tolerances: return ratios as text, and which is stricter in both members."""
+    """Return the ratios of two tolerances as text, and which is stricter in both numbers."""
 
     def ratio(name: str) -> str:
         return "inf" if b[name] == 0 else f"{a[name] / b[name]:.2f}x"
@@ -130,7 +130,7 @@ def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json
 
 
 class _Get:
-    """Descriptor of `get`, which returns a profile (on the class) or a tolerance of a profile."""
+    """Descriptor that makes `get` return a profile on the class, and a tolerance on a profile."""
 
     def __get__(self, profile: ToleranceProfile | None, owner: type[ToleranceProfile]) -> Any:
         return owner.named if profile is None else profile.of_dtype
@@ -194,7 +194,7 @@ def get_recommended_tolerance(
     op: str | None = None,
     op_type: str | None = None,
 ) -> ToleranceConfig:
-    """Return the default of a dtype, wider for some frameworks and for ops that round often.
+    """Return the default tolerance of a dtype, wider for some frameworks and ops that round often.
 
     The words may come in any order: names of dtypes and of frameworks are recognised, and the
     remaining word is the operation. The dtype is ``float32`` if no word names one.
@@ -310,7 +310,7 @@ def _errors(expected: Any, actual: Any) -> tuple[float, float]:
 def _from_results(
     client: Any, op: str, dtype: str, count: int, percentile: float, margin: float
 ) -> ToleranceConfig:
-    """Calibrate from the passing results of an op that the daemon has stored."""
+    """Calibrate from the passing results that the daemon has stored of an op."""
     results = [
         result
         for result in client.list_results(limit=10_000)

@@ -205,18 +205,18 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Case:
-        """Rebuild from `to_json`'s form, or raise KeyError or TypeError."""
+        """Undo `to_json`; raise KeyError or TypeError for other data."""
         inputs = tuple(InputSpec.from_json(spec) for spec in data["inputs"])
         dims = tuple((str(n), int(v)) for n, v in data["dims"])
         return cls(**{**data, "inputs": inputs, "dims": dims})
 
     def to_text(self) -> str:
-        """Write the case as one word for a command line, complete with the op and the seed.
+        """Return the case as one word for a command line; only the op and the seed are not in it.
 
         In ``float32/a=3x5:normal,b=5x7:large:strided``, the case's dtype is followed by the shape,
         strategy, layout and dtype of each input. A contiguous layout and the case's dtype are left
-        out. At the end of an input, ``ends1`` means that its values contain the ends of their
-        range, ``turn2`` that they are the second variety of its strategy's values.
+        out. At the end of an input, ``ends1`` stands for `InputSpec.ends` and ``turn2`` for
+        `InputSpec.turn`.
         """
         parts = []
         for spec in self.inputs:
@@ -355,7 +355,7 @@ class CheckResult:
     blank : bool
         True if all elements of all inputs are 0 or NaN.
     size_only : bool
-        True if only sizes were compared, since all outputs are empty for these inputs.
+        True if only sizes were compared because all outputs are empty for these inputs.
 
     Raises
     ------
@@ -406,7 +406,7 @@ class CheckResult:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
+        """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
         stats = data["stats"]
         if str in map(type, stats.values()):
             stats = {name: number_from_json(value) for name, value in stats.items()}
@@ -437,7 +437,7 @@ def weak_to_json(output: WeakOutput) -> dict[str, Json]:
 
 
 def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
-    """Rebuild a `WeakOutput` from its JSON, or raise KeyError, TypeError or ValueError."""
+    """Undo `weak_to_json`; raise KeyError, TypeError or ValueError for other data."""
     value = data["value"]
     return WeakOutput(
         str(data["name"]), None if value is None else float(value), bool(data["zeros"])

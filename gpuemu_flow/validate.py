@@ -79,7 +79,7 @@ def validate(
 
 
 def fuzz_op(op: str, iterations: int = 100, seed: int | None = None, **options: Any) -> FuzzResults:
-    """Fuzz an op of the workspace by its daemon; `options` are those of `Client.fuzz_op`."""
+    """Fuzz an op through the workspace's daemon; `options` are those of `Client.fuzz_op`."""
     with Client() as client:
         return client.fuzz_op(op, seed=seed, iterations=iterations, **options)
 
@@ -91,7 +91,7 @@ def reproduce(seed: int, *, rerun: bool = False) -> ReproduceResult:
 
 
 class _CallableModule(ModuleType):
-    """A callable module, since an attribute of the package cannot be both module and function."""
+    """Class of this module, which makes `gpuemu_flow.validate` both a module and a function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return validate(*args, **kwargs)

@@ -23,7 +23,7 @@ STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 
 @dataclass(frozen=True)
 class ValueRule:
-    """Rules that the values of one input follow under every strategy.
+    """Rules for the values of one input, which hold under every strategy.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class ValueRule:
 
     @property
     def concerns_whole(self) -> bool:
-        """Tell whether elements may depend on each other, so that none may be a mere copy."""
+        """Tell whether the rule concerns the input as a whole, not each element by itself."""
         return bool(self.kind and self.kind not in ELEMENTWISE) or bool(
             self.relation or self.total is not None or self.generate
         )
@@ -96,7 +96,7 @@ class ValueRule:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ValueRule:
-        """Rebuild from `to_json`'s form, or raise TypeError."""
+        """Undo `to_json`; raise TypeError for other data."""
         lists = {name: tuple(data.get(name, ())) for name in ("values", "choices")}
         return cls(**{**data, **lists})
 
@@ -203,7 +203,7 @@ class GeneratedValues:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GeneratedValues:
-        """Rebuild from `to_json`'s form, or raise TypeError."""
+        """Undo `to_json`; raise TypeError for other data."""
         return cls(**data)
 
 
@@ -230,8 +230,9 @@ class InputSpec:
         If not 0, the ends of the range are inserted among the values. The number counts the cases
         in which this is done, beginning with 1.
     turn : int
-        If not 0, the values show the variety of the strategy that has this number, counted from 1.
-        The first cases with a strategy show its varieties in turn; see `cases.turns`.
+        A strategy has several varieties of values, which its first cases show in turn; see
+        `cases.turns`. This is the number, counted from 1, of the variety that the values show; 0
+        for none.
     rule : ValueRule or None
         Further rules of the schema for the values.
     given : GeneratedValues or None
@@ -253,12 +254,15 @@ class InputSpec:
 
     @property
     def is_generated(self) -> bool:
-        """Tell whether a function of the user's returns the values."""
+        """Tell whether the values come from the user's function."""
         return self.rule is not None and bool(self.rule.generate) and self.strategy != ABSENT
 
     @property
     def has_values(self) -> bool:
-        """Tell whether the values can be made now, without a function that is pending or failed."""
+        """Tell whether the values can be made now.
+
+        They cannot if the user's function that returns them has not been called yet or has failed.
+        """
         return not self.is_generated or (self.given is not None and not self.given.slug)
 
     @property
@@ -268,7 +272,7 @@ class InputSpec:
         return "".join(f"{name}{count}" for name, count in counted.items() if count)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, without `ends`, `turn`, `rule` and `given` where there are none."""
+        """Return plain JSON; leave out `ends`, `turn`, `rule` and `given` if they are not set."""
         out: dict[str, Any] = {**vars(self), "shape": list(self.shape)}
         del out["ends"], out["turn"], out["rule"], out["given"]
         if self.given is not None:
@@ -283,7 +287,7 @@ class InputSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> InputSpec:
-        """Rebuild from `to_json`'s form, or raise KeyError or TypeError."""
+        """Undo `to_json`; raise KeyError or TypeError for other data."""
         rule = data.get("rule")
         read = None if rule is None else ValueRule.from_json(rule)
         given = data.get("given")

@@ -1,6 +1,6 @@
 """Decide verdicts from the number of compared elements; only this module gives ``passed``.
 
-`decide` alone gives that verdict, and refuses it where nothing was compared. The other functions
+Its function `decide` gives that verdict, but never if nothing was compared. The other functions
 define what counts as compared, in the outputs of a case and in the cases of an op. docs/oracle.md
 explains these rules to users.
 """
@@ -40,9 +40,9 @@ chance: relu gives n random numbers the same value, 0, with a probability of 2^-
 
 
 def decide(failed: bool, compared: int) -> Verdict:
-    """Decide the verdict on a comparison, given the number of parts that were compared.
+    """Return ``failed`` if `failed`; otherwise ``passed`` if `compared` > 0, or ``inconclusive``.
 
-    Only this function gives ``passed``, and never with 0 parts.
+    No other function gives ``passed``.
     """
     if failed:
         return Verdict.FAILED
@@ -84,7 +84,10 @@ class Compared:
 
     @property
     def shown(self) -> int:
-        """Count the elements to show as unjudged, which include any NaN on finite inputs."""
+        """Count the elements that reports show as unjudged.
+
+        If the inputs are finite, these include elements that are NaN as expected.
+        """
         return self.no_verdict + (self.nan if self.finite_inputs else 0)
 
     @property
@@ -122,7 +125,7 @@ class Elements:
 
     @classmethod
     def of(cls, result: CheckResult) -> Elements:
-        """Return the figures of a case's result."""
+        """Return the facts about the elements in a case's result."""
         stats = result.stats
         figures = stats.count, stats.num_no_verdict, stats.num_finite
         return cls(*figures, result.empty, result.weak, result.blank, result.size_only)
@@ -155,7 +158,7 @@ class Elements:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
+        """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
         count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
         empty = tuple(str(name) for name in data["empty"])
         weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
@@ -177,10 +180,11 @@ class Tally:
     empty : set of str or None
         Outputs that had no element in any case so far; None before the first case.
     constant : dict of str to float or None
-        Outputs that were expected to have one value in all cases so far, where they had elements.
+        The outputs that were expected to have one and the same value in all cases so far, each with
+        this value. Cases in which an output has no elements do not count.
     loose : dict of str to bool or None
-        Outputs that would have passed in all cases so far if they were zeros; True if any of these
-        cases expected other values than zeros.
+        The outputs that zeros would have passed in all cases so far; True for those that were
+        expected to be other than zero in any of these cases.
     blank : bool or None
         True if all cases so far that had output elements had only zeros and NaN as inputs; None
         before the first such case.
@@ -232,7 +236,10 @@ class Tally:
         self._add_weak(elements)
 
     def _add_weak(self, elements: Elements) -> None:
-        """Record weaknesses that every case so far shares for an output with elements."""
+        """Keep in `constant` and `loose` the outputs that are weak in every case so far.
+
+        A case in which an output has no elements does not count for that output.
+        """
         if not (self.constant is None or self.constant or self.loose or self._unseen):
             return  # which no further case can change
         values = {w.name: w.value for w in elements.weak if w.value is not None}
@@ -259,14 +266,17 @@ class Tally:
     def always_the_same(self) -> dict[str, float]:
         """Map each output that was expected to have the same value in all cases to this value.
 
-        Empty if only few elements were judged, since these may be equal by chance: relu turns every
-        fourth pair of random numbers into two zeros.
+        The result is empty if only few elements were judged, because these may be equal by chance:
+        relu turns every fourth pair of random numbers into two zeros.
         """
         return dict(self.constant or {}) if self.finite >= _TELLING_ELEMENTS else {}
 
     @property
     def passed_by_zeros(self) -> tuple[str, ...]:
-        """Return the outputs whose explicit tolerance exceeds every value that it judged."""
+        """Return the outputs whose explicit tolerance would let zeros pass in every case.
+
+        Outputs that are expected to be zero in every case are left out.
+        """
         return tuple(sorted(name for name, other in (self.loose or {}).items() if other))
 
     @property
@@ -295,7 +305,7 @@ class Tally:
         return decide(False, 0 if reason else self.finite), reason
 
     def _reason(self) -> str:
-        """Return the reason why cases without failure do not pass; empty if they pass."""
+        """Return the reason why an op does not pass although no case failed; empty if it passes."""
         passed = self.counts.get(Verdict.PASSED, 0)
         without = self.cases - passed - min(self.sizes, passed)
         if self.elements == 0:
@@ -329,7 +339,7 @@ def weakness_alone(result: CheckResult) -> str:
     """Return the reason why a case that passed proves nothing alone; empty if there is none.
 
     The reason is an explicit tolerance so large that zeros would pass. In a run, such a case passes
-    all the same, since other cases of the op may prove more. If it is the only case that is judged,
+    all the same, because other cases may prove more. If it is the only case that is judged,
     callers make its verdict inconclusive, or add a warning.
     """
     if result.verdict is not Verdict.PASSED or not any(output.zeros for output in result.weak):

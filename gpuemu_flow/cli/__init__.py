@@ -1,1 +1,1 @@
-"""The command line: one file per command, which leaves the work to other packages."""
+"""The command line: one file per command; the work is done in other packages."""

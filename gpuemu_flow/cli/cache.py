@@ -116,7 +116,7 @@ def clear(remote: bool) -> None:
 @cache.command()
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 def push(words: tuple[str, ...]) -> None:
-    """Bring results up to date, as the command `run` does, and store all in the shared cache."""
+    """Bring results up to date, as `run` does, and store all of them in the shared cache."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine.push import push as push_all  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

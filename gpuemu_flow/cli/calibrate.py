@@ -21,7 +21,7 @@ from gpuemu_flow.cli.say import say
 @click.option("--write", is_flag=True, help="Put them into gpuemu.toml.")
 @format_option("text", "json")
 def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
-    """Suggest tolerances from the errors of the present OP, which you must trust.
+    """Suggest tolerances from the errors of OP. Use this only if you trust that OP is correct.
 
     Prints an [ops.tolerances] table, with the figures that each number is based on.
     """

@@ -44,7 +44,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 class _Named(click.types.StringParamType):
-    """Type of a parameter whose value may name something in the workspace."""
+    """Type of a parameter that may be the name of an op, a task or the like in the workspace."""
 
     def __init__(self, list_names: Callable[[KnownNames, str], list[str]]) -> None:
         self._list_names = list_names
@@ -52,7 +52,7 @@ class _Named(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the names with a prefix; return none if the workspace cannot be read."""
+        """Return the names that begin with `incomplete`; none if the workspace cannot be read."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415
 
         from gpuemu_flow.cli.known_names import KnownNames  # noqa: PLC0415
@@ -73,7 +73,7 @@ class _Named(click.types.StringParamType):
 
 
 def _cut_off(words: object) -> str:
-    """Return the part of a word up to its last colon, since bash splits words at colons."""
+    """Return the part of the last word up to its last colon, which bash has split off."""
     split = [word for word in words if isinstance(word, str)] if isinstance(words, tuple) else []
     found = ""
     while len(split) > 1 and split[-1] == ":":

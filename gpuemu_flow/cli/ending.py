@@ -64,7 +64,7 @@ def exit_code_of(command: Callable[[], object]) -> int:
 
 
 def _say_last(text: str) -> None:
-    """Print a line on standard error, unless its terminal was closed."""
+    """Print a line on standard error; do nothing if that fails because the terminal was closed."""
     try:
         say(text, err=True)
     except OSError:

@@ -11,7 +11,7 @@ import click
 @click.command(short_help="Serve an editor over standard input and output.")
 @click.option("--stdio", is_flag=True, help="Ignored: standard input and output are always used.")
 def lsp(stdio: bool) -> None:
-    """Serve an editor: errors of gpuemu.toml as it is typed, results, runs from the text.
+    """Serve an editor: show errors of gpuemu.toml as it is typed, show results, run commands.
 
     Editors start it; see docs/editor.md. Needs the extra `lsp`. Exit code 1 if the editor
     disconnects without `shutdown`.

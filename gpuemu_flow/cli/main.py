@@ -36,7 +36,7 @@ RUN_CODE = frozenset({
 
 
 class Commands(click.Group):
-    """The commands, each imported on demand, since importing all of them would take long."""
+    """The commands. Each is imported on demand, because importing all of them would take long."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the names of all commands."""
@@ -106,7 +106,10 @@ def cli(directory: Path | None, file: Path | None) -> None:
 
 
 def _completed(error: click.ClickException) -> click.ClickException:
-    """Return a better error for an option that belongs before the command, not after it."""
+    """Return a click error that helps if an option stands after the command, not before it.
+
+    Any other error is returned unchanged.
+    """
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         name, command = error.option_name, error.ctx.command_path.partition(" ")[2]
         for option in cli.params:

@@ -176,7 +176,7 @@ class ExecutorOptions:
             raise click.UsageError("--scheduler and --resource need --executor dask")
 
     def check_forced(self) -> None:
-        """Raise click's usage error for dask, which cannot ignore the cache in a forced run."""
+        """Raise click's usage error if dask is selected, whose results come through a cache."""
         if self.name == "dask":
             raise click.UsageError(
                 "-B ignores caches, but results of --executor dask come through one"
@@ -289,7 +289,7 @@ def canonical_dtypes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parse_triggers(text: str | None) -> tuple[str, ...]:
-    """Parse the value of ``--rerun-triggers``."""
+    """Parse the value of ``--rerun-triggers``, names joined by commas; None means all triggers."""
     from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
 
     if text is None:

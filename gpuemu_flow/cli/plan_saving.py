@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def save_plan(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
-    """Store the plan if every task of a plain ``run`` is current and every result passed."""
+    """Store the plan for the next ``run`` if every task is current and every result passed."""
     from gpuemu_flow.engine import plan_file  # noqa: PLC0415
     from gpuemu_flow.reports import text  # noqa: PLC0415
     from gpuemu_flow.results.model import STANDING  # noqa: PLC0415

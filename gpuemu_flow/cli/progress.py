@@ -79,7 +79,7 @@ class LiveListener(Listener):
                 self._running[progress.task] = progress
 
     def on_wait(self, holder: str) -> None:
-        """Show which process holds the workspace."""
+        """Show which process holds the workspace's lock."""
         with self._lock:
             self._waiting = waiting_for(holder)
 
@@ -110,7 +110,7 @@ class PlainListener(Listener):
     """A display that prints only the reason for a long wait."""
 
     def on_wait(self, holder: str) -> None:
-        """Print which process holds the workspace."""
+        """Print which process holds the workspace's lock."""
         say_waiting(holder)
 
 
@@ -165,9 +165,9 @@ def make_listener(*, live: bool) -> Iterator[Listener]:
 
 @contextmanager
 def live_display(picture: Callable[[], RenderableType], per_second: float) -> Iterator[None]:
-    """Draw a picture on the terminal again and again; erase it in the end.
+    """Draw ``picture()`` on the terminal `per_second` times a second; erase it at the end.
 
-    A terminal that was closed is no error, so that the results of an interrupted run are kept.
+    It is not an error if the terminal was closed, so that results of an interrupted run are kept.
     """
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.live import Live  # noqa: PLC0415

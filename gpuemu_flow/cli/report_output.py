@@ -49,7 +49,7 @@ def output_option(function: F) -> F:
 
 
 def format_of(path: Path, default: str) -> str:
-    """Return the format in which a file is written."""
+    """Return the format of a file by its suffix; `default` if the suffix is unknown."""
     return ENDINGS.get(path.suffix.lower(), default)
 
 
@@ -59,7 +59,7 @@ def wants_pictures(outputs: Sequence[Path], output_format: str) -> bool:
 
 
 def check_outputs(outputs: Sequence[Path]) -> None:
-    """Refuse files that cannot be written, before the work for them is done.
+    """Raise an error for files that cannot be written, before the reports in them are made.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def _not_writable(path: Path, reason: str) -> Problem:
 
 
 def render(report: Report, name: str, *, color: bool = False, warn_threshold: float = 1.0) -> str:
-    """Return a report in one format; text may be coloured."""
+    """Return a report in the format `name`; `color` allows colours in text."""
     look = formats.ReaderOptions(color, warn_threshold)
     return formats.FORMATS[name].writer.write(report, look)
 
@@ -121,12 +121,15 @@ def publish(
     warn_threshold: float,
     to_text: Callable[[Report], str] | None = None,
 ) -> None:
-    """Write the files, then print the report, as text if one of the files has `output_format`.
+    """Write a report to files, then print it.
 
     Parameters
     ----------
+    output_format : str
+        Format of the printed report, and of files whose suffix is unknown. If a file is written in
+        this format, the report is printed as text.
     to_text : callable, optional
-        Formats the text to print, instead of the default function.
+        Function that formats the text to print, in place of the default one.
     """
     written = set()
     for path in outputs:
@@ -145,8 +148,7 @@ def publish(
 def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
     """Print annotations and write the job summary, inside a GitHub workflow.
 
-    Annotations go to standard error, which GitHub reads, too, since standard output may contain
-    JSON.
+    Annotations go to standard error because standard output may contain JSON; GitHub reads both.
     """
     summary = environ.get("GITHUB_STEP_SUMMARY")
     if environ.get("GITHUB_ACTIONS") != "true" and not summary:

@@ -29,6 +29,6 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def wants_color() -> bool:
-    """Tell whether standard output is a terminal, and plain text was not requested."""
+    """Tell whether to print colours: on a terminal, unless plain text was requested."""
     refused = os.environ.get("NO_COLOR") or os.environ.get("GPUEMU_NO_COLOR")
     return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"

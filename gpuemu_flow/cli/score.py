@@ -158,7 +158,7 @@ def _rows(scores: Scores) -> list[tuple[str, ...]]:
 
 
 def _unjudged(score: Score) -> str:
-    """Say in how many cases a correct candidate got no verdict; empty if in none."""
+    """Return a remark on the number of cases without a verdict; empty if there are none."""
     count = score.inconclusive
     return f"no verdict in {count} case{'s' * (count != 1)}" if count else ""
 

@@ -63,7 +63,7 @@ def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) 
 
 
 def _daemon(root: Path) -> DaemonState:
-    """Describe the daemon; import the code that communicates with it only if it runs."""
+    """Return the state of the daemon; if none runs, import no code to communicate with it."""
     from gpuemu_flow.daemon.files import find_place, holder  # noqa: PLC0415
     from gpuemu_flow.daemon.state import DaemonState  # noqa: PLC0415
 

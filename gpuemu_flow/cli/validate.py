@@ -1,7 +1,6 @@
 """Do the work of `run` once its options are known.
 
-This module does not import click, since that would delay the op's first call each time a user types
-``run`` after an edit.
+This module does not import click, because that would delay the first call of an op that was edited.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def run_plainly(seen: dict[str, Seen], *, holds: bool) -> int:
-    """Do what the command line ``run`` without words and options does; return the exit code.
+    """Run the command ``run``, given without arguments, and return the exit code.
 
     Parameters
     ----------
     seen : dict of absolute path to Seen
-        Stamps of the files of some folders, as this process has just read them.
+        Stamps of files that this process has just read and need not read again.
     holds : bool
         True if no manifest was replaced since the last clean run.
     """
@@ -67,8 +66,8 @@ def validate(
     workspace : Workspace
     options : RunOptions
     open_cluster : callable
-        Returns a context with other machines, or with None if this machine does the work. Called
-        with the number of jobs on this machine.
+        Called with the number of jobs on this machine. Returns a context manager that gives the
+        other machines to use, or None if this machine does the work.
     output_format : str
         ``text`` or ``json``.
     confirm : bool

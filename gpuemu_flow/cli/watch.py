@@ -74,7 +74,7 @@ def watch_with(
 
 @dataclass
 class WatchState:
-    """The state of a watch, whose runs use the same workers one after another."""
+    """The state of a watch, which keeps the same workers for all of its runs."""
 
     config: Path
     files: FileWatch
@@ -94,14 +94,14 @@ class WatchState:
             self._pool = None
 
     def _start_again(self) -> None:
-        """Replace this process by a new one, since an installed numeric package has changed."""
+        """Replace this process by a new one, because an installed numeric package has changed."""
         say("another numpy is installed; starting again")
         sys.stdout.flush()
         self.close()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
 
     def _workers(self, workspace: Workspace, options: RunOptions) -> Pool:
-        """Return workers, which are started before the next save, since starting takes longest."""
+        """Return the watch's workers, and start them now so that the next save need not wait."""
         from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
         from gpuemu_flow.engine.trust import require_trust  # noqa: PLC0415
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
@@ -117,10 +117,10 @@ class WatchState:
         return self._pool
 
     def turn(self, saved: set[str]) -> bool:
-        """Run the tasks that `saved` affects and show results; return True if interrupted.
+        """Run the tasks that saved files affect, and show results; return True if interrupted.
 
-        While the configuration is broken, a file that need not be an input is mentioned only if its
-        change has an effect: it may be a log, even one of this command's output.
+        While the configuration is broken, a saved file that might not be an input is mentioned only
+        if the change has an effect. The file could be a log, even of this command's own output.
         """
         from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
         from gpuemu_flow.watch.files import may_be_source  # noqa: PLC0415

@@ -52,7 +52,7 @@ def completions_at(outlined: Outline, line: int, column: int) -> list[Completion
 
 
 def _tables() -> list[Completion]:
-    """Return completions for table headers, without brackets, also for tables inside ops."""
+    """Return completions for the names in table headers, including ``ops.schema``."""
     found = []
     for key in FILE.keys:
         array = isinstance(key.type, Tables)

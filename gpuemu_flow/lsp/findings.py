@@ -123,7 +123,7 @@ def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
 
 
 def result_findings(outlined: Outline, last: LastResults) -> list[Diagnosis]:
-    """List a finding, at the op's name, for each last result that is bad or inconclusive."""
+    """List one finding for each last result that is bad or inconclusive, at the op's name."""
     found = []
     for table in outlined.ops:
         for result in last.results.get(table.name, ()):
@@ -144,6 +144,7 @@ class SourceFinding:
     line : int
         1-based.
     level : int
+        Severity, as in `Diagnosis`.
     code : str
         Kind of the failure.
     message : str
@@ -157,7 +158,7 @@ class SourceFinding:
 
 
 def source_findings(last: LastResults) -> list[SourceFinding]:
-    """List the findings in compiled kernels, only one for each op, line and kind."""
+    """List the findings in compiled kernels, at most one for each op, line and kind."""
     found: dict[tuple[str, int, str, str], SourceFinding] = {}
     for op, results in last.results.items():
         level = INFORMATION if op in last.outdated else ERROR
@@ -173,7 +174,7 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
 
 
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Diagnosis:
-    """Return the finding for one op and dtype, as mere information if the result is outdated."""
+    """Return the finding for one op and dtype; its level is information if it is outdated."""
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None
     bad = result.failed + result.errors + result.inconclusive

@@ -75,7 +75,7 @@ class Outline:
         return Span(line, start, min(end, start + _MAX_SPAN))
 
     def tokens(self, line: int) -> Iterator[tuple[str, Span]]:
-        """Yield the bare words of a line, including those in quotes."""
+        """Yield the words of a line, without quotes around them, each with its span."""
         if 0 <= line < len(self.lines):
             for match in _TOKEN.finditer(self.lines[line]):
                 yield match.group(), Span(line, match.start(), match.end())
@@ -96,7 +96,10 @@ class Outline:
         return here[0] if here else ()
 
     def table_at(self, line: int) -> tuple[str, ...]:
-        """Return the name, part by part, of the table that contains a line; empty at the top."""
+        """Return the dotted name, as its parts, of the table that contains a line.
+
+        The result is empty for a line above all tables.
+        """
         for above in range(min(line, len(self.lines)) - 1, -1, -1):
             # Recognise a header by its text alone, since an unfinished line above may leave a
             # bracket open.
@@ -132,7 +135,10 @@ def outline(text: str) -> Outline:
 
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
-    """Yield the named tables of ops that follow an unclosed bracket or quote."""
+    """Find the named ``[[ops]]`` tables from line `start` on, by the look of single lines.
+
+    This works even after a bracket or quote that is not closed.
+    """
     header = -1
     for line in range(start, len(found.lines)):
         if _HEADER.fullmatch(found.lines[line]):

@@ -129,7 +129,7 @@ class RunningCommands:
 
 
 def _unsaved(path: Path, text: str) -> bool:
-    """Tell whether a file differs from the text in the editor."""
+    """Tell whether a file is missing or differs from `text`, the text in the editor."""
     try:
         # Opening a pipe could wait for ever.
         return not path.is_file() or path.read_bytes() != text.encode("utf-8", "surrogatepass")
@@ -168,7 +168,7 @@ class _Shown:
         return self._server.work_done_progress.tokens.get(self._token or "")
 
     def stop(self, work: asyncio.Future[CommandResult], asked: Any) -> None:
-        """Stop `work` if the user has cancelled `asked`, the future from `cancellation`."""
+        """Stop `work` if the user has cancelled the future `asked`; see `cancellation`."""
         if asked.cancelled():
             self.stopped = True
             work.cancel()

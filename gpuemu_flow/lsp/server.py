@@ -30,7 +30,7 @@ WATCHED = (
 class ConfigServer(LanguageServer):
     """A server for open texts of gpuemu.toml.
 
-    Slow work runs in threads or in separate processes; the loop only passes messages.
+    Slow work runs in threads or in separate processes; the event loop only passes messages.
 
     Attributes
     ----------
@@ -124,7 +124,10 @@ class ConfigServer(LanguageServer):
         return document.outline
 
     async def settled(self, uri: str) -> Document | None:
-        """Return an open document once its newest text has been checked."""
+        """Wait until the newest text of a document has been checked, and return the document.
+
+        Returns None if the document is not open.
+        """
         task = self._checks.running(uri)
         if task is not None:
             await asyncio.shield(task)

@@ -19,12 +19,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def described(answer: Mapping[str, Json]) -> ProblemFacts:
-    """Return a checked answer as data.
+    """Check a probe's answer, and return the facts in it.
 
     Raises
     ------
     ProbeError
-        The answer does not have the form of our probes' answers.
+        The answer does not have the form that our probes give.
     """
     try:
         return ProblemFacts(

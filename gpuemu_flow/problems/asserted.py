@@ -1,4 +1,4 @@
-"""Tests that compare a kernel with a reference: each comparison becomes an op with a reference."""
+"""Import tests: each comparison of a kernel with a reference becomes an op with a reference."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Writer:
 
 
 def import_pytest(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
-    """Make a workspace of the comparisons in tests, without running the tests.
+    """Make a workspace from the comparisons in tests, without running the tests.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ def import_pytest(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        ``import-not-found`` and the like. A test that is not understood is not an error: see
-        `ImportOutcome.left`.
+        ``import-not-found``, ``import-too-many``, ``import-unreadable``. A test that is not
+        understood does not raise an error; `ImportOutcome.left` lists it.
     """
     writer = _Writer(options, path if path.is_dir() else path.parent)
     for file in python_files(path):
@@ -186,7 +186,11 @@ def _write(
 def _compared(
     test: Test, comparison: Comparison, module: ModuleText, expander: Expander, options: Options
 ) -> AssertedProblem:
-    """Return a problem with chosen sizes, or with the test's own sizes if its inputs need them."""
+    """Return a comparison as a problem whose schema is valid.
+
+    The sizes follow `options` if that gives a valid schema. Otherwise sizes are not varied and, if
+    that is not enough, not scaled down either.
+    """
     last = ""
     for one in (
         options,
@@ -212,7 +216,10 @@ def _fault(schema: Mapping[str, Json]) -> str:
 
 
 def _label(comparison: Comparison, compared: AssertedProblem, where: _Where) -> str:
-    """Return a name for a compared value: its variable or its line, or both if ambiguous."""
+    """Return a name for a compared value: its variable, or else the line of the comparison.
+
+    The line is appended if the test compares the same expression more than once.
+    """
     value = compared.actual.value
     label = value.id if isinstance(value, ast.Name) else f"line{comparison.line}"
     same = [
@@ -229,7 +236,7 @@ def _program(
     bound: Mapping[str, ast.expr | None],
     where: _Where,
 ) -> str:
-    """Return the text of a side's program, without the lines that `_ended` appends."""
+    """Return the program of one side of the comparison, without the end that `_ended` appends."""
     needed = set(side.needed)
     lines = compared.bindings(side)
     extra: set[str] = set()

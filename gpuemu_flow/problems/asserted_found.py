@@ -1,4 +1,4 @@
-"""Find tests that compare two values, and their parameters; no code is run."""
+"""Find tests that compare two values, and the tests' parameters; no code is run."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class ParameterGroup:
     ----------
     names : tuple of str
     rows : tuple of tuple of ast.expr
+        For each set of values, one value per name.
     """
 
     names: tuple[str, ...]
@@ -82,7 +83,7 @@ class Test:
 
 
 def find_tests(tree: ast.Module) -> Iterator[Test]:
-    """Yield the tests of a file, also the tests in its classes."""
+    """Yield the tests of a file, including those in test classes."""
     expander = Expander(tree)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
@@ -114,7 +115,7 @@ def _test(
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a body, also the statements inside ``with`` and ``if``."""
+    """Yield the statements of a body, including those inside ``with`` and ``if``."""
     for one in body:
         yield one
         if isinstance(one, (ast.With, ast.If)):
@@ -184,7 +185,7 @@ def _comparison(statement: ast.stmt) -> Comparison | None:
 
 
 def _largest_difference(node: ast.expr) -> Comparison | None:
-    """Return the comparison in ``(a - b).abs().max() < …``."""
+    """Return the comparison in ``(a - b).abs().max() < …``; None for other expressions."""
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Lt, ast.LtE)):
         return None
     inner = node.left

@@ -1,4 +1,4 @@
-"""Find the tensors that a test makes, and remove the calls that make them."""
+"""Find the tensors that a test makes, and turn the calls that make them into inputs."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class MadeTensor:
     line : int
     axes : tuple of (int or str)
     dtype : str
-        ``follows`` for the dtype that the test is parametrised with.
+        ``follows`` if the dtype is a parameter of the test.
     rules : mapping of str to JSON
-        Range or kind of its values.
+        Range or kind of the tensor's values.
     library : str
         ``torch``, ``numpy`` or ``jax``.
     constant : bool
@@ -89,7 +89,13 @@ class StatementReader:
     local: dict[str, int] = field(default_factory=dict)
 
     def read(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        """Return the statements without calls that make tensors; record the tensors in `made`."""
+        """Replace the calls that make tensors by inputs, and record the tensors in `made`.
+
+        Returns
+        -------
+        list of ast.stmt
+            The changed statements; those in `body` are changed, too.
+        """
         return [self._statement(one) for one in body]
 
     def _statement(self, node: ast.stmt) -> ast.stmt:
@@ -148,7 +154,10 @@ class StatementReader:
         return self._size(value.operand) if isinstance(value, ast.UnaryOp) else None
 
     def take(self, node: ast.Call, target: str) -> ast.expr | None:
-        """Return the replacement of a call that makes a tensor; None for other calls."""
+        """Record the tensor that a call makes, and return the input that replaces the call.
+
+        Returns None if the call makes no tensor, or one that does not become an input.
+        """
         chain = _unwrapped(node)
         if chain is None:
             return None
@@ -211,7 +220,10 @@ class StatementReader:
         return {}
 
     def _ends(self, call: ast.Call) -> tuple[float, float]:
-        """Return the bounds of a uniform draw; 0 and 1 replace bounds not written as numbers."""
+        """Return the bounds of a uniform draw.
+
+        A bound that is missing or cannot be computed is 0 (lower) or 1 (upper).
+        """
         first = 0 if last_name(call.func) == "uniform_" or _library(call) == "numpy" else 9
         names = {key.arg: key.value for key in call.keywords}
         low, high = call.args[first : first + 2] if len(call.args) > first + 1 else (None, None)
@@ -267,7 +279,7 @@ class StatementReader:
 
 @dataclass
 class _Chain:
-    """A call that makes a tensor, and the methods called on it."""
+    """A call that makes a tensor, and the methods that are called on the tensor."""
 
     base: ast.Call
     dtypes: list[ast.expr | str] = field(default_factory=list)
@@ -336,7 +348,7 @@ def _library(node: ast.Call) -> str:
 
 
 def _shape(call: ast.Call, sizes: KnownSizes) -> tuple[int | str, ...] | None:
-    """Return the sizes of the tensor that a call makes; None if they are not in the text."""
+    """Return the sizes of the tensor that a call makes; None if the text does not tell them."""
     name, library = last_name(call.func), _library(call)
     names = {key.arg: key.value for key in call.keywords}
     for key in ("size", "shape"):
@@ -368,7 +380,7 @@ def _sizes_of(given: Sequence[ast.expr], sizes: KnownSizes) -> tuple[int | str, 
 
 
 class _Taker(ast.NodeTransformer):
-    """Replaces calls that make tensors."""
+    """Transformer that replaces calls that make tensors by inputs."""
 
     def __init__(self, reader: StatementReader, target: str) -> None:
         self._reader = reader
@@ -409,10 +421,10 @@ def buffers_of(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def written_names(body: Sequence[ast.stmt]) -> set[str]:
-    """Return names of objects that statements may change.
+    """Return the names of objects that statements may change.
 
-    Such statements are calls whose result is not used, in-place methods, ``out=`` arguments, and
-    assignments to subscripts or attributes, or by operators such as ``+=``.
+    Objects may be changed by a call whose result is not used, an in-place method, an ``out=``
+    argument, an assignment to a subscript or an attribute, or an operator such as ``+=``.
     """
     found = set()
     for node in walk_all(body):

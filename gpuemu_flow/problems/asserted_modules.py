@@ -1,4 +1,4 @@
-"""Find the local modules that a test imports, by the text of its imports."""
+"""Find the local modules that a test imports, by reading its import statements."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ _RESERVED = ("adapters", "asserted")
 
 @dataclass
 class LocalModules:
-    """The modules next to one file of tests, without installed packages.
+    """The project's own modules that one file of tests imports; installed packages are left out.
 
     Attributes
     ----------
     file : Path
     root : Path
-        The folder that is imported. Modules are looked for in it, and in the folders above the file
-        that belong to the project.
+        The folder for which the user started the import.
     found : dict of str to bytes
-        Files by their path in the workspace.
+        Contents of the modules found so far, by path in the workspace.
     """
 
     file: Path
@@ -37,7 +36,9 @@ class LocalModules:
     found: dict[str, bytes] = field(default_factory=dict)
 
     def imported(self, node: ast.stmt, text: str) -> str:
-        """Return the text of a top-level statement, and record the modules that it imports.
+        """Record the modules that a top-level statement imports, and return the statement's text.
+
+        In the returned text, a relative import is absolute.
 
         Raises
         ------
@@ -108,7 +109,7 @@ class LocalModules:
         return None
 
     def _note(self, base: Path, name: str, members: list[str]) -> None:
-        """Record a module, the packages that it lies in, and their own imports."""
+        """Record a module, the packages that it lies in, and the modules that these import."""
         parts = name.split(".")
         for at in range(1, len(parts) + 1):
             place = self._file(base, ".".join(parts[:at]))

@@ -28,7 +28,7 @@ class ParameterOfTest:
     name : str
     kind : str
         ``size``, ``shape``, ``dtype``, ``scalar``, ``callable``, ``choice``, or ``default`` for an
-        argument that is not given.
+        argument that no ``parametrize`` sets.
     values : tuple of JSON
         Plain values; empty for ``callable``, ``choice`` and ``default``.
     nodes : tuple of ast.expr
@@ -68,7 +68,7 @@ class Parameters:
 
     @classmethod
     def of(cls, test: Test, expander: Expander) -> Parameters:
-        """Return the parameters of a test, and its large integers as sizes."""
+        """Return a test's parameters; large integers that the test assigns count as sizes."""
         found = cls(test)
         for group in test.groups:
             for at, name in enumerate(group.names):
@@ -84,7 +84,17 @@ class Parameters:
         return [one for one in self.all.values() if one.kind == kind]
 
     def relations(self, sizes: Mapping[str, Sequence[int]], scaled: int) -> list[str]:
-        """Return relations between sizes that hold in all rows of their ``parametrize``."""
+        """Return relations such as ``a == b`` and ``a % b == 0`` between sizes of the test.
+
+        Each relation holds in all rows of the ``parametrize`` that sets both sizes.
+
+        Parameters
+        ----------
+        sizes : mapping of str to (sequence of int)
+            The dims; relations between other sizes are left out.
+        scaled : int
+            Cap to which sizes are halved first; see `halved`.
+        """
         found = []
         for group in self.test.groups:
             dims = [
@@ -133,7 +143,7 @@ def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Paramete
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
-    """Map names to the large integers assigned to them, if they are assigned only once."""
+    """Map names to large integers that the test assigns to them; each name is assigned once."""
     found: dict[str, int] = {}
     stored = [
         one.id
@@ -149,7 +159,7 @@ def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
 
 
 def named_integers(node: ast.stmt) -> dict[str, int]:
-    """Return the integers that a statement assigns to names, if it does nothing else."""
+    """Return the integers that a statement assigns, by name; empty for any other statement."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         return {}
     target, value = node.targets[0], node.value
@@ -164,7 +174,7 @@ def named_integers(node: ast.stmt) -> dict[str, int]:
 
 
 def _defaults(arguments: ast.arguments) -> dict[str, ast.expr]:
-    """Return the default values of a test's own arguments."""
+    """Return the default values of a test function's arguments, by name."""
     names = [one.arg for one in arguments.args]
     last = zip(reversed(names), reversed(arguments.defaults), strict=False)
     keyword = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -179,5 +189,5 @@ def _default(name: str, node: ast.expr) -> ParameterOfTest:
 
 
 def group_of(groups: Sequence[ParameterGroup], name: str) -> ParameterGroup | None:
-    """Return the group that a parameter belongs to."""
+    """Return the group that a parameter belongs to; None if there is none."""
     return next((one for one in groups if name in one.names), None)

@@ -58,7 +58,7 @@ class ComparisonSide:
     top : tuple of ast.stmt
         Statements of the file's top level that the side needs.
     names : frozenset of str
-        All names that these statements use.
+        Names of the file that the side needs, directly or through the statements in `top`.
     """
 
     value: ast.expr
@@ -97,7 +97,9 @@ class AssertedProblem:
     main : str
         The input that has the dtype of the case.
     scaled : mapping of str to (int, int)
+        Sizes that were scaled down: the values before and after.
     notes : tuple of str
+        Remarks on the problem, to be printed.
     """
 
     line: int
@@ -117,7 +119,7 @@ class AssertedProblem:
         Raises
         ------
         NotUnderstoodError
-            A size follows from no input.
+            A size cannot be computed from the inputs.
         """
         lines = []
         for one in self.parameters.all.values():
@@ -159,7 +161,7 @@ class AssertedProblem:
 
 
 def choice_name(one: ParameterOfTest) -> str:
-    """Return the name of the scalar that tells which value of a parameter a case has."""
+    """Return the name of the scalar input that selects the value of a parameter in each case."""
     return f"{one.name}_choice"
 
 
@@ -237,7 +239,7 @@ def _sides(
 
 
 def _is_local_size(node: ast.stmt, parameters: Parameters) -> bool:
-    """Tell whether a statement only assigns a large integer, which became a dim."""
+    """Tell whether a statement only assigns integers that became sizes of the problem."""
     named = named_integers(node)
     known = {name: one.values for name, one in parameters.all.items() if one.kind == "size"}
     return bool(named) and all(known.get(name) == (value,) for name, value in named.items())
@@ -287,7 +289,7 @@ def _actual_and_expected(
 
 
 def _calling(side: ComparisonSide) -> list[str]:
-    """Return the names that hint at a side's role: the names in its `value`, and its `own`."""
+    """Return the names that hint at a side's role: those in its `value`, and those in `own`."""
     return [*(n for n in names_read(side.value) if "." not in n), *sorted(side.own)]
 
 
@@ -318,13 +320,13 @@ def _skips(test: Test, needed: AbstractSet[str]) -> tuple[str, ...]:
 def _dtypes(
     inputs: Sequence[MadeTensor], parameters: Parameters
 ) -> tuple[tuple[str, ...], str, tuple[MadeTensor, ...]]:
-    """Choose the dtypes of the op, and the input from which it gets its dtype.
+    """Choose the dtypes of the op, and the input that has the op's dtype in each case.
 
     Returns
     -------
     dtypes : tuple of str
     name : str
-        The name of that input.
+        The name of the chosen input.
     inputs : tuple of MadeTensor
         All inputs; those of the op's dtype have the dtype `FOLLOWS`.
     """
@@ -422,7 +424,10 @@ def _input(made: MadeTensor, parameters: Parameters, dims: AbstractSet[str]) -> 
 
 
 def _end(value: Json, parameters: Parameters, dims: AbstractSet[str]) -> Json:
-    """Return a bound of a range, evaluated at the smallest sizes if not all its names are dims."""
+    """Return a bound of a range: unchanged if it is a number or uses only names in `dims`.
+
+    Otherwise the bound is computed with the smallest value of each size in it.
+    """
     if not isinstance(value, str):
         return value
     tree = ast.parse(value, mode="eval")

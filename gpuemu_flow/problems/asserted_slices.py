@@ -34,7 +34,7 @@ def names_read(node: ast.AST) -> set[str]:
 
 
 def _bound_inside(node: ast.AST) -> set[str]:
-    """Return the names that comprehensions, lambdas and inner functions bind for themselves."""
+    """Return the names that are local to the comprehensions, lambdas and functions in a node."""
     found: set[str] = set()
     for one in ast.walk(node):
         if isinstance(one, ast.comprehension):
@@ -49,7 +49,7 @@ def _bound_inside(node: ast.AST) -> set[str]:
 
 @dataclass
 class Slicer:
-    """Finds the statements that values depend on, from the last statement to the first.
+    """Finds the statements that values depend on; reads a test from its end to its start.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Slicer:
     graph: Mapping[int, AbstractSet[str]] = field(default_factory=dict)
 
     def cut(self, body: Sequence[ast.stmt], *, weak: bool = False) -> list[ast.stmt]:
-        """Return the statements that are needed.
+        """Return the statements of `body` on which names in `wanted` depend.
 
         Parameters
         ----------
@@ -220,7 +220,10 @@ class ModuleText:
     tree: ast.Module
 
     def closure(self, names: AbstractSet[str]) -> tuple[list[ast.stmt], set[str]]:
-        """Return the statements on which names depend, and all names that the statements read."""
+        """Return the statements on which `names` depend, and all names that these statements need.
+
+        The returned names include `names`.
+        """
         wanted, kept = set(names), set()
         changed = True
         while changed:

@@ -1,4 +1,4 @@
-"""Take over the tolerances that a test compares with, if the user asks for that."""
+"""Read the tolerances that a test compares with, for users who want to keep them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _BY_DTYPE = {"float16": (1e-5, 1e-3), "bfloat16": (1e-5, 1.6e-2), "float32": (1e
 def tolerances_of(
     comparison: Comparison, compared: AssertedProblem, test: Test
 ) -> tuple[dict[str, Json], str]:
-    """Return the tolerances by dtype, and a note if they cannot be determined."""
+    """Return the tolerances by dtype, and a note.
+
+    If a tolerance cannot be determined, there are no tolerances and the note says why; otherwise
+    the note is empty.
+    """
     found: dict[str, Json] = {}
     for dtype in compared.dtypes:
         default = _default(comparison, dtype)

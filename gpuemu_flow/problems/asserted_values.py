@@ -45,7 +45,7 @@ def first_name(node: ast.AST) -> str:
 
 
 def dtype_of(node: ast.expr) -> str:
-    """Return the dtype that ``torch.float16`` or ``"float16"`` means; empty for no dtype."""
+    """Return the dtype that an expression such as ``torch.float16`` names; empty for no dtype."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value if node.value in DTYPES else ""
     if isinstance(node, ast.Attribute) and first_name(node) in FRAMEWORKS:
@@ -67,11 +67,11 @@ class Expander:
         self._depth = 0
 
     def constant(self, name: str) -> ast.expr | None:
-        """Return the expression that a name of the file's top level stands for."""
+        """Return the expression that the file's top level assigns to a name, or None."""
         return self._constants.get(name)
 
     def elements(self, node: ast.expr) -> list[ast.expr]:
-        """Return the elements of a list, a comprehension, a range or a product.
+        """Return the elements of a list, a comprehension, a ``range`` or a ``product``.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class Expander:
             yield from self._comprehended(replaced(element, names), later)
 
     def plain(self, node: ast.expr) -> Json:
-        """Return a number, text, boolean, None, or a tuple of them.
+        """Return an expression's value: a number, text, boolean, None, or a tuple of these.
 
         Raises
         ------
@@ -233,7 +233,7 @@ class KnownSizes:
     known: dict[str, Size] = field(default_factory=dict)
 
     def of(self, node: ast.expr) -> Size:
-        """Return an expression's size, sizes or tensor; None if the source does not tell."""
+        """Return an expression's value: a size, several sizes or a tensor; None if unknown."""
         found: Size = None
         if isinstance(node, ast.Constant):
             found = node.value if type(node.value) is int else None

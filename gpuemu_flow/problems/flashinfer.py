@@ -1,4 +1,4 @@
-"""Problems of FlashInfer-Bench: a definition's `run` is the reference, each solution an op."""
+"""Import FlashInfer-Bench: a definition's `run` becomes a reference, each solution an op."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _COLLECTION = Collection(
 def import_flashinfer(
     path: Path, options: Options, announce: Callable[[str], None]
 ) -> ImportOutcome:
-    """Make a workspace of definitions and solutions.
+    """Make a workspace from definitions and solutions.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ def import_flashinfer(
     Raises
     ------
     UsageError
-        ``import-not-found`` and the like. A problem that cannot be imported is not an error: see
-        `ImportOutcome.left`.
+        ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem that cannot be
+        imported does not raise an error; `ImportOutcome.left` lists it.
     """
     definitions, left = find_flashinfer(path, options.candidates)
     return import_each(_COLLECTION, _attempts(definitions, options), left, options, announce)
@@ -139,12 +139,12 @@ def _try(
     sizes: Mapping[str, int],
     tops: Mapping[str, int],
 ) -> None:
-    """Run the reference with given sizes and largest indices.
+    """Run the reference with given sizes, and inputs whose largest index is in `tops`.
 
     Raises
     ------
     ProbeError
-        The reference does not run, or its outputs have other shapes than the definition states.
+        The reference does not run, or its outputs do not have the shapes in the definition.
     """
     inputs: dict[str, Json] = {}
     for name, one in definition.inputs.items():
@@ -166,7 +166,10 @@ def _try(
 def _scaled(
     prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, int]]:
-    """Return the old and reduced values of constant axes; empty unless an input is too large."""
+    """Reduce constant axes if an input is too large; return old and new values, by axis.
+
+    The result is empty if nothing is reduced.
+    """
     if not options.small or _elements(definition, axes.spread()) <= MOST_ELEMENTS:
         return {}
     for cap in _CAPS:
@@ -191,9 +194,10 @@ def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
 
 
 def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str]:
-    """Return, as an expression, the largest index that each input of indices may hold.
+    """Return the largest index that each input of indices may hold, as an expression.
 
-    This is the last index of the longest axis with which the reference runs; 0 if there is none.
+    Axes of the other inputs are tried, from the longest to the shortest, until the reference runs
+    with the last index of the axis. If it runs with none, the largest index is 0.
     """
     found: dict[str, str] = {}
     tops: dict[str, int] = {}
@@ -224,7 +228,7 @@ def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str
 def _dims(
     prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, ...] | str]:
-    """Return, for each variable axis, the sizes with which the reference runs."""
+    """Map free axes to sizes with which the reference runs, and derived axes to expressions."""
     found: dict[str, tuple[int, ...] | str] = {}
     base = axes.spread()
     for name in axes.free:
@@ -243,7 +247,7 @@ def _dims(
 
 
 def _without_consts(text: str, axes: Axes) -> str:
-    """Return an expression with the values of constant axes in place of their names."""
+    """Replace the names of constant axes in an expression by their values."""
     words = "".join(c if c.isalnum() or c == "_" else f" {c} " for c in text).split(" ")
     return "".join(str(axes.consts.get(word, word)) for word in words)
 
@@ -251,7 +255,10 @@ def _without_consts(text: str, axes: Axes) -> str:
 def _arguments(
     definition: Definition, axes: Axes, tops: Mapping[str, str]
 ) -> tuple[tuple[Argument, ...], str]:
-    """Return the tensors with their rules, and the dtype that each case's dtype replaces."""
+    """Return the tensors with their rules, and the dtype that varies from case to case.
+
+    Inputs of this dtype get the dtype of the case; other inputs keep theirs.
+    """
     tensors = {key: one for key, one in definition.inputs.items() if one.axes is not None}
     dtypes = [one.dtype for one in tensors.values()]
     main = next((dtype for dtype in dtypes if dtype in _PLAIN_FLOATS), "float32")

@@ -19,7 +19,7 @@ _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)
 
 @dataclass
 class Axes:
-    """Sizes of a definition, and the rules that they satisfy.
+    """The axes of a definition, and the constraints on their sizes.
 
     Attributes
     ----------
@@ -79,19 +79,20 @@ def axes_of(definition: Definition) -> Axes:
 
 
 def rules_of_axes(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
-    """Return, for each axis that only outputs have, the rule that computes its size.
+    """Return the rule for the size of each axis that only outputs have.
 
-    The rule computes it from the size of an axis of an input.
+    A rule computes the size from that of one axis of an input.
 
     Returns
     -------
     dict of str to (str, int, int, int)
-        The input's axis, a factor, an offset, a divisor: ``(factor * size + offset) // divisor``.
+        By output axis: an input's axis, a factor, an offset and a divisor. The size is
+        ``(factor * size_of_input_axis + offset) // divisor``.
 
     Raises
     ------
     ProbeError
-        An axis follows from no other axis.
+        The size of an axis cannot be computed from one axis of an input.
     """
     known = {axis for one in definition.inputs.values() for axis in one.axes or ()}
     wanted = {axis for one in definition.outputs.values() for axis in one.axes or ()}
@@ -145,7 +146,7 @@ def _take(text: str, definition: Definition, axes: Axes) -> bool:
 
 
 def _last_of(node: ast.expr) -> str:
-    """Return the name of ``name[-1]`` or ``name[-1].item()``; empty for all else."""
+    """Return ``name`` for ``name[-1]`` or ``name[-1].item()``; empty for other expressions."""
     if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
         if node.func.attr != "item":
             return ""
@@ -158,10 +159,15 @@ def _last_of(node: ast.expr) -> str:
 def sizes_to_try(
     definition: Definition, name: str, *, small: bool, varied: bool
 ) -> tuple[int, ...]:
-    """Return the sizes of an axis to try: those in the workloads, with `varied` also `CLASSES`.
+    """Return the sizes to try for an axis, in ascending order.
 
-    `CLASSES` are used in any case if no workload has a size for the axis. With `small`, sizes above
-    `LARGEST_SIZE` in the workloads do not count.
+    Parameters
+    ----------
+    small : bool
+        True to leave out sizes of the workloads above `LARGEST_SIZE`.
+    varied : bool
+        True to try the sizes in `CLASSES`, too. They are tried in any case if the workloads give
+        no size.
     """
     theirs = {sizes[name] for sizes in definition.sizes}
     if small:

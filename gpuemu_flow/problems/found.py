@@ -26,7 +26,7 @@ def python_files(path: Path) -> list[Path]:
 
 
 def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
-    """Return a file, or all files below a folder with one of the endings, in order.
+    """Return a file, or all files below a folder with one of the endings, sorted.
 
     Links are not followed.
 
@@ -60,7 +60,7 @@ def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
 
 
 def files_named(name: str, root: Path) -> list[Path]:
-    """Return the files of one name below a folder, except links.
+    """Return the files called `name` below a folder, without links.
 
     Raises
     ------
@@ -200,7 +200,10 @@ def needs_compiler(tree: ast.Module) -> str:
 
 
 def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | None:
-    """Return the index of the problem that a candidate solves."""
+    """Return the index of the problem that a candidate solves, or None.
+
+    The names and numbers of the files decide. If they fit no problem, the result is the only
+    problem, or the only one in the candidate's folder or in a folder above it."""
     number = _NUMBERED.search(candidate.path.stem)
     words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)
     best: tuple[int, int] | None = None
@@ -225,14 +228,14 @@ def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | N
 
 
 def asks_for_gpu(content: bytes) -> bool:
-    """Tell whether a source names a GPU."""
+    """Tell whether a program's source contains the name of a GPU device, such as ``cuda``."""
     return any(word in content for word in (b"cuda", b"hip", b"xpu"))
 
 
 def named_home(path: Path, names: list[str]) -> int | None:
-    """Return the index of the problem that a candidate's file or folder is named after, or None.
+    """Return the index of the name in `names` after which a file or its folder is named.
 
-    If there is only one problem, every candidate belongs to it.
+    Returns None if there is none. If `names` has one element, every file belongs to it.
     """
     words = (path.stem, path.parent.name, path.parent.parent.name)
     best: int | None = None

@@ -67,7 +67,7 @@ class Definition:
     sizes : list of (mapping of str to int)
         Sizes of the variable axes, one mapping per workload.
     scalars : dict of str to (list of JSON)
-        Values that workloads give.
+        The values of each scalar input in the workloads.
     solutions : list of PythonSolution
     """
 
@@ -86,7 +86,7 @@ class Definition:
 
 
 class FormatError(Exception):
-    """Raised for a file that is not in the format; the message says why, in one line."""
+    """Raised for a file that is not in FlashInfer-Bench's format; the message is the reason."""
 
 
 def find_flashinfer(
@@ -253,7 +253,7 @@ def _solution(content: Mapping[str, Json], definition: Definition) -> PythonSolu
 
 
 def _place(path: Json) -> str:
-    """Return the path of a source below its solution's folder."""
+    """Return the checked path of one of a solution's sources; raise FormatError if it is unsafe."""
     if not isinstance(path, str) or not 0 < len(path) < 200 or "\\" in path:
         raise FormatError("one of its sources has no path")
     place = PurePosixPath(path)
@@ -264,7 +264,7 @@ def _place(path: Json) -> str:
 
 
 def parsed_constraint(text: str) -> ast.expr | None:
-    """Return a constraint's tree; None if the constraint is not a Python expression."""
+    """Return a constraint's syntax tree; None if the constraint is not a Python expression."""
     try:
         body = parse_python(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -45,8 +45,8 @@ class Task:
     tests : tuple of (mapping of str to JSON)
         Arguments of `generate_input`, without the seed.
     tolerance : mapping of str to float, optional
-        ``rtol`` and ``atol`` if its check compares with `ref_kernel`; None for a check of another
-        form.
+        ``rtol`` and ``atol`` if the problem's check compares with `ref_kernel` by
+        ``make_match_reference``; None for any other check.
     """
 
     source: ProblemSource
@@ -114,7 +114,14 @@ def _read(file: Path, taken: list[str]) -> Task:
 
 
 def _support(file: Path, listed: Json) -> dict[str, bytes]:
-    """Return a task's Python modules by name; raise YamlError for a file outside its group."""
+    """Return a task's Python modules by name.
+
+    Raises
+    ------
+    YamlError
+        A file is missing, has a name that a file of a workspace must not have, or lies outside
+        of the folder that holds the task's folder.
+    """
     folder = file.parent
     sources = {"reference.py": "reference.py", "task.py": "task.py", "utils.py": "../utils.py"}
     needed = {"reference.py"}
@@ -180,7 +187,10 @@ def _is_plain(value: Json) -> bool:
 
 
 def _tolerance(tree: ast.Module) -> dict[str, float] | None:
-    """Return the tolerance of ``check_implementation = make_match_reference(ref_kernel, …)``."""
+    """Return the tolerance of ``check_implementation = make_match_reference(ref_kernel, …)``.
+
+    Returns None if the check has another form.
+    """
     for node in tree.body:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
@@ -204,7 +214,11 @@ def _tolerance(tree: ast.Module) -> dict[str, float] | None:
 
 
 def _add(tasks: list[Task], at: int, file: Path, left: list[SkippedProblem]) -> None:
-    """Add the submission in a file, if it can run, to a problem's candidates."""
+    """Add the submission in a file to the candidates of ``tasks[at]``.
+
+    A submission that cannot run is added to `left` instead. A file without `custom_kernel` is
+    ignored.
+    """
     content = read_source(file)
     tree = parsed(content, file, left)
     if tree is None:

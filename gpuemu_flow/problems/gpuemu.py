@@ -45,7 +45,7 @@ _KERNEL_FILES = ("source", "ptx", "cubin")
 
 
 def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
-    """Make a workspace of a published workspace, without running its code.
+    """Convert a workspace of the published gpuemu to one of this tool; run none of its code.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        The workspace's configuration cannot be read. Ops that cannot be imported are not an error:
-        see `ImportOutcome.left`.
+        The workspace's configuration cannot be read. An op that cannot be imported does not raise
+        an error; `ImportOutcome.left` lists it.
     """
     config = path if path.is_file() else path / CONFIG
     places = Places(config.parent, options.into)
@@ -138,7 +138,7 @@ class _Ops:
             raise PlaceError("two of its inputs have one name")
 
     def _moved(self, table: Mapping[str, Json]) -> dict[str, Json]:
-        """Return an op with paths that start at the new workspace."""
+        """Return an op with its paths relative to the new workspace."""
         moved = dict(table)
         for key in ("op", "reference"):
             if key in moved:
@@ -156,7 +156,10 @@ class _Ops:
 def _kernel(
     config: Path, line: int, table: Mapping[str, Json], places: Places, left: list[SkippedProblem]
 ) -> dict[str, Json]:
-    """Return a kernel with paths that start at the new workspace; empty if it is left out."""
+    """Return a kernel with its paths relative to the new workspace.
+
+    If the kernel cannot be imported, the result is empty and the reason is added to `left`.
+    """
     moved = dict(table)
     where = f"{config}:{line}: {table.get('name', 'a kernel')}"
     try:
@@ -209,7 +212,10 @@ def _adapters(corpus: list[CorpusOp]) -> dict[str, bytes]:
 
 
 def _original(config: Path, places: Places) -> dict[str, bytes]:
-    """Return the published configuration, renamed, if the import would replace it; else {}."""
+    """Return the published configuration under a new name, to keep it when the import replaces it.
+
+    The result is empty if nothing is replaced, or if the original has already been kept.
+    """
     if not places.in_place or places.prefix or not is_file(config):
         return {}
     content = read_source(config)

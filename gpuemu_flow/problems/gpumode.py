@@ -1,4 +1,4 @@
-"""Problems of GPU MODE: `ref_kernel` is the reference, each `custom_kernel` an op."""
+"""Import problems of GPU MODE: `ref_kernel` becomes a reference, each `custom_kernel` an op."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _COLLECTION = Collection(
 
 
 def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
-    """Make a workspace of problems.
+    """Make a workspace from problems of GPU MODE and their submissions.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
     Raises
     ------
     UsageError
-        ``import-not-found`` and the like. A problem that cannot be imported is not an error: see
-        `ImportOutcome.left`.
+        ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem that cannot be
+        imported does not raise an error; `ImportOutcome.left` lists it.
     """
     tasks, left = find_gpumode(path, options.candidates)
     attempts = [
@@ -119,7 +119,7 @@ def _take(
 def _base(
     prober: Prober, task: Task, options: Options
 ) -> tuple[dict[str, Json], ProblemFacts, dict[str, tuple[int, int]]]:
-    """Choose the arguments that the workspace starts with.
+    """Choose the base arguments of `generate_input`: those of the first test, or smaller ones.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def _base(
     about : ProblemFacts
         Facts about the problem with these arguments.
     scaled : dict of str to (int, int)
-        Sizes that were scaled down, before and after.
+        Sizes that were scaled down: the values before and after.
     """
     first = dict(task.tests[0])
     if options.small:
@@ -158,7 +158,10 @@ def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) 
 
 
 def _wanted(tests: Sequence[Mapping[str, Json]], name: str, options: Options) -> tuple[int, ...]:
-    """Return an argument's sizes in the tests, and further odd sizes if the tests have odd ones."""
+    """Return the sizes to try for an argument: those in the tests, sorted.
+
+    If the tests use an odd size above 1, some more odd sizes are included.
+    """
     theirs = [test[name] for test in tests if type(test.get(name)) is int]
     sizes = {halved(value, _CAPS[0]) if options.small else value for value in theirs}
     if any(value % 2 for value in theirs if value > 1):
@@ -175,10 +178,10 @@ def _calls(
     options: Options,
     left: list[SkippedProblem],
 ) -> list[Json]:
-    """Return the base arguments, and arguments of tests that differ from them.
+    """Return the base arguments, followed by those of tests that differ in more than varied sizes.
 
-    Sizes that vary anyway do not count as a difference. Arguments that do not run, or that give
-    inputs of other shapes, are added to `left` instead.
+    Tests that do not run, or whose inputs have other shapes than the base inputs, are added to
+    `left` instead.
     """
     found: list[Json] = [dict(base)]
     tried = {json.dumps(base, sort_keys=True)}

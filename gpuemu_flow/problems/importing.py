@@ -55,13 +55,13 @@ class Collection:
     Attributes
     ----------
     name : str
-        The name of the workspace.
+        The name that the workspace gets.
     runtime : tuple of str
         Files of `ADAPTERS` that the workspace needs.
     adapter : str
         The module of `ADAPTERS` that runs references and candidates.
     runs : str
-        The part of a candidate that is run, in words.
+        A phrase that names the part of a candidate that is run.
     no_candidate : str
         The reason given for a problem that has no candidate.
     suffix : str
@@ -82,11 +82,11 @@ class Collection:
     skip_if: tuple[str, ...] = ("cpp_extension",)
 
     def op_text(self) -> str:
-        """Return the text of the program that takes a candidate's file and runs the candidate."""
+        """Return the text of the program that loads a candidate's file and runs the candidate."""
         return _OP.format(runs=self.runs, adapter=self.adapter)
 
     def with_reference(self, source: bytes, original: str, lines: str = REFERENCE) -> bytes:
-        """Return a reference's source, followed by `lines`, which define it for a workspace."""
+        """Return a reference's source with `lines` appended, which adapt it to a workspace."""
         text = (_APPENDED + lines).format(original=original, adapter=self.adapter)
         return source + text.encode()
 
@@ -101,8 +101,8 @@ class ImportAttempt:
     place : str
         Where the problem was found; shown if it cannot be imported.
     take : callable
-        Tries the problem's code in the workers that it is given. Returns the problem, and its files
-        by their paths in the problem's folder. Raises `ProbeError`.
+        Runs the problem's code in the given workers. Returns the imported problem, and the
+        contents of its files by path in the problem's folder. Raises `ProbeError`.
     """
 
     name: str
@@ -117,7 +117,7 @@ def import_each(
     options: Options,
     announce: Callable[[str], None],
 ) -> ImportOutcome:
-    """Import problems one after the other, and make a workspace of them.
+    """Import problems one after the other, and make a workspace from them.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def json_file(content: Mapping[str, Json]) -> bytes:
 
 
 def candidate_files(candidates: Iterable[CandidateProgram]) -> dict[str, bytes]:
-    """Return the files of candidates that are one file each."""
+    """Return the contents of candidates that are one file each, by path in the problem's folder."""
     return {f"candidates/{one.name}.py": one.source for one in candidates}
 
 
@@ -177,7 +177,15 @@ def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
 def _op_table(
     taken: ImportedProblem, collection: Collection, folder: str, files: Iterable[str]
 ) -> OpTemplate:
-    """Return an op's table; `files` are paths of its problem's files in the problem's folder."""
+    """Return the table for a problem's candidates.
+
+    Parameters
+    ----------
+    folder : str
+        The problem's folder in the workspace.
+    files : iterable of str
+        Paths of the problem's files in this folder.
+    """
     return OpTemplate(
         problem=taken.source.name,
         op=f"{folder}/op.py",

@@ -1,4 +1,4 @@
-"""Problems of KernelBench: `Model` is the reference, each `ModelNew` an op."""
+"""Import problems of KernelBench: `Model` becomes a reference, each `ModelNew` an op."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COLLECTION = Collection(
 def import_kernelbench(
     path: Path, options: Options, announce: Callable[[str], None]
 ) -> ImportOutcome:
-    """Make a workspace of problems.
+    """Make a workspace from problems of KernelBench and their candidates.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ def import_kernelbench(
     Raises
     ------
     UsageError
-        ``import-not-found`` and the like. A problem that cannot be imported is not an error: see
-        `ImportOutcome.left`.
+        ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem that cannot be
+        imported does not raise an error; `ImportOutcome.left` lists it.
     """
     sources, left = find_kernelbench(path, options.candidates)
     attempts = [

@@ -108,9 +108,9 @@ class ReferenceOutput:
     finite : bool
         True if no element is NaN or infinite.
     name : str
-        Empty for ``out0`` and so on.
+        Empty if the output gets its name from its position, such as ``out0``.
     dims : tuple of (int or str)
-        Axes of the output where they are known.
+        The axes of the output: sizes or expressions of dims. Empty if they are not known.
     rules : mapping of str to JSON
         Further keys of the output in the configuration.
     """
@@ -132,11 +132,11 @@ class ProblemFacts:
     init : tuple of JSON
     arguments : tuple of Argument
     globals : mapping of str to JSON
-        Globals whose values differ from those in the file, since constants were changed.
+        Globals whose values differ from those in the file because constants were changed.
     outputs : tuple of ReferenceOutput
         Empty unless the model was run.
     free : frozenset of str
-        Float inputs in which values of either sign were seen to give finite outputs.
+        Float inputs for which trials with values of either sign gave finite outputs.
     """
 
     init: tuple[Json, ...]

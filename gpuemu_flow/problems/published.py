@@ -1,4 +1,4 @@
-"""Read the `gpuemu.toml` of a published gpuemu workspace: keys with an effect, and other keys."""
+"""Read the `gpuemu.toml` of a published gpuemu workspace; list the keys that have no effect."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class PublishedConfig:
     sections : mapping of str to mapping
         All tables of the file except ops and kernels.
     ops, kernels : tuple of (int, mapping)
-        Each with the line that it begins in.
+        The tables, each with the line in which it begins.
     left : tuple of SkippedProblem
-        Keys without a meaning here, each with advice.
+        Keys that this tool does not use, each with advice.
     """
 
     sections: Mapping[str, Json] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def read_published(file: Path) -> PublishedConfig:
 
 
 def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[SkippedProblem]:
-    """List the keys in an op's table that gpuemu 0.1.0 reads but does not use."""
+    """List the keys in tables of ops that gpuemu 0.1.0 reads without using their values."""
     ops = tree.get("ops")
     found = []
     for at, table in enumerate(ops if isinstance(ops, list) else ()):
@@ -103,7 +103,7 @@ def _left(problem: Problem) -> SkippedProblem:
 
 
 def _with_effect(section: Section, table: Json) -> dict[str, Json]:
-    """Return the keys of a table that have an effect."""
+    """Return a table without the keys that have no effect."""
     if not isinstance(table, dict):
         return {}
     return {name: value for name, value in table.items() if not section.by_name[name].unread}
@@ -124,7 +124,7 @@ def _tables(
 
 
 def _validation(table: Json, *, given: bool) -> dict[str, Json]:
-    """Return ``[validation]`` with the defaults of gpuemu 0.1.0 for missing keys."""
+    """Return the table ``[validation]``, with gpuemu 0.1.0's defaults for missing keys."""
     own = dict(table) if isinstance(table, dict) else {}
     defaults: dict[str, Json] = {"dtypes": ["float32"], "layouts": ["contiguous"]}
     if not {"nan_policy", "check_nan"} & set(own):

@@ -48,7 +48,7 @@ class CorpusOp:
         A program.
     schema, tolerances : mapping of str to JSON
     triton, gpu : bool
-        True if the op launches Triton kernels, and if it asks for a GPU.
+        `triton` is True if the op launches Triton kernels, `gpu` if it asks for a GPU.
     """
 
     name: str
@@ -66,7 +66,10 @@ class _NotTakenError(Exception):
 
 
 def find_corpus(places: Places, names: list[str], left: list[SkippedProblem]) -> list[CorpusOp]:
-    """Return the ops described below a folder, renamed where a name is already in `names`.
+    """Return the ops whose `meta.json` lies in the published workspace or a folder below it.
+
+    An op whose name is already taken, by `names` or by another op, gets a number in its name. The
+    reasons why ops or keys are not imported are added to `left`.
 
     Raises
     ------

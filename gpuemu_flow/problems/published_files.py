@@ -1,4 +1,4 @@
-"""Find the files that a published workspace names, in place or as copies."""
+"""Find the files that a published workspace names, to be used in place or copied."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PlaceError(Exception):
 
 @dataclass(frozen=True)
 class Places:
-    """Finder of the files of a published workspace, seen from the new one.
+    """Finder of a published workspace's files, which gives their paths in the new workspace.
 
     Attributes
     ----------
@@ -40,14 +40,14 @@ class Places:
 
     @property
     def in_place(self) -> bool:
-        """Tell whether the files are read where they are; else they are copied."""
+        """Tell whether the files are used where they are instead of being copied."""
         return self.root.resolve().is_relative_to(self.into.resolve())
 
     @property
     def prefix(self) -> str:
         """Return the path from `into` to `root`, ending in ``/``.
 
-        It is empty if the two are the same folder, or the files are copied.
+        The path is empty if the two are the same folder, or if the files are copied.
         """
         if not self.in_place:
             return ""
@@ -55,12 +55,12 @@ class Places:
         return "" if below == "." else f"{below}/"
 
     def program(self, value: Json, base: Path | None = None) -> Json:
-        """Return a program's value in the new workspace.
+        """Return the value that names a program in the new workspace's configuration.
 
         Parameters
         ----------
         value : JSON
-            The program as an op's table has it.
+            The value that names the program in the published configuration.
         base : Path, optional
             A folder below `root`; a relative path is looked for there first, then below `root`.
 
@@ -94,8 +94,8 @@ class Places:
     def file(self, text: str, base: Path | None = None) -> str:
         """Return the path of a file in the new workspace.
 
-        An absolute path may come from another machine: the file is also looked for by its last
-        parts.
+        An absolute path may come from another machine. The file is therefore also looked for by the
+        last parts of its path.
 
         Raises
         ------

@@ -25,15 +25,15 @@ class Score:
     problem, candidate : str
         The op's name, split at its last ``/``; without a ``/``, the candidate has no name.
     correct : bool or None
-        None where nothing was judged.
+        None if nothing was judged.
     cases, passed, inconclusive : int
     max_abs : float
         The worst absolute error over all cases.
     tolerance_used : float
         The largest share of the tolerance that an element used; 1.0 is just allowed.
     cause : str
-        The stated cause of the failures, else the first failure; or the reason why nothing was
-        judged. Empty for a correct candidate, also where some cases got no verdict.
+        The cause of the failures, or the first failure if no cause is known. If nothing was judged,
+        the reason. Empty for a correct candidate, even if some of its cases got no verdict.
     """
 
     problem: str
@@ -76,7 +76,7 @@ class Scores:
 
     @property
     def exit_code(self) -> int:
-        """Return 0 when each candidate was judged, 4 when one was not, 130 if interrupted."""
+        """Return 0 if each candidate was judged, 4 if one was not or none exists, 130 on Ctrl-C."""
         if self.interrupted:
             return 130
         return 0 if self.rows and all(row.correct is not None for row in self.rows) else 4
@@ -88,7 +88,7 @@ class Scores:
 
 
 def scores_of(report: RunReport) -> Scores:
-    """Return the scores from a run's report; an op is wrong if it is wrong in any dtype."""
+    """Return the scores from a run's report; an op that fails in any dtype is wrong."""
     by_op: dict[str, list[OpResult]] = {}
     for result in report.results:
         by_op.setdefault(result.op, []).append(result)
@@ -112,10 +112,10 @@ def _score(op: str, results: list[OpResult]) -> Score:
 
 
 def _correct(results: list[OpResult], verdicts: set[Verdict]) -> bool | None:
-    """Return the verdict, in which errors of the op itself count as wrong.
+    """Tell whether an op is correct; None if nothing was judged.
 
-    Errors of the reference or of a function that makes inputs do not count, nor do errors due to
-    a framework that this machine lacks.
+    An error of the op itself counts as wrong. Not counted are errors of the reference, of a
+    function that makes inputs, or due to a framework that this machine lacks.
     """
     if Verdict.FAILED in verdicts:
         return False

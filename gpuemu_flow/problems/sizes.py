@@ -25,13 +25,16 @@ MOST_ELEMENTS = 1 << 14
 
 @dataclass
 class CachedAttempts:
-    """Counter of attempts that caches the result of each attempt."""
+    """Runs a model with changed constants, at most `left` more times."""
 
     attempt: Try
     left: int = MOST_TRIES
 
     def __call__(self, constants: Constants) -> ProblemFacts | None:
-        """Return the facts about the model with given constants; None if it does not run."""
+        """Return the facts about the model with given constants.
+
+        Returns None if the model does not run, or if no attempt is left.
+        """
         if self.left <= 0:
             return None
         self.left -= 1
@@ -44,9 +47,14 @@ class CachedAttempts:
 def scale_down(
     tries: CachedAttempts, constants: Constants
 ) -> tuple[dict[str, int], ProblemFacts | None]:
-    """Return the smallest constants found with which the model runs, and the facts of that run.
+    """Find small constants with which the model runs, and the facts of that run.
 
-    Constants that depend on each other stay unscaled if no scaled values of them let the model run.
+    Returns
+    -------
+    dict of str to int
+        The new values of the constants that are scaled down.
+    ProblemFacts or None
+        The facts of the run with these values; None if the model runs with no values.
     """
     for changed in _plans(constants):
         found = tries(changed)
@@ -66,7 +74,7 @@ def scale_down(
 
 
 def _plans(constants: Constants) -> Iterator[dict[str, int]]:
-    """Yield sets of small values: for all constants, then for all except one or two."""
+    """Yield sets of small values to try: for all constants, then for all except one or two."""
     large = sorted({value for value in constants.values() if value > SMALL[0]}, reverse=True)
     distinct = dict(zip(large, _distinct(len(large)), strict=False))
     everything = [name for name, value in constants.items() if value > SMALL[0]]
@@ -162,7 +170,11 @@ def _sizes(value: int) -> tuple[int, ...]:
 def _linear(
     tries: CachedAttempts, name: str, value: int, scaled: Constants, about: ProblemFacts
 ) -> dict[tuple[int, int], str]:
-    """Return the axes whose sizes are linear expressions of one constant."""
+    """Map the axes whose sizes are linear in one constant to the expressions of their sizes.
+
+    The keys are (index of the input, index of the axis). The result is empty if the size of any
+    axis depends on the constant in another way.
+    """
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
         second = tries({**scaled, name: other})
         if second is None or not same_but_shapes(about, second):
@@ -192,7 +204,7 @@ def _expression(name: str, factor: int, offset: int) -> str:
 
 
 def same_but_shapes(one: ProblemFacts, other: ProblemFacts) -> bool:
-    """Tell whether two descriptions differ at most in the sizes of the arguments."""
+    """Tell whether the model takes the same arguments in two runs, apart from the sizes of axes."""
     return (
         one.init == other.init
         and len(one.arguments) == len(other.arguments)
@@ -208,7 +220,7 @@ def _together(
 ) -> VariableSizes:
     """Drop the smallest size of each dim until the model runs with all sets of `_corners`.
 
-    Return no dims if one of them would be left with fewer than two sizes.
+    If this would leave a dim with fewer than two sizes, the result has no dims.
     """
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):
@@ -221,7 +233,7 @@ def _together(
 
 
 def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
-    """Return size sets: all smallest, all largest, and each dim smallest with others largest."""
+    """Return sets of sizes to try: all smallest, all largest, and largest with one dim smallest."""
     least = {name: sizes[0] for name, sizes in dims.items()}
     most = {name: sizes[-1] for name, sizes in dims.items()}
     return [least, most, *({**most, name: least[name]} for name in dims if len(dims) > 1)]

@@ -13,7 +13,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class OpTemplate:
-    """One ``[[ops]]`` of the configuration: the template of a problem's candidates.
+    """One ``[[ops]]`` table of the configuration, which defines an op for each candidate.
 
     Attributes
     ----------
@@ -24,11 +24,11 @@ class OpTemplate:
         Glob of the candidates' files.
     reference : str
     triton_if, skip_if : tuple of str
-        Words in a candidate that show that it needs Triton's interpreter, or cannot run here.
+        Words that show that a candidate needs Triton's interpreter, or that it cannot run here.
     taken : ImportedProblem
         The problem.
     shared : tuple of str
-        Files of the problem that candidates read besides their own.
+        Files of the problem that candidates read besides their own files.
     """
 
     problem: str

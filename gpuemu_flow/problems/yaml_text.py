@@ -17,10 +17,10 @@ class YamlError(Exception):
 
 
 def read_yaml(data: bytes) -> Json:
-    """Return plain data: mappings, lists, texts, numbers, booleans and None.
+    """Parse YAML to plain data: mappings, lists, texts, numbers, booleans and None.
 
-    Aliases are refused, since a few lines of them can expand to gigabytes. Tags other than those of
-    plain data are refused, too.
+    Aliases are refused because a few lines of them can expand to gigabytes. Tags other than those
+    of plain data are refused, too.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def read_yaml(data: bytes) -> Json:
 
 
 def _look(yaml: Any, events: Any) -> None:
-    """Refuse text that would expand or nests too deeply, before anything is built from it."""
+    """Raise YamlError for text with aliases, or text that is too long or too deeply nested."""
     depth = 0
     for count, event in enumerate(events):
         if isinstance(event, yaml.events.AliasEvent):

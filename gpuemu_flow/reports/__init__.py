@@ -1,1 +1,1 @@
-"""Writers of results: text, JSON, HTML, Markdown, JUnit XML, SARIF and pytest files."""
+"""Writers of results as text, JSON, HTML, Markdown, JUnit XML, SARIF and pytest files."""

@@ -21,7 +21,7 @@ def kind_key(failure: CaseFailure) -> Kind:
 
 
 def count_causes(report: Report) -> Mapping[Kind, Counter[str]]:
-    """For each kind, count the failing cases by cause; '' stands for an unknown cause."""
+    """Count the failing cases of each kind by cause; '' stands for an unknown cause."""
     found: dict[Kind, Counter[str]] = {}
     for failure in report.run.failures:
         cause = report.causes.get(report.key(failure), "")
@@ -30,7 +30,7 @@ def count_causes(report: Report) -> Mapping[Kind, Counter[str]]:
 
 
 def is_common(cause: str, counts: Counter[str]) -> bool:
-    """Tell whether at least half of the cases of a kind have this cause."""
+    """Tell whether at least half of the cases in `counts` have this cause."""
     return 2 * counts[cause] >= counts.total()
 
 

@@ -13,7 +13,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class HeatMap:
-    """SVG paths by level, in units of one cell, and the size of the drawing in pixels."""
+    """Heat map: the SVG path of each level, in units of cells, and the drawing's size in pixels."""
 
     columns: int
     rows: int
@@ -24,9 +24,10 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Error over magnitude: SVG paths by shade (1 to 4) and by whether elements fail.
+    """Scatter chart of error over magnitude.
 
-    Each tick is a position and a label.
+    Each path is a shade (1 to 4), whether elements in it fail, and the text of the SVG path. Each
+    tick is a position and a label.
     """
 
     width: float
@@ -48,7 +49,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Trend:
-    """Worst error over runs: a line, and marks at the runs that did not pass."""
+    """Chart of the worst error of each run: a line, with marks at the runs that did not pass."""
 
     width: float
     height: float
@@ -59,7 +60,7 @@ class Trend:
 
 
 def heat_map(picture: Picture) -> HeatMap:
-    """Draw cells as strokes, one path per level; neighbouring cells in a row form one stroke.
+    """Draw a heat map, one path per level; equal neighbouring cells of a row form one stroke.
 
     A stroke is centred on the upper edge of its cells, so the drawing must be moved down by half a
     cell.
@@ -96,19 +97,26 @@ _GAPS = (36.0, 18.0)
 
 @dataclass(frozen=True)
 class _Axis:
-    """The layout of one axis: the positions and sizes of its cells, in half decades."""
+    """The layout of one axis, divided into cells.
+
+    `width` is the width of a cell in half decades, `step` its width in the drawing. `places` has
+    the position of each cell by the cell's first half decade.
+    """
 
     step: float
     width: int
     places: Mapping[int, float]
 
     def cell(self, value: int) -> int:
-        """Return the index of the cell that contains a half decade."""
+        """Return the first half decade of the cell that contains the half decade `value`."""
         return value if value in (_ZERO, _SPECIAL) else value // self.width * self.width
 
 
 def scatter(picture: Picture) -> Scatter:
-    """Draw dots in cells of half decades; on each axis, zeros come first, NaN and Inf last."""
+    """Draw a scatter chart in cells of whole half decades.
+
+    On each axis, the cell for zeros comes first, and the one for NaN and Inf last.
+    """
     x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
     y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
     cells: dict[tuple[int, int], list[int]] = {}
@@ -138,7 +146,15 @@ _ZERO, _SPECIAL = -80, 80
 
 
 def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
-    """Make an axis from the smallest to the largest value, including empty cells."""
+    """Make an axis from the smallest to the largest of the half decades, including empty cells.
+
+    Parameters
+    ----------
+    length : float
+        The length that the axis may have in the drawing.
+    most : int
+        Maximum number of cells, without those for zeros and for NaN and Inf.
+    """
     found = set(values)
     finite = sorted(v for v in found if _ZERO < v < _SPECIAL)
     width = 1

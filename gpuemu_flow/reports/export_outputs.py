@@ -1,4 +1,4 @@
-"""Write the comparison in an exported test: values, tolerances, and the code."""
+"""Write the part of an exported test that compares: values, tolerances and code."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ class ExpectedOutputs:
     Attributes
     ----------
     outputs : dict
-        By output: the names of its tensors, its dtypes and its tolerances, as plain JSON.
+        Maps each output to the names of its tensors, its dtypes and its tolerances, as plain JSON.
     tensors : dict of str to ndarray
-        By name: expected values, allowed errors, and masks of elements without a verdict.
+        Tensors by name: expected values, allowed errors, masks of elements without a verdict, and
+        masks of elements exempt from invariants.
     """
 
     def __init__(self, expectation: Expectation, inputs: Arrays) -> None:
@@ -90,7 +91,7 @@ class ExpectedOutputs:
         return name
 
     def _output(self, number: int, name: str, values: Array) -> dict[str, Json]:
-        """Return one output's expected values and tolerance, as the comparison would use them."""
+        """Return the expected values and the tolerance that the comparison uses for one output."""
         given, own = values, dtype_name(values.dtype) or ""
         dtypes = list(self._expectation.dtypes.get(name) or [own])
         fmt = FLOAT_LIMITS.get(dtypes[0])
@@ -139,7 +140,10 @@ class ExpectedOutputs:
         return {"sum_tolerance": sums, "pair": [tolerance.atol, tolerance.rtol]}
 
     def _exempt(self, expected: Array, clipped: FloatLimits | None) -> Array | None:
-        """Return the elements exempt from invariants; see `numerics.checked_output`."""
+        """Return a mask of the elements exempt from invariants; None if there are none.
+
+        See `numerics.checked_output`.
+        """
         is_float = dtype_name(expected.dtype) in FLOAT_LIMITS
         if not self._expectation.policy.invariants or not is_float:
             return None
@@ -156,7 +160,17 @@ class ExpectedOutputs:
 def _of_envelope(
     envelope: Envelope, name: str, values: Array, otherwise: Tolerance
 ) -> tuple[Tolerance, Array | None, Array | None]:
-    """Return the ``auto`` tolerance, the errors allowed per element, and the unjudged mask."""
+    """Return the tolerance that an ``auto`` tolerance means for one output.
+
+    Returns
+    -------
+    Tolerance
+        The tolerance of all elements, or `otherwise` if there is an error for each element.
+    ndarray or None
+        The allowed error of each element; None if one tolerance holds for all elements.
+    ndarray or None
+        Mask of the elements without a verdict; None if there are none.
+    """
     bound = envelope.full(name)
     where = slice(0, values.size)
     unjudged = bound.no_verdict(where)
@@ -171,7 +185,7 @@ def _of_envelope(
 
 
 def _lossless(values: Array, dtype: str) -> Array:
-    """Convert float64 values to an integer output's dtype if that changes no value."""
+    """Convert values to the dtype of an integer output; return them unchanged if any is lost."""
     target = np.dtype(dtype)
     if values.dtype == target:
         return values

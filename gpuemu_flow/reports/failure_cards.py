@@ -24,8 +24,8 @@ MAX_MESSAGES = 3
 class FailureCard:
     """One failure as the page shows it.
 
-    `lead` is the line of the folded card. `common` is true if at least half of the `count` failing
-    cases have the same cause.
+    `lead` is the line that stays visible when the card is folded. `common` is true if at least half
+    of the `count` failing cases that the card stands for have the same cause.
     """
 
     anchor: str
@@ -59,12 +59,16 @@ class OtherProblem:
 
 
 def cards(report: Report, most: int, drawn: int) -> tuple[list[FailureCard], list[CaseFailure]]:
-    """Return a card for each op, dtype and kind, worst first, and the remaining failing cases.
+    """Return a card for each op, dtype and kind, and the failing cases without a card.
+
+    Both lists are sorted, worst first.
 
     Parameters
     ----------
-    most, drawn : int
-        Maximum number of cards, and maximum number of cards with pictures.
+    most : int
+        Maximum number of cards.
+    drawn : int
+        Maximum number of cards with pictures.
     """
     counts = case_lines.count_causes(report)
     chosen = report.representatives()[:most]

@@ -35,7 +35,7 @@ def failure_lines(failure: FailureRecord) -> list[str]:
 def failure_row(failure: FailureRecord) -> str:
     """Format one line of ``failures``: id, op, dtype, first shape, kind, largest error.
 
-    It has at most 120 characters; with names of usual length, at most 80.
+    The line has at most 120 characters; with names of usual length, at most 80.
     """
     return "  ".join(_cells(failure)).rstrip()
 
@@ -71,19 +71,19 @@ def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> l
 
 
 def _listed(failures: Sequence[FailureRecord]) -> list[str]:
-    """Align the rows, without a heading, so that each line begins with an id."""
+    """Return a line for each failure, beginning with its id, with the columns aligned."""
     rows = [_cells(failure) for failure in failures]
     return table(rows[0], rows[1:], range(5))
 
 
 def published_row(failure: FailureRecord) -> str:
-    """Format one line of ``failures`` for the published extension, which parses it.
+    """Format one line of ``failures`` for the published VS Code extension, which parses it.
 
     ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
 
     The extension reads the first word in brackets as the kind, so the kind precedes the message,
-    which may contain an index in brackets. It reads the first value after each name, so these names
-    are removed from the message.
+    which may contain an index in brackets. For names such as ``shape:``, it reads the value after
+    the first occurrence, so the names are removed from the message.
     """
     message = _FIELD.sub(r"\1", " ".join(printable(failure.message).split()))
     row = (
@@ -120,7 +120,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
 
 
 class Reproduced(Protocol):
-    """The data of a reproduced failure that writers need."""
+    """The data that writers need about a failure that was run again."""
 
     @property
     def record(self) -> FailureRecord: ...
@@ -193,7 +193,7 @@ def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
 
 
 class MinimizationFigures(Protocol):
-    """The data of a minimisation that writers need."""
+    """The data that writers need about a minimisation."""
 
     @property
     def original(self) -> FailureRecord: ...

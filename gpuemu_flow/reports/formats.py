@@ -55,7 +55,7 @@ class Format:
 
     @property
     def writer(self) -> ReportWriter:
-        """Import the writer."""
+        """Import the format's module, and return it."""
         found: ReportWriter = import_module(f"gpuemu_flow.reports.{self.module}")
         return found
 

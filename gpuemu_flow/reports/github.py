@@ -17,7 +17,7 @@ _MAX_MESSAGE = 600
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """List workflow commands, worst first; if some are omitted, a command tells their number."""
+    """List workflow commands, worst first; if some are omitted, one more tells how many."""
     last = []
     if report.timed_out or (report.require_all and report.missing):
         word = "warning" if report.exit_code == 0 else "error"
@@ -31,7 +31,10 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def _all(report: Report) -> Iterator[str]:
-    """Yield one annotation per op, dtype and kind, since cases of a kind have the same line."""
+    """Yield all annotations: one for each op and kind of failure, and those without a case.
+
+    Annotations without a case are for broken ops, lint findings, regressions and other problems.
+    """
     counts = case_lines.count_causes(report)
     seen: dict[tuple[str, str], int] = {}
     firsts: dict[tuple[str, str], CaseFailure] = {}

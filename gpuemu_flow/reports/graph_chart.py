@@ -96,7 +96,7 @@ def chart(
 
 
 def counted(tasks: Sequence[TaskState]) -> list[tuple[str, str, int]]:
-    """Return each status of the tasks, its meaning, and the number of tasks with it."""
+    """Return (status, meaning, number of tasks) for each status that tasks have."""
     counts: dict[str, int] = {}
     for task in tasks:
         status = task.status or "unknown"

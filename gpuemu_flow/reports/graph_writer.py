@@ -1,4 +1,4 @@
-"""The task graph as indented text, Mermaid or Graphviz."""
+"""Write the task graph as plain text, Mermaid or Graphviz."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Edge = tuple[str, str]
 
 
 def as_text(names: Sequence[str], edges: Sequence[Edge]) -> str:
-    """Format the graph as one line per task, with the tasks whose manifests it reads."""
+    """Return the graph as text: for each task, a line with its name and those of its inputs."""
     reads: dict[str, list[str]] = {}
     for source, target in edges:
         reads.setdefault(target, []).append(source)

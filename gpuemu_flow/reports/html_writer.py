@@ -55,7 +55,7 @@ class SummaryRow:
 class Delta:
     """One figure of a kernel and its change since the baseline.
 
-    `length` of the bar is from -1 to 1; worse figures are positive."""
+    `length` is that of the bar, from -1 to 1; it is positive if the figure has become worse."""
 
     metric: str
     old: str
@@ -210,8 +210,8 @@ def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Summar
 def matrix(report: Report) -> dict[str, Json]:
     """Return the cases by op, dtype, shape class and strategy, in a compact form.
 
-    Each of ``cells`` has op, dtype, class and strategy as indices into the lists of names, and then
-    the numbers of cases that passed, failed, ended in an error, or did none of these.
+    Each element of ``cells`` begins with op, dtype, class and strategy, as indices into the lists
+    of names. The numbers of cases follow: passed, failed, ended in an error, any other outcome.
     """
     names: dict[str, dict[str, int]] = {n: {} for n in ("ops", "dtypes", "classes", "strategies")}
     cells: dict[tuple[int, ...], list[int]] = {}

@@ -53,7 +53,10 @@ def run_to_json(report: RunReport) -> dict[str, Json]:
 
 
 def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
-    """Return the records of one linted kernel; without figures if it could not be linted."""
+    """Return a record for each entry of a linted kernel.
+
+    A kernel that could not be linted gives one record without figures.
+    """
     common = {
         "kernel": result.kernel,
         "cached": result.cached,

@@ -168,7 +168,10 @@ def _cases(report: Report) -> Iterator[_Test]:
 
 
 def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
-    """Yield the body: message and details; some services show the message only here."""
+    """Yield the lines of a failure's body: message and details.
+
+    The message stands here, too, because some services show only the body.
+    """
     case, result, stats = checked.case, checked.result, checked.result.stats
     failure = checked.failure
     yield message
@@ -193,7 +196,11 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:
-    """Yield tests for ops that were skipped, are broken, or were only run by clients."""
+    """Yield tests for results that no case in the report stands for.
+
+    These are ops that were skipped, are broken, have no verdict or an outdated one, and cases that
+    passed when clients submitted them.
+    """
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:
         if result.cases:
@@ -218,7 +225,7 @@ def _ops_without_cases(report: Report) -> Iterator[_Test]:
 
 
 def _is_missed(report: Report, one: OpResult | KernelResult) -> bool:
-    """Tell whether a missing verdict keeps the report from being a success."""
+    """Tell whether a result lacks a verdict that the report needs in order to be a success."""
     cut_off = one.absent is Absence.CUT_OFF
     return cut_off or (report.require_all and one.absent in MISSED)
 

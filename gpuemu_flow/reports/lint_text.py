@@ -113,7 +113,7 @@ def _figures(result: KernelResult, entry: KernelRecord, style: Style) -> list[st
 
 
 def _machine_rows(sass: MachineMix | None) -> list[tuple[str, str]]:
-    """Format the machine instructions and name their disassembler; empty without a disassembler."""
+    """Format the number and mix of machine instructions; empty if none were disassembled."""
     if sass is None:
         return []
     total = f"{plural(sass.instructions, 'instruction')}, listed by {sass.source}"
@@ -175,7 +175,7 @@ def render_diff(
 
 
 def _words(diff: KernelDiff) -> list[str]:
-    """Describe a kernel's changes, for better and for worse."""
+    """Return ``regression`` and ``improvement`` as far as they apply, or else the diff's status."""
     words = []
     if diff.is_regression:
         words.append("regression")

@@ -45,7 +45,7 @@ _ICONS = {
 
 @dataclass(frozen=True)
 class _Section:
-    """A section of the report: a table or blocks. Parts beyond the limit are only counted."""
+    """A section of the report: a table or blocks. Rows or blocks beyond `most` are only counted."""
 
     title: str
     head: tuple[str, ...]

@@ -13,7 +13,7 @@ from gpuemu_flow.types import Json
 
 
 class Mutated(Protocol):
-    """The data of a mutation measurement that the writer needs."""
+    """The data that the writer needs about a mutation measurement."""
 
     @property
     def op(self) -> str: ...
@@ -79,7 +79,7 @@ def render_mutation(found: Mutated, style: Style) -> str:
 
 
 class CoverageFigures(Protocol):
-    """The data of a coverage measurement that the writers need."""
+    """The data that the writers need about a coverage measurement."""
 
     @property
     def coverage(self) -> Coverage: ...
@@ -107,7 +107,7 @@ def render_coverage(found: CoverageFigures) -> str:
 
 
 def coverage_to_json(found: CoverageFigures, form: str) -> dict[str, Json]:
-    """Return the JSON of ``coverage``; if `form` is ``codecov``, in that service's format."""
+    """Return the JSON of ``coverage``, in Codecov's format if `form` is ``codecov``."""
     ops = sorted({row.op for row in found.rows})
     covered = [op for op in ops if any(row.op == op and row.cases for row in found.rows)]
     percent = 100.0 * len(covered) / len(ops) if ops else 0.0

@@ -1,4 +1,4 @@
-"""Describe changes of inputs that a program was seen to use."""
+"""Describe how an input that a program was seen to use has changed."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ def render(
 ) -> PytestExport:
     """Return the test file of a failure, with its tensors.
 
-    The test loads the op from its present path. If `folder` is in the workspace, paths in the
-    workspace are written relative to it, so that the test can be committed with the workspace.
+    The test loads the op from its present path. If `folder` is inside the workspace, the test's
+    paths into the workspace are relative, so that it can be committed with the workspace.
 
     Parameters
     ----------
@@ -199,7 +199,10 @@ class _Test:
         )
 
     def _repeats(self) -> int:
-        """Return the number of calls in the test: many if the failure occurs by chance."""
+        """Return how often the test calls the op: many times if the failure occurs by chance.
+
+        The result is 0 for an op that is not deterministic.
+        """
         if not self._program.deterministic:
             return 0
         if self._record.kind in _LUCKY:
@@ -279,8 +282,8 @@ class _Test:
     def _in_place(self) -> dict[str, Json]:
         """Return two constants of the test.
 
-        ``IN_PLACE`` maps outputs to the inputs that hold them if the op returns None. ``RETURNED``
-        lists the outputs that the op returns otherwise.
+        ``IN_PLACE`` maps each output to the input that holds it if the op returns None.
+        ``RETURNED`` lists the outputs that the op returns if it returns a value.
         """
         names, mutates = self._outputs(), self._program.mutates
         own = {name: name for name in self._inputs}
@@ -364,7 +367,7 @@ class _Test:
 
 
 def _function_of(program: Program) -> str:
-    """Return the function that the runner would call; empty for protocol programs."""
+    """Return the name of the function that the runner would call; empty for protocol programs."""
     if program.kind in ("callable", "numpy"):
         return program.function
     if program.kind != "script":

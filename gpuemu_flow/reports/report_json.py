@@ -50,7 +50,7 @@ def report_to_json(report: Report) -> dict[str, Json]:
 
 
 def _shard(report: Report, part: ShardPart) -> dict[str, Json]:
-    """Return which part of the whole run a report covers, and the data that a merge needs."""
+    """Describe the part of the whole run that a report covers, with the data that a merge needs."""
     from gpuemu_flow.results.shard_document import document_to_json  # noqa: PLC0415 - with shards
 
     return {**vars(part), "document": document_to_json(report)}

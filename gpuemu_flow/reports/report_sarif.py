@@ -132,7 +132,7 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
 
 
 def _in_repository(report: Report, uri: str) -> str:
-    """Convert a lint's URI, relative to the workspace, to a URI relative to the repository."""
+    """Convert a URI relative to the workspace to one relative to the repository."""
     if not report.prefix or "://" in uri or uri.startswith("/"):
         return uri
     return f"{uri_path(report.prefix)}/{uri}"
@@ -209,7 +209,10 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _location(place: FileLine | None, name: str) -> dict[str, Json]:
-    """Make the location of a result; it always has a file, which code review services require."""
+    """Make the location of a result. Without a place, it is the configuration file.
+
+    Code review services require a file in each location.
+    """
     at = place or FileLine("gpuemu.toml")
     found = physical_location(at.file, at.line)
     found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]
@@ -217,7 +220,10 @@ def _location(place: FileLine | None, name: str) -> dict[str, Json]:
 
 
 def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
-    """Set each finding's fingerprint from rule, subject, file and a counter, without the line."""
+    """Set each result's fingerprint, a digest of rule, subject, file and a counter.
+
+    The line is left out, so that the fingerprint stays the same when the line moves.
+    """
     counts: dict[tuple[str, str, str], int] = {}
     for result in results:
         location = result["locations"][0]

@@ -36,7 +36,7 @@ _PAGE = """<!doctype html>
 
 
 def scores_to_html(head: Sequence[str], rows: Sequence[Sequence[str]], summary: str) -> str:
-    """Return a page with a table of scores; all texts are escaped."""
+    """Return a page with a table of scores, in which all texts are escaped."""
     template, style = _parts()
     plain = [[clean(cell) for cell in row] for row in rows]
     page: str = template.render(head=head, rows=plain, summary=summary, style=style)

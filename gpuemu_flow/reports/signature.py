@@ -47,7 +47,7 @@ class SignatureError(RunnerError):
 
 @dataclass(frozen=True)
 class ValidSignature:
-    """A valid signature: the digest of the signed content, and of the key."""
+    """A valid signature: the digests of the signed content and of the public key."""
 
     sha256: str
     key: str
@@ -166,7 +166,7 @@ def sign_html(text: str, key: Ed25519PrivateKey) -> str:
 
 
 def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
-    """Return the content of the ``.sig`` file beside a file."""
+    """Return the content of the ``.sig`` file that signs the content of another file."""
     digest = hashlib.sha256(data)
     signature = base64.b64encode(key.sign(digest.digest())).decode()
     mark = fingerprint(key.public_key())
@@ -227,7 +227,10 @@ def _read_report(path: Path) -> bytes:
 
 
 def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_large: str) -> bytes:
-    """Read a file of at most `limit` bytes; `problem` makes an error from a path and a reason."""
+    """Read a file of at most `limit` bytes.
+
+    If that fails, `problem` makes the error from the path and the reason.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)

@@ -87,14 +87,14 @@ def _ulps(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """Format a share of the tolerance in per cent, or as a multiple if it is far above 1."""
+    """Format a share of the tolerance in per cent, or as a multiple if it is 10 or more."""
     if not math.isfinite(value):
         return "inf"
     return f"{value * 100:.0f} %" if value < 10 else f"{value:.3g} x"
 
 
 def percent(part: float) -> str:
-    """Format a share in per cent; only exact values are shown as 0 or 100."""
+    """Format a share in per cent; 0 and 100 are shown only if they are exact."""
     if part <= 0 or part >= 1:
         return f"{part:.0%}".replace("%", " %")
     if part < 0.001 or part > 0.999:
@@ -151,7 +151,7 @@ _USUAL = {
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
-    """Lay out the table, one line per op and dtype, in `WIDTH` columns if possible."""
+    """Lay out the table of results, a line per op and dtype, within `WIDTH` columns if possible."""
     rows = [[printable(cell) for cell in _row(result)] for result in results]
     verdicts = [result.verdict for result in results]
     return _verdict_table(HEADINGS, rows, _LEAST_NEEDED, verdicts, style)
@@ -171,7 +171,7 @@ def wrapped(text: str, indent: int) -> list[str]:
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
-    """Return the width of a table's lines, without the reasons at their ends.
+    """Return the width of a table's lines, without the reasons in the last column.
 
     All durations count as equally wide, so that equal results are shown in the same columns.
     """
@@ -253,7 +253,7 @@ def violation_line(found: Violation, kernel: str, style: Style) -> str:
 
 
 def _kernel_row(result: KernelResult) -> list[str]:
-    """Return the cells of one kernel: the worst figures of its entries; ``~`` marks an estimate."""
+    """Return the cells of one kernel, with its entries' worst figures; ``~`` marks an estimate."""
 
     def worst(figures: Iterable[int | None]) -> str:
         values = [value for value in figures if value is not None]
@@ -318,7 +318,7 @@ def _case_lines(failure: CaseFailure) -> list[str]:
 
 
 def note_lines(result: CheckResult) -> list[str]:
-    """Format the notes of a verdict, and mark those that contain a program's output."""
+    """Format the notes on a verdict, then the program's output, whose lines begin with ``|``."""
     lines = [line for note in result.notes for line in printable(note).splitlines()]
     if result.printed:
         said = printable(result.printed).splitlines()
@@ -332,7 +332,7 @@ def note_lines(result: CheckResult) -> list[str]:
 
 
 def _written(text: str) -> list[str]:
-    """Return the last lines of a program's output, marked as such."""
+    """Return the last lines of a program's output, each marked as output by ``|``."""
     return [f"| {line}" for line in printable(text).splitlines()][-MAX_WRITTEN:]
 
 
@@ -415,14 +415,14 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
 
 
 def time_taken(report: RunReport) -> str:
-    """Return the duration of a run as the end of a line; empty if the run had nothing to do."""
+    """Return words such as "in 2.5 s" to end a line with; empty if the run had nothing to do."""
     counts = report.tasks
     worked = counts.total == 0 or counts.current < counts.total
     return f" in {duration(report.duration_s)}" if worked and report.duration_s else ""
 
 
 def _problem_lines(report: RunReport) -> list[str]:
-    """Return a line for each problem; ops that were not tried with NaN share one line."""
+    """Return a line for each problem; many ops that were not tried with NaN share one line."""
     untried = list(dict.fromkeys(result.op for result in report.results if result.kept_finite))
     together = len(untried) > MOST_UNTRIED
     lines = [
@@ -441,7 +441,10 @@ def _problem_lines(report: RunReport) -> list[str]:
 
 
 def _untried_lines(report: RunReport) -> list[str]:
-    """Return a line for each op that passed without a case of some listed size."""
+    """Return a line for each op that passed although no case had some size that its schema lists.
+
+    Many such ops share one line.
+    """
     by_op: dict[str, tuple[str, ...]] = {}
     for result in report.results:
         if result.untried and result.verdict is Verdict.PASSED:
@@ -457,7 +460,7 @@ def _untried_lines(report: RunReport) -> list[str]:
 
 
 def _change_lines(changes: Sequence[ResultChange]) -> list[str]:
-    """Return a line for each change; ops whose cases differ from the last run's share one line."""
+    """Return a line for each change, but only one for all ops with other cases than last time."""
     lines = [_change_line(change) for change in changes if change.what != OTHER_CASES]
     other = [f"{printable(c.op)} {c.dtype}" for c in changes if c.what == OTHER_CASES]
     if other:

@@ -31,7 +31,7 @@ _PARTS = {
 
 
 def shown(value: Json) -> str:
-    """Return a short form of a key part's value."""
+    """Return a short text for the value of one part of a task's key."""
     if value is None:
         return "absent"
     if isinstance(value, str) and _DIGEST.fullmatch(value):

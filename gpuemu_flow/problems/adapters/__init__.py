@@ -1,1 +1,1 @@
-"""Code that runs in imported workspaces: adapters are copied there, probes run once."""
+"""Code that runs problems: adapters are copied into workspaces, probes run during an import."""

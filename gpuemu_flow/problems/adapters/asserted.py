@@ -1,6 +1,7 @@
-"""Run the statements of a test that a comparison needs, on the tensors of a case.
+"""Run those statements of a test that one comparison depends on, on the tensors of a case.
 
-Written by ``gpuemu-flow import pytest``; needs numpy, and torch or JAX where the test does.
+``gpuemu-flow import pytest`` copies this module into the workspace. The module needs numpy, and
+torch or JAX if the test does, but nothing of gpuemu-flow.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 
 class CallInputs:
-    """Inputs of one call, as tensors of the libraries that the test makes them with."""
+    """Inputs of one call, each as a tensor of the library with which the test makes it."""
 
     def __init__(self, values: Mapping[str, Any], libraries: Mapping[str, str], main: str) -> None:
         self._values = {
@@ -27,7 +28,7 @@ class CallInputs:
         return self._values[name]
 
     def size(self, name: str, axis: int, factor: int = 1) -> int:
-        """Return the size of one axis of an input."""
+        """Return the size of one axis of an input, divided by `factor`."""
         return int(self._values[name].shape[axis]) // factor
 
     @property
@@ -36,7 +37,7 @@ class CallInputs:
         return self._values[self._main].dtype
 
     def seed(self, number: int) -> None:
-        """Seed the generators that a statement may draw from."""
+        """Seed the random generators of Python, numpy and, if it is loaded, torch."""
         random.seed(number)
         np.random.seed(number)
         if "torch" in sys.modules:
@@ -51,11 +52,11 @@ def function(
     Parameters
     ----------
     libraries : mapping of str to str
-        ``torch``, ``numpy`` or ``jax`` by the name of an input.
+        Maps the name of each input to ``torch``, ``numpy`` or ``jax``.
     main : str
         The input that has the dtype of the case.
     gpu : bool
-        True to run GPU code on the CPU; False under Triton's interpreter, which does so itself.
+        True to run GPU code on the CPU. False under Triton's interpreter, which already does this.
     """
 
     def called(all_inputs: Mapping[str, Any]) -> Any:
@@ -90,7 +91,7 @@ def _taken(value: Any, library: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return tensors detached from their graph, and JAX's arrays as numpy's."""
+    """Detach torch tensors from autograd, and convert JAX arrays to numpy, also inside tuples."""
     if isinstance(value, (tuple, list)):
         return tuple(_plain(one) for one in value)
     if hasattr(value, "detach"):

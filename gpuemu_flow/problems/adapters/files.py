@@ -24,8 +24,8 @@ def loaded(name: str, path: Path, *, listed: bool = False) -> ModuleType:
     Parameters
     ----------
     listed : bool
-        True to enter the module in ``sys.modules`` first, which dataclasses and imports between a
-        candidate's files need.
+        True to add the module to ``sys.modules`` before it is executed. Dataclasses need this, and
+        so do imports between a candidate's files.
     """
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # noqa: S101 - the path ends in .py

@@ -1,7 +1,7 @@
 """Run problems of FlashInfer-Bench: a definition's `run` as reference, a solution as op.
 
-Written by ``gpuemu-flow import flashinfer-bench``; needs numpy and torch, and nothing of
-gpuemu-flow.
+``gpuemu-flow import flashinfer-bench`` copies this module into the workspace. The module needs
+numpy and torch, but nothing of gpuemu-flow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Described = Mapping[str, Any]
 
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that runs a definition's `run`, in the dtype of its inputs."""
+    """Make the function that runs a definition's `run` in the dtype that the inputs have."""
     described = files.described(folder)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
@@ -33,7 +33,7 @@ def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
 
 def candidate(path: str, folder: str) -> Callable[..., Any]:
-    """Make the function that runs the entry point of a solution, a file of JSON."""
+    """Make the function that runs the entry point of the solution in a JSON file."""
     described = files.described(folder)
     found = solution.read(path, described["definition"])
     here = on_cpu if found.gpu else nullcontext
@@ -56,12 +56,12 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
 
 
 def _arguments(described: Described, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments in the order of the definition; scalars are Python numbers."""
+    """Return the arguments by name, in the order in which the definition lists its inputs."""
     return {name: given[name] for name in described["inputs"]}
 
 
 def _destinations(described: Described, given: Mapping[str, Any]) -> list[Any]:
-    """Return the outputs to be written, filled with values that no correct program leaves there."""
+    """Return the tensors to write outputs into, filled with values that show missing writes."""
     sizes = dict(described["consts"])
     for name, axes in described["inputs"].items():
         for at, axis in enumerate(axes or ()):

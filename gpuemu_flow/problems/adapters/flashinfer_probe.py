@@ -1,4 +1,4 @@
-"""Try a definition of FlashInfer-Bench with given sizes. Runs only in a sandboxed worker."""
+"""Run a definition of FlashInfer-Bench with given sizes. Used only in a sandboxed worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _KNOWN: dict[str, Any] = {}
 
 
 def _answer(request: ProbeRequest) -> dict[str, Any]:
-    """Answer one request; let exceptions of the problem's code propagate."""
+    """Run the definition with the requested inputs, and return the shapes of its outputs.
+
+    Exceptions of the problem's code propagate.
+    """
     names = _load()
     seed_all(request["seed"])
     given = {name: _made(one) for name, one in request["inputs"].items()}
@@ -46,7 +49,7 @@ def _load() -> dict[str, Any]:
 
 
 def _made(one: dict[str, Any]) -> Any:
-    """Return one input: a scalar, the values of offsets, or values between two bounds."""
+    """Make one input from its description: a scalar, evenly spaced offsets, or random values."""
     if "value" in one:
         return one["value"]
     shape, dtype = one["shape"], getattr(torch, one["dtype"])

@@ -1,6 +1,7 @@
 """Run problems of GPU MODE's reference-kernels: `generate_input`, `ref_kernel`, `custom_kernel`.
 
-Written by ``gpuemu-flow import gpumode``; needs numpy and torch, and nothing of gpuemu-flow.
+``gpuemu-flow import gpumode`` copies this module into the workspace. The module needs numpy and
+torch, but nothing of gpuemu-flow.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SEEDS = 1 << 31
 
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that runs `ref_kernel`, in the dtype of its inputs."""
+    """Make the function that runs `ref_kernel` in the dtype that the inputs have."""
     described = files.described(folder)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
@@ -54,7 +55,7 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
 
 
 def generator(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that returns one tensor of `generate_input`'s answer."""
+    """Make the function that calls `generate_input` and returns one of its tensors."""
     described = files.described(folder)
     known = [one["name"] for one in described["inputs"]]
 
@@ -82,7 +83,7 @@ def checker(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
 
 def verdict(answer: Any) -> list[str]:
-    """Return the failures that an answer of `check_implementation` reports."""
+    """Return the failures that the result of `check_implementation` reports."""
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool):
         return [] if answer[0] else [str(answer[1])[:500] or "not accepted"]
     if isinstance(answer, (list, tuple)):
@@ -103,7 +104,7 @@ def made_inputs(function: Any, arguments: Mapping[str, Any], seed: int) -> Any:
 
 
 def assembled(described: Described, all_inputs: Mapping[str, Any]) -> Any:
-    """Rebuild the data of `generate_input` from copies of a case's inputs."""
+    """Rebuild the value that `generate_input` returned, from copies of a case's inputs."""
     given = {name: as_tensor(value) for name, value in all_inputs.items()}
     return copied(_filled(described["data"], described, given))
 
@@ -123,7 +124,7 @@ def _filled(part: Any, described: Described, given: Mapping[str, Any]) -> Any:
 
 
 def _argument(name: str, described: Described, given: Mapping[str, Any]) -> Any:
-    """Return an argument of the test: its fixed value, or the axis size that stands for it."""
+    """Return an argument of the test: its fixed value, or the size of the axis that it decides."""
     found = described["axes"].get(name)
     if found is None:
         return described["calls"][0][name]

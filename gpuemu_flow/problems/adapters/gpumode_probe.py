@@ -1,4 +1,4 @@
-"""Try a problem of GPU MODE: its inputs and outputs. Runs only in a sandboxed worker."""
+"""Run a problem of GPU MODE to find its inputs and outputs. Used only in a sandboxed worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _KNOWN: dict[str, Any] = {}
 
 
 def _answer(request: ProbeRequest) -> dict[str, Any]:
-    """Answer one request; let exceptions of the problem's code propagate."""
+    """Run the problem with the requested arguments, and describe its inputs and outputs.
+
+    Exceptions of the problem's code propagate.
+    """
     names = _load()
     made = made_inputs(names["generate_input"], request["arguments"], request["seed"])
     inputs: list[dict[str, Any]] = []
@@ -56,7 +59,7 @@ probe = answers(_answer)
 
 
 def _load() -> Mapping[str, Any]:
-    """Execute the problem's file once."""
+    """Return the globals of the problem's file, which is executed on the first call."""
     if not _KNOWN:
         folder = Path("problem").absolute()
         sys.path.insert(0, str(folder))
@@ -72,7 +75,10 @@ def _load() -> Mapping[str, Any]:
 
 
 def _taken_apart(value: Any, arguments: Mapping[str, Any], inputs: list[dict[str, Any]]) -> Any:
-    """Return the data with tensors replaced by names, and describe the tensors in `inputs`."""
+    """Describe `value` as JSON, with names for its tensors; add the tensors to `inputs`.
+
+    An integer that equals exactly one of `arguments` is described by the name of that argument.
+    """
     if isinstance(value, torch.Tensor):
         if value.is_complex() or value.is_quantized or value.layout != torch.strided:
             raise NotTakenError("an input is complex, quantized or sparse")

@@ -1,6 +1,7 @@
 """Run `Model` and `ModelNew` of KernelBench problems as reference and op.
 
-Written by ``gpuemu-flow import kernelbench``; needs numpy and torch, and nothing of gpuemu-flow.
+``gpuemu-flow import kernelbench`` copies this module into the workspace. The module needs numpy and
+torch, but nothing of gpuemu-flow.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ MOST_WEIGHTS = 256 << 20
 
 
 def reference(names: dict[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that runs `Model` of a problem, in the dtype of its inputs.
+    """Make the function that runs a problem's `Model` in the dtype that the inputs have.
 
     Parameters
     ----------
     names : dict
-        The globals of the problem's module, in which scaled sizes are replaced.
+        The globals of the problem's module, in which this function replaces the scaled sizes.
     folder : str
         Holds ``problem.json`` and ``weights.npz``.
     """
@@ -48,7 +49,7 @@ class Caller:
         self._made: dict[Any, tuple[Any, dict[str, Any]]] = {}
 
     def __call__(self, all_inputs: Mapping[str, Any]) -> Any:
-        """Call the model with the inputs by name, and return its outputs."""
+        """Call the model with inputs given by name, and return its outputs."""
         given = {name: as_tensor(value) for name, value in all_inputs.items()}
         model, state = self._model(_float_of(given.values()))
         arguments = [
@@ -78,7 +79,7 @@ class Caller:
 
 
 def share(model: Any, path: Path) -> None:
-    """Load weights from a file into a model, where names and shapes match those of the model."""
+    """Load those weights of a file into a model that match the model's in name and shape."""
     if not path.is_file():
         return
     own = model.state_dict()
@@ -90,7 +91,7 @@ def share(model: Any, path: Path) -> None:
 
 
 def as_tensor(value: Any) -> Any:
-    """Return a torch tensor that shares an array's memory if torch can, else a copy."""
+    """Return a torch tensor that shares an array's memory, or a copy if torch cannot share it."""
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind not in "biufc":  # bfloat16 and its like: float32 holds all of their values

@@ -1,4 +1,4 @@
-"""Try a KernelBench problem: its sizes, inputs and weights. Runs only in a sandboxed worker."""
+"""Run a KernelBench problem to find its inputs and weights. Used only in a sandboxed worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ LARGEST = 1 << 26
 
 
 def _answer(request: ProbeRequest) -> Any:
-    """Answer one request; let exceptions of the problem's code propagate."""
+    """Make the problem's inputs and, if requested, run the model or get its weights.
+
+    Exceptions of the problem's code propagate.
+    """
     seed = request["seed"]
     module = load(request["constants"])
     seed_all(seed)
@@ -65,7 +68,7 @@ probe = answers(_answer)
 
 
 def load(constants: dict[str, int]) -> ModuleType:
-    """Execute the problem's file with other values of its constants."""
+    """Execute the problem's file, with the values in `constants` in place of those in the file."""
     source = Path(FILE).read_text(encoding="utf-8")
     tree = ast.parse(source, FILE)
     for node in tree.body:
@@ -102,7 +105,7 @@ def assigned(node: ast.stmt) -> str:
 
 
 def changed_globals(module: ModuleType, constants: dict[str, int]) -> dict[str, Any]:
-    """Return the globals whose values change when other constants are set."""
+    """Return those globals of `module` that differ because `constants` have other values."""
     if not constants:
         return {}
     before = load({})
@@ -116,7 +119,7 @@ def changed_globals(module: ModuleType, constants: dict[str, int]) -> dict[str, 
 
 
 def names_of(model: Any, count: int) -> list[str]:
-    """Return the names of the parameters of `forward`, as names of inputs."""
+    """Return names for `count` inputs: the parameters of `forward`, then ``x2`` and so on."""
     parameters = list(inspect.signature(model.forward).parameters.values())[1:]
     plain = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][:count]
     plain += [f"x{at}" for at in range(len(plain), count)]
@@ -124,7 +127,7 @@ def names_of(model: Any, count: int) -> list[str]:
 
 
 class DrawnBounds:
-    """Recorder of the bounds of the integers that ``torch.randint`` draws."""
+    """Context in which the bounds of each call of ``torch.randint`` are recorded."""
 
     def __init__(self) -> None:
         self._real = torch.randint
@@ -173,7 +176,11 @@ def describe(value: Any, name: str, drawn: DrawnBounds) -> dict[str, Any]:
 
 
 def structure(value: Any) -> tuple[str, str]:
-    """Return the kind of an argument's values, and the triangle that holds all non-zero values."""
+    """Return the kind of a tensor's values, and the triangle that holds all non-zero values.
+
+    The kind is ``one_hot``, ``probabilities`` or ``symmetric``; the triangle is ``upper`` or
+    ``lower``. Each is empty if none applies.
+    """
     if value.dim() >= 1 and value.shape[-1] > 1 and bool((value >= 0).all()):
         sums = value.sum(-1)
         if bool(((sums - 1).abs() < 1e-4).all()):
@@ -192,7 +199,8 @@ def structure(value: Any) -> tuple[str, str]:
 def run(model: Any, inputs: list[Any]) -> list[dict[str, Any]]:
     """Run the model in its own dtype and in float64, and describe the outputs of the first run.
 
-    A reference gets float64 inputs: the second run shows whether the model accepts them.
+    A reference may be called with float64 inputs. The second run shows whether the model accepts
+    them.
     """
     import copy  # noqa: PLC0415
 
@@ -224,7 +232,7 @@ def _wide(value: Any) -> Any:
 
 
 def _takes_any(model: Any, inputs: list[Any], at: int) -> bool:
-    """Tell whether the outputs stay finite for values of either sign in one input."""
+    """Tell whether the outputs stay finite if input `at` has values of either sign."""
     generator = torch.Generator().manual_seed(7)
     for scale in (1.0, 10.0):
         other = [_copy(one) for one in inputs]

@@ -1,4 +1,4 @@
-"""Carry requests to a probe of a problem, and its answers back. Runs only in a sandboxed worker.
+"""Pass requests to a problem's probe, and encode the answers. Used only in a sandboxed worker.
 
 A request is JSON in an array of bytes; an answer is JSON or bytes in such an array.
 """
@@ -16,7 +16,7 @@ ProbeRequest = dict[str, Any]
 
 
 class NotTakenError(Exception):
-    """Raised for a problem in a form that no workspace can express."""
+    """Raised for a problem that cannot be expressed as a workspace."""
 
 
 def answers(answer: Callable[[ProbeRequest], Any]) -> Callable[[Any], Any]:

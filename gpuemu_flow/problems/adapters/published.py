@@ -1,6 +1,7 @@
 """Run those kernels of a published gpuemu corpus that ask for a GPU, with inputs as numpy arrays.
 
-Written by ``gpuemu-flow import gpuemu``; needs numpy and torch, and nothing of gpuemu-flow.
+``gpuemu-flow import gpuemu`` copies this module into the workspace. The module needs numpy and
+torch, but nothing of gpuemu-flow.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def kernel(path: str, *, gpu: bool) -> Callable[..., Any]:
     Parameters
     ----------
     gpu : bool
-        True to run GPU code on the CPU; False under Triton's interpreter, which does so itself.
+        True to run GPU code on the CPU. False under Triton's interpreter, which already does this.
     """
     here = on_cpu if gpu else nullcontext
     spec = importlib.util.spec_from_file_location("kernel", path)

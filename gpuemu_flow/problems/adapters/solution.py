@@ -1,6 +1,7 @@
 """Load a solution of FlashInfer-Bench from its JSON file, which holds the text of its modules.
 
-Written by ``gpuemu-flow import flashinfer-bench``; needs nothing of gpuemu-flow.
+``gpuemu-flow import flashinfer-bench`` copies this module into the workspace, so it needs nothing
+of gpuemu-flow.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Solution:
     Attributes
     ----------
     sources : mapping of str to str
-        Texts by path.
+        Source texts by path.
     file, function : str
         The entry point.
     destination : bool
@@ -53,7 +54,7 @@ def read(path: str, definition: str) -> Solution:
     ----------
     path : str
     definition : str
-        Name of the definition that the solution has to be for.
+        Name of the definition that the solution must implement.
 
     Raises
     ------
@@ -114,7 +115,7 @@ class _Sources(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.SourceLoader):
-    """Loader of a module's source, through which Triton and tracebacks find the source, too."""
+    """Loader that makes a module from its text, and gives the text to Triton and to tracebacks."""
 
     def __init__(self, name: str, finder: _Sources, file: str) -> None:
         self._name = name

@@ -1,6 +1,7 @@
 """Stand in for a GPU: tensors requested on ``cuda`` are silently made on the CPU.
 
-Written by ``gpuemu-flow import``; needs torch, and nothing of gpuemu-flow.
+``gpuemu-flow import`` copies this module into the workspace. The module needs torch, but nothing of
+gpuemu-flow.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class _Nothing(contextlib.AbstractContextManager[None]):
 
 # Where torch is not installed, its classes have no types; where it is, the comment is unused.
 class _Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-    """Moves devices in arguments of torch's functions to the CPU."""
+    """Mode that replaces each GPU device in a call of a torch function by the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ANSWERS:

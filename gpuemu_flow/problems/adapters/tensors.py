@@ -1,6 +1,7 @@
 """Convert inputs to torch tensors; flatten structures of tensors, and rebuild them.
 
-Written by ``gpuemu-flow import``; needs numpy and torch, and nothing of gpuemu-flow.
+``gpuemu-flow import`` copies this module into the workspace. The module needs numpy and torch, but
+nothing of gpuemu-flow.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _BY_BITS = {
 
 
 def as_tensor(value: Any) -> Any:
-    """Copy an array to a torch tensor of its dtype; copy tensors; return all else unchanged."""
+    """Copy an array or a tensor to a tensor of the same dtype; return other values unchanged."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if not isinstance(value, np.ndarray):
@@ -57,7 +58,7 @@ def leaves(value: Any) -> list[Any]:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a copy of a structure, with each leaf changed."""
+    """Return a copy of a structure in which ``change(leaf)`` replaces each leaf."""
     if isinstance(value, Mapping):
         return {key: mapped(one, change) for key, one in value.items()}
     if isinstance(value, (tuple, list)):
@@ -79,7 +80,10 @@ def copied(value: Any) -> Any:
 
 
 def outputs_of(returned: Any) -> Any:
-    """Return the tensors of an answer: a single tensor as it is, several as a tuple."""
+    """Return the tensors in a returned value: one as it is, several as a tuple.
+
+    A value without tensors is returned unchanged.
+    """
     found = [one for one in leaves(returned) if isinstance(one, torch.Tensor)]
     if not found:
         return returned
@@ -87,7 +91,7 @@ def outputs_of(returned: Any) -> Any:
 
 
 def seed_all(seed: int) -> None:
-    """Seed every generator that a program may draw from."""
+    """Seed the random generators of torch, numpy and Python."""
     torch.manual_seed(seed)
     np.random.seed(seed % (1 << 32))
     random.seed(seed)
