@@ -24,7 +24,7 @@ MOST_LANES = 1 << 22
 
 @dataclass
 class _Access:
-    """One access as it was made."""
+    """One logged access, with the arguments of `LoggedRaces.access`."""
 
     lanes: ActiveLanes
     good: Array | None
@@ -93,7 +93,7 @@ class LoggedRaces(SharedRaces):
         super().barrier(chosen, arrived)
 
     def arrive(self, chosen: Array) -> Array:
-        """Make the interval exact, and record a ``bar.arrive``; see `SharedRaces.arrive`."""
+        """Switch to exact checks, and record a ``bar.arrive``; see `SharedRaces.arrive`."""
         self.make_exact()
         return super().arrive(chosen)
 
@@ -131,7 +131,7 @@ class LoggedRaces(SharedRaces):
         super().access_by(lane, places, step, write=write, strong=strong)
 
     def end_interval(self) -> None:
-        """Examine the interval that ends here."""
+        """Examine the logged interval, which ends here, for races; then clear the log."""
         log, wrote = self._log, self._wrote
         self._log, self._noted, self._wrote = [], 0, False
         if wrote and not self._are_apart([e for e in log if isinstance(e, _Access)]):
@@ -178,7 +178,7 @@ class LoggedRaces(SharedRaces):
         return [first + k for k in range(max(1, size // self._grain))]
 
     def _owners(self, lanes: ActiveLanes, good: Array | None) -> Array:
-        """Return the number of each active lane, beginning with 1."""
+        """Return the numbers of the lanes that take part in an access, counted from 1."""
         me = self._everyone if lanes.mask is None else self._everyone[lanes.mask.reshape(-1)]
         return me if good is None else me[good]
 

@@ -34,7 +34,7 @@ _TINY = np.float64(2.0**-125)
 
 
 def flush(x: Array) -> Array:
-    """Flush subnormals to a zero of their sign (``.ftz``)."""
+    """Flush subnormals to zeros of the same sign (``.ftz``)."""
     small = np.abs(x) < _SMALLEST[x.dtype]
     if not small.any():
         return x
@@ -87,7 +87,7 @@ def add(mode: str, dtype: str) -> Lanes:
 
 
 def _signed_zero_sum(out: Array, a: Array, b: Array, mode: str) -> Array:
-    """Set the sign of an exact cancellation by the rounding mode: minus when rounding down."""
+    """Set the sign of zeros from exact cancellation: minus when rounding down, else plus."""
     if mode != "rm":
         return out
     cancelled = (out == 0) & (np.signbit(a) != np.signbit(b)) & (a == -b)
@@ -105,14 +105,14 @@ def _directed_sum(a: Array, b: Array, mode: str) -> Array:
 
 
 def _overflow(value: Array, mode: str) -> Array:
-    """Round a finite result that overflowed, in a directed mode: to Inf or the largest number."""
+    """Return Inf or the largest finite number for results that overflowed in a directed mode."""
     largest = np.copysign(np.finfo(np.float64).max, value)
     keep = (mode == "rm") & (value < 0) | (mode == "rp") & (value > 0)
     return np.where(keep, value, largest)
 
 
 def _adjust(value: Array, error: Array, mode: str) -> Array:
-    """Move values from the nearest number to the neighbour that a directed mode demands."""
+    """Move values that were rounded to nearest to the neighbour that a directed mode demands."""
     if mode == "rm":
         move, toward = error < 0, np.float64(-np.inf)
     elif mode == "rp":
