@@ -43,7 +43,7 @@ _SIGNATURE = f"arguments that a generator may name: {', '.join(ARGUMENTS)}"
 
 @dataclass(frozen=True)
 class GeneratorCall:
-    """One input of one case that a function is to return.
+    """One input of one case whose values a user's function has to return.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class GeneratorCall:
         return cls(**{**data, "shape": tuple(data["shape"]), "shapes": shapes})
 
     def arguments(self) -> dict[str, Any]:
-        """Make new arguments for each call, since a function may change them."""
+        """Return new arguments for one call of the function, which may change them."""
         seed = SeededRng(self.seed).derive("data").derive(f"input_{self.position}").gen_u64()
         return {
             "seed": seed,
@@ -97,7 +97,7 @@ class GeneratorCall:
 
 
 def generate_all(payload: Json, evaluator: Evaluator) -> Json:
-    """Make as many of the calls as one message can answer; a job for `jobs.run_job`.
+    """Make calls until the answers fill one message; runs as a job of `jobs.run_job`.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def generate_all(payload: Json, evaluator: Evaluator) -> Json:
 def _answer(
     function: Callable[..., Any], program: Program, label: str, call: GeneratorCall
 ) -> GeneratedValues:
-    """Call the function twice; return its values, or the error."""
+    """Call the function twice; return the values, or an error if it failed or the values differ."""
     try:
         names = _names(function)
         first, second = (_called(function, call, names) for _ in range(2))
@@ -144,7 +144,7 @@ def _answer(
 
 
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's arguments; raise OpError if it requires any other."""
+    """Return the arguments to pass to a function, by name; raise OpError if it requires others."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of a function that is not written in Python
@@ -168,7 +168,7 @@ def _fault(slug: str, message: str) -> OpError:
 def _called(
     function: Callable[..., Any], call: GeneratorCall, names: tuple[str, ...]
 ) -> np.ndarray:
-    """Return a copy of the function's result, or raise OpError ``generate-result`` if no array."""
+    """Call the function, and return a copy of its result; raise OpError if that is no array."""
     given = call.arguments()
     returned = function(**{name: given[name] for name in names})
     try:

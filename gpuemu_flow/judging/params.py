@@ -1,4 +1,4 @@
-"""Type of the ``compare`` part of an op's configuration: the settings for judging its outputs."""
+"""The ``compare`` part of an op's configuration, as a type: settings for judging its outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CompareParams:
     Attributes
     ----------
     tolerance : str
-        ``auto`` or ``table``, for dtypes without an explicit tolerance.
+        ``auto`` or ``table``; applies to dtypes without an explicit tolerance.
     tolerances : mapping of dtype name to mapping
         Explicit tolerances: ``atol`` and ``rtol``.
     precision : str

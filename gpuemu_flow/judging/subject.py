@@ -26,7 +26,7 @@ class Subject:
     samples : sequence of Case
         The op's first cases; see `Judge`.
     generators : mapping of str to Program
-        Functions that return values of inputs, by the text that names them in the schema.
+        Functions that return the values of inputs; the keys are the functions' names in the schema.
     """
 
     name: str
@@ -41,14 +41,15 @@ class Subject:
     def program(self, who: str) -> Program:
         """Return the program of a role: ``op``, ``reference`` or ``generator``.
 
-        If there are several generators, the first is returned, since all have the same environment.
+        If there are several generators, the first is returned: callers need only its environment,
+        and all generators have the same.
         """
         if who == "generator":
             return next(iter(self.generators.values()))
         return self.op if who == "op" else self.reference
 
     def to_json(self) -> dict[str, Json]:
-        """Return the part that a failure's record stores, as plain JSON: all but name and dtype."""
+        """Return the subject, without name and dtype, as plain JSON for a failure's record."""
         return {
             "op": self.op.to_json(),
             "reference": self.reference.to_json(),
@@ -60,7 +61,7 @@ class Subject:
 
     @classmethod
     def from_json(cls, name: str, case: Case, data: Mapping[str, Json]) -> Subject:
-        """Rebuild from `to_json`'s result; `case` replaces the samples that older records lack."""
+        """Rebuild from the result of `to_json`; if a record has no samples, `case` is used."""
         return cls(
             name,
             case.dtype,

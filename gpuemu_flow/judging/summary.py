@@ -29,7 +29,7 @@ def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
 
 
 def tallied(tally: Tally) -> dict[str, Json]:
-    """Return a tally as JSON, like the summary of a comparison."""
+    """Return a tally of verdicts as JSON, with the keys that a comparison's summary has."""
     verdict, reason = tally.verdict()
     counts = tally.counts
     return {

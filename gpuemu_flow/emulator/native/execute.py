@@ -20,7 +20,8 @@ CHUNK = 1 << 15
 _PAD = 64
 
 _FIRST_MARK = 2**32 - (1 << 18)
-"""Marks of stores begin near their largest value, so that wrapping around is a common event."""
+"""First mark of a store, near the largest value, so that wrapping around happens often enough to
+be tested."""
 
 
 class _Args(ctypes.Structure):
