@@ -129,7 +129,8 @@ class KernelLaunch:
     ) -> None:  # fmt: skip
         """Count an event that a check found, and keep the message of the first event at each step.
 
-        `there` is the other step that the message is about: its location replaces `THERE`.
+        `there` is a second step that the message is about: its location replaces `THERE` in the
+        text.
         """
         key = (check, rule, step)
         known = self._tallies.get(key)
@@ -231,7 +232,7 @@ class State:
         message : callable
             Returns the message for a position within `lanes`.
         there : int
-            The other step that the message is about: its location replaces `THERE`.
+            A second step that the message is about: its location replaces `THERE` in the text.
         """
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return

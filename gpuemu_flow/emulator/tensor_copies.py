@@ -48,8 +48,8 @@ class TensorCopies(Bulk):
         operation : str
             Name of a reduction; empty for a plain copy.
         blocks : array or None
-            Bit mask of the ranks of the blocks that receive the box; None for the block that
-            `shared` addresses.
+            Bit mask, by rank, of the blocks that receive the box; None for the block that `shared`
+            addresses.
         mask : array or None
         step : int
 

@@ -387,7 +387,7 @@ class _Judge:
 
 
 class _Reference:
-    """Evaluates the reference on other inputs, within limits on calls and time."""
+    """Evaluates the reference on inputs of an experiment, within limits on calls and time."""
 
     def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
         self._evaluator = evaluator

@@ -18,7 +18,7 @@ COVERAGE_KEY = "coverage:fuzz"
 
 @dataclass(frozen=True)
 class CoverageReport:
-    """The combinations that runs and fuzz runs have covered so far, and the gaps that remain."""
+    """The coverage of ops by runs and fuzz runs together, and the gaps that remain."""
 
     coverage: Coverage
     rows: tuple[Row, ...]

@@ -241,7 +241,7 @@ def find_failure(workspace: Workspace, word: str, op: str | None = None) -> Fail
 
 
 def only_failure(found: Sequence[FailureRecord], seed: int | str) -> FailureRecord:
-    """Return the only failure with a seed; prefer the original to cases that were shrunk from it.
+    """Return the failure with a seed; return a shrunk one only if its original is not recorded.
 
     Raises
     ------

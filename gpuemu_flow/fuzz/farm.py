@@ -84,7 +84,7 @@ class BatchReply:
 
 
 class Farm(Protocol):
-    """Workers that judge the cases of one op. Used by one thread."""
+    """Workers that judge the cases of one op. Not thread-safe."""
 
     @property
     def capacity(self) -> int:

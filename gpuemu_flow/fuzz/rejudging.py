@@ -40,7 +40,7 @@ DIFFERS = "results differ between equal calls: it fails in some of them only"
 
 
 class FailureSetting(enum.Enum):
-    """A setting in which a failure occurs; the member's value is a sentence that tells the user."""
+    """A setting in which a failure occurs; the member's value is a sentence to show to the user."""
 
     ALONE = ""
     AFTER_DECOY = "shows only after a call on other inputs of the same shapes: the op keeps state"
@@ -62,7 +62,7 @@ def judge_in(
     setting : FailureSetting
         The setting. Callers try the simplest first, since a failure in it is easiest to explain.
     evaluator : CaseEvaluator
-        Runs the op: in a new process if state from earlier calls must have no influence.
+        Runs the op. It must use a new process if state from earlier calls must have no influence.
     case : Case
         The case that the inputs belong to, with their shapes and layouts.
     inputs : mapping of str to ndarray

@@ -78,7 +78,7 @@ class RelationSearch:
     ----------
     schema : OpSchema
     ask : callable
-        Evaluates the reference on other inputs.
+        Evaluates the reference on given inputs.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class RelationSearch:
         return chosen[:FIRST]
 
     def observe(self, tried: Tried) -> bool | None:
-        """Drop relations that too many cases contradict, now including this case.
+        """Test relations on one more case, and drop those that too many cases have contradicted.
 
         Returns
         -------
@@ -189,7 +189,7 @@ class RelationSearch:
         }
 
     def spared(self, tried: Tried) -> None:
-        """Drop each relation that enough passing cases contradict, this case included.
+        """Test relations on a passing case, and drop those that enough passing cases contradict.
 
         A relation about unwritten elements is dropped after one contradicting case, any other
         relation after two.

@@ -281,5 +281,5 @@ def open_ordered(
 
 
 def outputs_key(reference_key: str, dtype: str, reference_dtype: str | None) -> str:
-    """Return the key of everything that decides a reference's outputs on a case."""
+    """Return a digest of everything, except the case, that decides a reference's outputs."""
     return digest_json([reference_key, dtype, reference_dtype])

@@ -198,7 +198,7 @@ class CaseEvaluator(ReferenceEvaluator):
         return EvaluatedCase(case, result, actual, inputs, lambda: self._expected(about))
 
     def _modified(self, changed: Iterable[Failure]) -> list[Failure]:
-        """Return those changes to inputs that concern inputs which the op must not modify."""
+        """Return the changes to inputs, without those to inputs that the op may change."""
         mutates = self.subject.op.mutates
         return [failure for failure in changed if failure.output not in mutates]
 

@@ -51,7 +51,7 @@ def worth_keeping(seconds: float, nbytes: int) -> bool:
     Parameters
     ----------
     seconds : float
-        Duration of the reference's own call.
+        Duration of the reference's call.
     nbytes : int
     """
     write = WRITE_SECONDS + WRITE_SECONDS_PER_BYTE * nbytes

@@ -171,7 +171,7 @@ class _GeneratorCaller:
 
 
 def _read(answer: Json) -> list[GeneratedValues]:
-    """Parse the answers of a worker; return none if they are malformed."""
+    """Parse a worker's answers; return an empty list if they are malformed."""
     kinds = {name: type(value) for name, value in vars(GeneratedValues()).items()}
     if not isinstance(answer, list):
         return []

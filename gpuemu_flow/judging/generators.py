@@ -1,9 +1,9 @@
-"""Call a user's function that returns an input's values, twice, in a separate worker.
+"""Call a user's function that makes an input's values: twice, and in a separate worker.
 
 The function receives, by keyword, each of the following arguments that it names: ``seed``, ``rng``
 (a numpy Generator of that seed), ``case_seed`` (the same number for all inputs of a case), the
-input's ``name``, ``shape``, ``dtype`` and ``strategy``, the ``shapes`` of all inputs, and ``dims``
-by name.
+input's ``name``, ``shape``, ``dtype`` and ``strategy``, the ``shapes`` of all inputs by name, and
+``dims`` (the sizes of all dims by name).
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class GeneratorCall:
     dims: Mapping[str, int]
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
+        """Return the call as plain JSON; `from_json` is the inverse."""
         shapes = {name: list(shape) for name, shape in self.shapes.items()}
         return {**vars(self), "shape": list(self.shape), "shapes": shapes}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> GeneratorCall:
-        """Rebuild from the result of `to_json`."""
+        """Rebuild a call from the result of `to_json`."""
         shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
         return cls(**{**data, "shape": tuple(data["shape"]), "shapes": shapes})
 

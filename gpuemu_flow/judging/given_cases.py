@@ -12,7 +12,7 @@ _all_but_seed = attrgetter(*(field.name for field in fields(Case) if field.name 
 
 
 def cases_to_json(cases: Sequence[Case]) -> list[Json]:
-    """Return cases as JSON; a case that equals the first except for its seed is only a seed."""
+    """Return cases as JSON; only the seed of a case that otherwise equals the first case."""
     first, *others = cases
     rest = _all_but_seed(first)
     found: list[Json] = [first.to_json()]

@@ -30,7 +30,13 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Ran:
-    """A case on which both op and reference have run."""
+    """A case on which both op and reference have run.
+
+    Attributes
+    ----------
+    case : Case
+    actual, expected, inputs : mapping of str to ndarray
+    """
 
     case: Case
     actual: Arrays

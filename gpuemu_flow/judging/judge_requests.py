@@ -55,7 +55,7 @@ class Setup:
     facts: dict[str, Json] = field(default_factory=lambda: {"traits": None, "allowed": None})
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
+        """Return the settings as plain JSON."""
         return {**vars(self), "compare": self.compare.to_json()}
 
 
@@ -131,7 +131,7 @@ def post(
     cases: int = 1,
     made: int = 0,
 ) -> Attempt | None:
-    """Send a request about cases to a worker.
+    """Send a request about cases to a worker; return an attempt only if sending fails.
 
     A worker's first request also carries the settings of its service. The worker makes inputs of up
     to `made` bytes for each case.
@@ -155,7 +155,7 @@ def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
 
 
 class Evaluation:
-    """A request for the outputs of the reference, or of its float32 shadow, on other inputs.
+    """A request for the outputs of the reference, or of its float32 shadow, on given inputs.
 
     Attributes
     ----------

@@ -386,5 +386,5 @@ def _places(slots: Mapping[str, Slot], names: Mapping[str, Json]) -> dict[str, S
 
 
 def _at(stacked: Arrays, number: int) -> Arrays:
-    """Return the tensors of one case from stacked tensors."""
+    """Return the tensors of case `number` from tensors in which several cases are stacked."""
     return {name: array[number, ...] for name, array in stacked.items()}

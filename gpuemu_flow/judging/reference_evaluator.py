@@ -131,9 +131,9 @@ class ReferenceEvaluator:
         )
 
     def judge_of(self, prepared: Prepared) -> Judge:
-        """Return a judge for a prepared case that works in this process.
+        """Return a judge, working in this process, for outputs of a prepared case.
 
-        It is for callers that need more than verdicts.
+        It is meant for callers that need more than verdicts.
         """
         from gpuemu_flow.judging.judge import Judge  # noqa: PLC0415 - else in workers only
         from gpuemu_flow.judging.traits import OpTraits  # noqa: PLC0415
@@ -190,7 +190,7 @@ class ReferenceEvaluator:
         return sent.has_all
 
     def _results_of(self, sent: GivenBatch, *, alone: bool) -> list[CheckResult | None]:
-        """Return a finished group's results; with `alone`, judge cases without one separately."""
+        """Return a group's results; with `alone`, judge each case without a result separately."""
         attempt = sent.attempt
         if sent.is_answered:
             try:

@@ -24,7 +24,7 @@ class Subject:
         The dtype of the outputs requested from the reference; None means float64 if the reference
         supports it.
     samples : sequence of Case
-        The op's first cases; see `Judge`.
+        Cases from whose shapes the op's traits are found; see `Judge`.
     generators : mapping of str to Program
         Functions that return the values of inputs; the keys are the functions' names in the schema.
     """
@@ -61,7 +61,7 @@ class Subject:
 
     @classmethod
     def from_json(cls, name: str, case: Case, data: Mapping[str, Json]) -> Subject:
-        """Rebuild from the result of `to_json`; if a record has no samples, `case` is used."""
+        """Rebuild a subject from the result of `to_json`; `case` replaces missing samples."""
         return cls(
             name,
             case.dtype,

@@ -11,7 +11,7 @@ WORST = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
 
 
 def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
-    """Return counts per verdict, the extent of the comparison, and the worst error figures."""
+    """Return, as JSON, the overall verdict, the counts per verdict, and the worst error figures."""
     tally = Tally()
     worst = dict.fromkeys(WORST, 0.0)
     for _, result in results:

@@ -116,7 +116,19 @@ def _machine_flags() -> tuple[str, ...]:
 
 
 def load_library(source: str, compiler: CCompiler, folder: Path) -> ctypes.CDLL:
-    """Return the library of a C source, from the cache if possible; else compile it now."""
+    """Return the library of a C source, from the cache if possible; else compile it now.
+
+    Parameters
+    ----------
+    source : str
+    compiler : CCompiler
+    folder : Path
+        The cache's folder, which is made private; if that fails, a temporary folder is used.
+
+    Raises
+    ------
+    CompileError
+    """
     name = compiler.key(source) + ".so"
     with suppress(OSError):
         _make_private(folder)

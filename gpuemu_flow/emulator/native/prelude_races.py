@@ -17,12 +17,13 @@ Threads run one after another here, so a store of the value that a cell already 
 read: in another order, the store might change the value. For global memory, the code records which
 block accessed a cell, and whether several blocks did.
 
-Stores in one instruction: a cell's mark holds the number of the run of a segment, the thread that
-was first to store to it in that run, and whether that thread changed the value once more. Another
-thread that stores a different value in that run is suspected. After such a change, every other
-thread that stores to the cell in that run is suspected. Strong stores, each in a segment of its
-own, are compared only within a warp. Stores to shared memory that are not strong need no marks: if
-their values differ, they are suspected anyway.
+To detect conflicting stores by one instruction, each cell has a mark. It holds the number of one
+run of a segment, the first thread that stored to the cell in this run, and whether the same thread
+changed the value once more. Another thread that stores a different value in the run is suspected.
+If the first thread changed the value once more, every other thread that stores to the cell in the
+run is suspected. Strong stores, each in a segment of its own, are compared only within a warp.
+Stores to shared memory that are not strong need no marks: if their values differ, they are
+suspected anyway.
 """
 
 from __future__ import annotations

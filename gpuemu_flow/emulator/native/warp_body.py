@@ -65,9 +65,10 @@ class WarpBody:
                 self.writer.write(item, name, type_name)
 
     def check_members(self, given: str = "") -> None:
-        """Write code that checks that all threads of a member mask arrive; `given` holds the masks.
+        """Write the check that all threads of a member mask arrive.
 
-        Without `given`, all threads of the warp have to arrive.
+        `given` names the array of the lanes' masks; without it, all threads of the warp must
+        arrive.
         """
         if not given:
             self.work.append("uint32_t everyone[32]; memset(everyone, 255, sizeof everyone);")

@@ -1,4 +1,4 @@
-"""Write the steps of one segment as C: operands are read as a type, results written under a guard.
+"""Write the steps of one segment as C, with typed reads of operands and guarded writes of results.
 
 A segment is a piece of a basic block that one thread may execute from end to end before the next
 thread begins. Registers that other segments use are stored in arrays, indexed by thread
@@ -95,7 +95,7 @@ class SegmentWriter:
         return f"r{number}"
 
     def read(self, operand: Operand, type_name: str) -> str:
-        """Write the expression that reads an operand as a PTX type."""
+        """Write the C expression that reads an operand as a value of a PTX type."""
         if isinstance(operand, Register):
             return self._read_register(operand, type_name)
         if isinstance(operand, Immediate):
@@ -146,7 +146,7 @@ class SegmentWriter:
         return f"!{name}" if step.negated else name
 
     def write(self, operand: Operand, value: str, type_name: str, guard: str = "") -> None:
-        """Add the assignment of a value to a register; with a `guard`, only where that holds."""
+        """Add an assignment of a value to a register; an empty `guard` means no condition."""
         if isinstance(operand, Sink):
             self.do(f"(void)({value});")
             return

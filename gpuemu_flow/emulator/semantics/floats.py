@@ -55,7 +55,10 @@ def saturate(x: Array) -> Array:
 
 
 def with_flags(function: Lanes, *, ftz: bool = False, sat: bool = False) -> Lanes:
-    """Wrap arithmetic with ``.ftz`` on inputs and output, ``.sat`` and canonical NaN."""
+    """Wrap a function so that it applies ``.ftz`` to operands and result, then ``.sat``.
+
+    The wrapped function returns NaN as the canonical NaN; ``.sat`` replaces NaN by 0.
+    """
     if not ftz and not sat:
         return lambda *xs: canonical(function(*xs))
     if not ftz:
@@ -191,8 +194,8 @@ def fma64(mode: str) -> Lanes:
     """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
     The product and the sums are computed together with their rounding errors. The result is rounded
-    to odd, then in the mode. Lanes whose exponents are so extreme that the computation of rounding
-    errors under- or overflows are computed one by one in rational arithmetic.
+    to odd, then in the given mode. If a lane's exponents are so extreme that the computation of
+    rounding errors under- or overflows, the lane is computed separately, in rational arithmetic.
     """
     return lambda a, b, c: _fma64(a, b, c, mode)
 
@@ -229,7 +232,7 @@ def _moderate(x: Array) -> Array:
 
 
 def divide(mode: str, dtype: str) -> Lanes:
-    """Return ``div`` as a function of arrays (PTX ISA, "div"), correctly rounded in all forms."""
+    """Return ``div`` in a rounding mode as a function of arrays (PTX ISA, "div")."""
     if mode == "rn":
         return np.divide
     return lambda a, b: _directed_quotient(a, b, mode)
@@ -307,7 +310,7 @@ def maximum_nan(a: Array, b: Array) -> Array:
 
 
 def copy_sign(a: Array, b: Array) -> Array:
-    """Compute ``copysign`` (PTX ISA, "copysign"): the sign of `a` on `b`."""
+    """Compute ``copysign`` (PTX ISA, "copysign"): the magnitude of `b` with the sign of `a`."""
     return np.copysign(b, a)
 
 

@@ -63,7 +63,7 @@ def twice_integers(function: Lanes, dtype: str) -> Lanes:
 
 
 def in_bfloat(function: Lanes) -> Lanes:
-    """Turn a float64 function, exact or rounded to odd, into one of bf16 bit patterns."""
+    """Turn a float64 function, exact or rounded to odd, into a function of bf16 bits."""
 
     def compute(*xs: Array) -> Array:
         wide = [bfloat_to_f32(x).astype(np.float64) for x in xs]

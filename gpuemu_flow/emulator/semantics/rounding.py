@@ -115,7 +115,7 @@ def _zero_is_negative(a: float, b: float, c: float, mode: str) -> bool:
 
 
 def round_fraction(exact: Fraction, mode: str, *, negative_zero: bool = False) -> float:
-    """Round a rational number to a double in a mode."""
+    """Round a rational number to a double in a mode; 0 gives -0.0 if `negative_zero` is True."""
     if exact == 0:
         return -0.0 if negative_zero else 0.0
     magnitude = abs(exact)
