@@ -39,6 +39,7 @@ class Buffer:
     initialised : bool
         True if all bytes counted as written when the buffer was allocated.
     writable : bool
+        True if the kernel may write to the buffer.
     """
 
     name: str

@@ -113,7 +113,7 @@ class _Flow:
         self._count = len(blocks.starts)
 
     def is_polling(self, load: int) -> bool:
-        """Tell whether a load's value only decides about loading again or trying an update."""
+        """Tell whether a load's value only decides on loading again or on trying an update."""
         reach = self._follow(load)
         return (
             self._is_repeated(load, reach)
@@ -216,7 +216,7 @@ class _Flow:
         )
 
     def _is_compared(self, reach: _Reach) -> bool:
-        """Tell whether a ``cas`` compares the value with the content of memory again."""
+        """Tell whether a ``cas`` compares the value with the present content of memory."""
         return any(
             step.opcode.base == "atom"
             and "cas" in step.opcode.segments

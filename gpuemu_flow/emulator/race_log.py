@@ -72,7 +72,7 @@ class LoggedRaces(SharedRaces):
         strong: bool,
         kept: bool = False,
     ) -> None:
-        """Log an access, or check it at once after `make_exact`; see `SharedRaces.access`."""
+        """Log an access; after `make_exact`, check it at once instead. See `SharedRaces.access`."""
         made = _Access(lanes, good, size, step, write, strong, kept)
         if self._exact:
             self._replay(made)
@@ -98,7 +98,7 @@ class LoggedRaces(SharedRaces):
         return super().arrive(chosen)
 
     def warp_barrier(self, chosen: Array | None) -> None:
-        """Log a ``bar.warp.sync`` of some warps, or record it at once after `make_exact`."""
+        """Log a ``bar.warp.sync`` of some warps; after `make_exact`, record it at once instead."""
         if self._exact:
             super().warp_barrier(chosen)
         else:
@@ -106,7 +106,7 @@ class LoggedRaces(SharedRaces):
             self._noted += 256
 
     def fence(self, chosen: Array | None) -> None:
-        """Log a fence, or record it at once after `make_exact`."""
+        """Log a fence; after `make_exact`, record it at once instead."""
         if self._exact:
             super().fence(chosen)
         else:
@@ -139,7 +139,7 @@ class LoggedRaces(SharedRaces):
                 self._replay(event)
 
     def make_exact(self) -> None:
-        """Replay the accesses since the last barrier of all threads, then check each new access."""
+        """Replay the accesses since the last barrier of all threads; check later ones at once."""
         if self._exact:
             return
         self._exact = True

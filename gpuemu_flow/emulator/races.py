@@ -126,13 +126,16 @@ class SharedRaces:
 
     @property
     def _flags(self) -> FlagOrder:
-        """Return the order of accesses that flags establish, as computed on the first call."""
+        """Return the order of accesses that flags establish; compute it on the first call."""
         if self._made_flags is None:
             self._made_flags = FlagOrder(self._s.launch.program, self._size)
         return self._made_flags
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[_Trace, str]]:
-        """List the traces with which an access may conflict, each with ``written`` or ``read``."""
+        """List the traces with which an access may conflict, each with a verb for its accesses.
+
+        A trace holds the last access of one kind to each cell. The verb is ``written`` or ``read``.
+        """
         found = [(self._written, "written")]
         if write:
             found += [(trace, "read") for trace in self._reads]
@@ -142,7 +145,7 @@ class SharedRaces:
         return found
 
     def all_traces(self) -> list[tuple[_Trace, str]]:
-        """List the traces of all kinds of accesses, each with ``written`` or ``read``."""
+        """List the traces of all kinds of accesses, each with the verb ``written`` or ``read``."""
         return self._conflicting(write=True, strong=False)
 
     def fence(self, chosen: Array | None) -> None:

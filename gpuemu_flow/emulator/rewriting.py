@@ -49,5 +49,5 @@ def new_register(program: KernelProgram, extra: Sequence[str], type_name: str) -
 
 
 def like(step: Step, **changes: Any) -> Step:
-    """Copy a step without its branch targets, with the fields that `changes` gives replaced."""
+    """Copy a step without its branch targets, and replace the fields given as keywords."""
     return replace(step, targets=(), **changes)

@@ -1,7 +1,7 @@
 """Alternative legal executions of the same PTX: with fused operations, or other approximations.
 
-If these executions lead to different verdicts, the kernel gets no verdict, since it would depend on
-the compiler or the GPU.
+If these executions lead to different verdicts, the kernel gets no verdict, since a verdict would
+depend on the compiler or the GPU.
 """
 
 from __future__ import annotations

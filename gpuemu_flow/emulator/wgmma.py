@@ -30,7 +30,7 @@ class GroupForm:
     Attributes
     ----------
     n, k : int
-        Columns of D, and length of the sums; D has 64 rows.
+        Number of columns of D, and number of products in each sum; D has 64 rows.
     a, b, d : str
         Types.
     negate_a, negate_b : bool

@@ -282,7 +282,7 @@ class Experiment:
     def _challenged(self, predicates: Sequence[Predicate]) -> bool:
         """Tell whether a condition is contradicted by inputs that were made to meet or to break it.
 
-        Each replaces one input of a known failing case. The runs do not count against the budget.
+        Known failing cases run with one input replaced, without counting against the budget.
         """
         passed = inside = 0
         bases = [c for c in self._failing if is_made(c) and 0 < c.numel <= MOST_FILLED]

@@ -317,7 +317,7 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
     Raises
     ------
     UsageError
-        ``failure-not-runnable``: the outputs came from a process of the user's own.
+        ``failure-not-runnable``: the outputs were computed by the user's own process.
     """
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     op = provenance.get("op")

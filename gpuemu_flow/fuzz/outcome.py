@@ -108,7 +108,7 @@ class OpFuzzOutcome:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Map each kind of failure to the number that `failures` leaves out; omit kinds without."""
+        """Map each kind of failure to the number that `failures` leaves out, if there are any."""
         return self._failures.left_out()
 
     def wants(self, judged: Judged) -> bool:
@@ -117,7 +117,7 @@ class OpFuzzOutcome:
 
     @property
     def passing(self) -> list[Case]:
-        """Return passed cases, by number; if there are many, only those with the lowest seeds."""
+        """Return passed cases, sorted by number; if there are many, those with the lowest seeds."""
         return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
 
     def counted(self) -> Mapping[str, Counter[str]]:

@@ -151,7 +151,7 @@ class OwnOutputs:
             return given_values(self._subject(op, dtype, None).reference, inputs)
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Return the names of an op's outputs, in order."""
+        """Return the names of an op's outputs, in the order of its schema."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
 

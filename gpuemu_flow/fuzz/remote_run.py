@@ -44,7 +44,8 @@ class RemoteRun:
     source : CaseSource
     verdicts : VerdictCache
     lookup : Lookup
-        The states of inputs on this machine. A reply counts only if the worker has the same states.
+        Tells the states of inputs on this machine. A reply counts only if they are the same on the
+        worker.
     cancel : threading.Event
     """
 

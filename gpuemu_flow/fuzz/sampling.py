@@ -1,4 +1,4 @@
-"""Choose the cases from which an op's traits are found, for requests that bring their inputs."""
+"""Choose the cases that show an op's traits, for requests that bring their own inputs."""
 
 from __future__ import annotations
 

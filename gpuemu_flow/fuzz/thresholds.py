@@ -168,7 +168,10 @@ def _rounded(size: int) -> int:
 def _first(
     sizes: Iterable[int], others: Sequence[Predicate], name: str, probe: Probe
 ) -> tuple[int, bool | None]:
-    """Return the first size that a case can be run with, and whether it fails; else (0, None)."""
+    """Return the first size with which a case can be run, and whether the case fails.
+
+    If no case can be run, return (0, None).
+    """
     for size in sizes:
         failed = probe(others, name, size)
         if failed is not None:

@@ -124,7 +124,7 @@ class VerdictCache:
             )
 
     def _is_due(self, *, force: bool) -> bool:
-        """Tell whether to write now: enough verdicts wait, and the last write is not too recent."""
+        """Tell whether to write now: many verdicts wait, or some have waited long enough."""
         count = len(self._unwritten)
         if force or count >= MOST_WRITTEN:
             return count > 0

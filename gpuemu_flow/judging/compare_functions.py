@@ -31,7 +31,7 @@ LONGEST = 500
 
 
 class CompareError(Exception):
-    """Raised if a compare function cannot be loaded, raises, or returns no list of failures."""
+    """Raised if a compare function cannot be loaded, fails, or returns a malformed result."""
 
     def __init__(self, message: str, place: str = "", why: str = "compare-failed") -> None:
         super().__init__(message)

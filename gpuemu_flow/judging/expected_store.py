@@ -229,7 +229,7 @@ class ExpectedStore:
         return self._record("fact", name)
 
     def remember(self, name: str, value: Json) -> None:
-        """Store a small fact about the reference that otherwise takes a run of the reference."""
+        """Store a small fact about the reference, to save another run that finds it."""
         self._put("fact", name, value)
 
     def _record(self, kind: str, what: Json) -> Json | None:

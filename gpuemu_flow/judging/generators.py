@@ -144,7 +144,7 @@ def _answer(
 
 
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the arguments to pass to a function, by name; raise OpError if it requires others."""
+    """Return the names of the arguments to pass to a function; raise OpError if it needs others."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of a function that is not written in Python

@@ -12,7 +12,7 @@ _all_but_seed = attrgetter(*(field.name for field in fields(Case) if field.name 
 
 
 def cases_to_json(cases: Sequence[Case]) -> list[Json]:
-    """Return cases as JSON; only the seed of a case that otherwise equals the first case."""
+    """Return each case as JSON, or only its seed if it otherwise equals the first case."""
     first, *others = cases
     rest = _all_but_seed(first)
     found: list[Json] = [first.to_json()]

@@ -89,7 +89,7 @@ def excused(result: CheckResult, actual: Arrays, kinks: Kinks) -> dict[str, Excu
 
 
 def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) -> Arrays:
-    """Return the outputs, with the reference's values in differing elements that are correct."""
+    """Return the outputs; elements that differ but are correct get the reference's values."""
     with np.errstate(all="ignore"):
         replaced = {
             name: np.where(excuse.right, expected[name].astype(actual[name].dtype), actual[name])
@@ -99,7 +99,7 @@ def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) ->
 
 
 def explained(result: CheckResult, actual: Arrays, found: Mapping[str, Excused]) -> CheckResult:
-    """Add notes on elements that were not judged, and on inputs that no gradient reaches."""
+    """Explain in a result which elements were not judged, and which inputs no gradient reaches."""
     notes = tuple(
         f"{int(excuse.unjudged.sum())} of {excuse.unjudged.size} elements of {name!r} are not held "
         "against the op: the gradient jumps there, or the input is not finite"

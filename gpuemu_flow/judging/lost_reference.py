@@ -65,7 +65,7 @@ def _with_probe_or_without(
 def judge_in_steps(
     reference: ProgramSession, setup: Setup, request: JudgeRequest, op: RunError | None
 ) -> CheckResult | None:
-    """Judge a case step by step, prepared for an end of the reference's process in any step.
+    """Judge a case step by step; the reference's process may end in any of the steps.
 
     Parameters
     ----------

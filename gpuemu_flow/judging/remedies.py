@@ -44,7 +44,7 @@ def precision_note(precision: str, dtype: str) -> str:
 
 
 def range_notes(case: Case, inputs: Mapping[str, NDArray[Any]], result: CheckResult) -> list[str]:
-    """Suggest a smaller range of inputs if large inputs may be why elements have no verdict."""
+    """Suggest a smaller range of inputs, if large inputs may explain elements without verdict."""
     unjudged = result.verdict is Verdict.INCONCLUSIVE and result.stats.num_no_verdict
     if not unjudged or case.dtype == "float64":
         return []

@@ -1,4 +1,4 @@
-"""An op that is to be judged: its two programs, and the settings of the comparison."""
+"""An op under test: its two programs, and the settings of the comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuemu_flow.types import Case, Json
 
 @dataclass(frozen=True)
 class Subject:
-    """An op under test: its programs, and how its outputs are judged.
+    """An op under test, with its programs and the settings by which its outputs are judged.
 
     Attributes
     ----------
