@@ -140,7 +140,7 @@ class KernelLaunch:
             known.count += count
 
     def findings(self) -> list[CheckFinding]:
-        """List findings by check and step; merge those of the same rule, opcode and source line."""
+        """List findings, sorted by check and step; merge those of one rule, opcode and line."""
         found: dict[tuple[str, str, str, int, str], CheckFinding] = {}
         for (check, rule, step), tally in sorted(
             self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])

@@ -140,7 +140,7 @@ class Fuzzer:
         return False
 
     def run(self) -> OpFuzzOutcome:
-        """Judge the cases.
+        """Judge the cases, and return the outcome.
 
         Raises
         ------

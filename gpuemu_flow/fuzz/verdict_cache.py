@@ -96,7 +96,7 @@ class VerdictCache:
         )
 
     def put(self, which: int, key: list[Json], result: CheckResult) -> None:
-        """Cache a verdict, except ``error``, since an error may not occur again."""
+        """Cache a verdict, unless it is ``error``, since the error may not occur again."""
         if result.verdict not in (Verdict.ERROR, Verdict.SKIPPED):
             self._write((self.inputs[which], key, result.to_json()))
 

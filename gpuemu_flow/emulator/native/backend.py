@@ -40,7 +40,7 @@ class BackendChoice:
     compiled : bool
         True for C.
     note : str
-        Reason why numpy runs a launch although C was requested or would be faster; else empty.
+        Reason, for the user, why numpy runs a launch; empty if there is nothing to explain.
     """
 
     compiled: bool
