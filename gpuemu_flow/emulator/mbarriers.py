@@ -30,7 +30,10 @@ class StuckError(Exception):
 
 @dataclass
 class _CopyArrival:
-    """Arrivals due when the copies of their threads complete (``cp.async.mbarrier.arrive``)."""
+    """Arrivals that are counted once the arriving threads' copies are complete.
+
+    They come from ``cp.async.mbarrier.arrive``.
+    """
 
     lanes: Array
     space: str
@@ -42,7 +45,7 @@ class Mbarriers(Asynchronous):
     """Executes the ``mbarrier`` instructions of one batch of blocks."""
 
     def begin(self, block_ids: Array) -> None:
-        """Start a batch in which no thread waits."""
+        """Set up the state for a new batch of blocks; no thread waits yet."""
         super().begin(block_ids)
         self._arrivals: list[_CopyArrival] = []
         self._fruitless = 0
@@ -55,7 +58,7 @@ class Mbarriers(Asynchronous):
         self.any_idle = bool(self.idle.any())
 
     def _begin_anew(self) -> None:
-        """Record that some wait may succeed now."""
+        """Record that a waiting thread may succeed now, and restart the count of failed waits."""
         self._fruitless = 0
         if self.any_idle:
             self.worked(self.full)
@@ -63,7 +66,7 @@ class Mbarriers(Asynchronous):
     def start_mbarrier(
         self, space: str, address: Array, count: Array, mask: Array | None, step: int
     ) -> None:
-        """Compute ``mbarrier.init``."""
+        """Execute ``mbarrier.init``."""
         self._begin_anew()
         store = getattr(self, f"store_{space}")
         store(address, (mbarrier.fresh(self.spread(count)),), 8, mask, step, False)
@@ -72,7 +75,7 @@ class Mbarriers(Asynchronous):
         self, space: str, form: AtomicForm, address: Array, count: Array, awaited: Array,
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
-        """Compute ``mbarrier.arrive`` or a variant of it; return the previous state."""
+        """Execute ``mbarrier.arrive`` or a variant of it; return the previous state."""
         self._begin_anew()
         active = self.spread(self.live if mask is None else mask)
         wide = self.spread(count).astype(np.uint64)
@@ -95,7 +98,7 @@ class Mbarriers(Asynchronous):
         return old
 
     def _places(self, space: str, address: Array, active: Array) -> Array:
-        """Return the offsets of barrier objects in the batch's shared memory, by active lane."""
+        """Return each active lane's barrier object, as an offset in the batch's shared memory."""
         offsets = self.spread(address)
         if space == "generic":
             offsets = offsets & np.uint64((1 << 36) - 1)
@@ -118,7 +121,7 @@ class Mbarriers(Asynchronous):
         self._arrivals.append(_CopyArrival(active, space, self.spread(address), step))
 
     def _deliver_arrivals(self, waited: Array) -> None:
-        """Complete pending copies that signal the `waited` barriers, and count their arrivals."""
+        """Complete pending copies that the `waited` barriers wait for, and count the arrivals."""
         left = []
         for arrival in self._arrivals:
             places = np.full(self.full.shape, -1, np.int64)
@@ -143,7 +146,7 @@ class Mbarriers(Asynchronous):
         self, space: str, address: Array, awaited: Array, parity: bool, mask: Array | None,
         step: int,
     ) -> Array:  # fmt: skip
-        """Tell whether the phase that lanes wait for has ended."""
+        """Tell, by lane, whether the phase that the lane waits for has ended."""
         word = self.spread(getattr(self, f"load_{space}")(address, 8, 1, mask, step, True)[0])
         now, wanted = mbarrier.phase(word), self.spread(awaited).astype(np.uint64)
         if parity:
@@ -154,12 +157,12 @@ class Mbarriers(Asynchronous):
         self, space: str, address: Array, awaited: Array, parity: bool, mask: Array | None,
         step: int,
     ) -> Array:  # fmt: skip
-        """Compute ``mbarrier.test_wait`` and ``try_wait``.
+        """Execute ``mbarrier.test_wait`` or ``mbarrier.try_wait``.
 
         Parameters
         ----------
         awaited : array
-            State that an arrival returned; if `parity` is set, the parity of a phase.
+            State that an arrival returned; if `parity` is True, the parity of a phase.
 
         Returns
         -------

@@ -39,6 +39,7 @@ class Buffer:
     initialised : bool
         True if all bytes counted as written when the buffer was allocated.
     writable : bool
+        True if the kernel may write to the buffer.
     """
 
     name: str
@@ -78,13 +79,13 @@ class LaunchArena:
         self._end = ALIGNMENT
 
     def reserve(self, size: int) -> int:
-        """Reserve a piece for later allocations; return its start."""
+        """Reserve `size` bytes for later allocations; return the offset of their start."""
         start = self._end
         self._end += size
         return start
 
     def rewind(self, top: int) -> None:
-        """Continue allocation at the offset `top` of a reserved piece."""
+        """Make the next allocations begin at offset `top`, inside a reserved range."""
         self._top = top
 
     def allocate(
@@ -102,6 +103,7 @@ class LaunchArena:
         item : int
             Bytes of one element.
         writable : bool
+            False if the kernel must not write to the buffer.
         initialised : bool
             False if the buffer counts as unwritten although it holds `data`.
 
@@ -214,5 +216,5 @@ def describe_in(buffer: Buffer, offset: int) -> str:
 
 
 def guard_bytes(size: int) -> int:
-    """Return the size of each guard zone of a buffer; the zones are reserved and never used."""
+    """Return the size of each guard zone of a buffer; memory in guard zones is never used."""
     return min(max(size, 1 << 16), 1 << 20)

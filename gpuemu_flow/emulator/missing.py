@@ -1,4 +1,4 @@
-"""Advice for instructions that cannot be run."""
+"""Advice for instructions that the emulator cannot run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIXES: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def fix_of(opcode: Opcode) -> str:
-    """Return the advice for an instruction that cannot be run."""
+    """Return the advice for an instruction that the emulator cannot run."""
     for beginnings, fix in _FIXES:
         if any(opcode.text == b or opcode.text.startswith(f"{b}.") for b in beginnings):
             return fix

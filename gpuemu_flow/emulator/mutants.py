@@ -162,7 +162,7 @@ MUTANT_KINDS: tuple[MutantKind, ...] = (
 
 
 def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMutant]:
-    """Plant each kind of bug at some locations of a kernel, one at a time.
+    """Plant each kind of bug at some locations of a kernel; each mutant has a single bug.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMu
     Raises
     ------
     UnsupportedError, LaunchError
-        For a file that is not PTX, or holds no such kernel.
+        The file is not PTX, or it has no kernel with this name.
     """
     function = choose_entry(read_entries(data, file), entry, file)
     text = function.module.source.text

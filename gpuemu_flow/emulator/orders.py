@@ -15,7 +15,7 @@ def find_order_dependence(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
     result: LaunchResult, *, shared: int, budget: int, cluster: Sequence[int] = (),
 ) -> list[CheckFinding]:  # fmt: skip
-    """Launch with blocks in reverse order, then with warps in reverse order; compare buffers.
+    """Launch with blocks in reverse order, then with warps in reverse order; compare the buffers.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def find_order_dependence(
     result : LaunchResult
     shared, budget : int
     cluster : sequence of int
-        Cluster size of that launch.
+        Cluster size of the same launch.
 
     Returns
     -------
@@ -55,7 +55,8 @@ def _differences(
 ) -> Iterator[CheckFinding]:  # fmt: skip
     """Yield one finding for each buffer whose bits differ.
 
-    `turned` names what ran in reverse order in `again`: ``blocks`` or ``warps``.
+    `again` is the result of a second launch, in which `turned` (``blocks`` or ``warps``) ran in
+    reverse order.
     """
     pairs = zip(kernel.parameters, arguments, result.buffers, again.buffers, strict=True)
     for parameter, argument, first, second in pairs:
@@ -76,7 +77,7 @@ def _differences(
 
 
 def _difference(first: Array, second: Array) -> tuple[int, int]:
-    """Return the first differing element, and the number of differences."""
+    """Return the index of the first differing element, and the number of differing elements."""
     raw = [np.ascontiguousarray(x).view(np.uint8).reshape(x.size, -1) for x in (first, second)]
     places = np.flatnonzero((raw[0] != raw[1]).any(axis=1))
     return int(places[0]), len(places)

@@ -1,11 +1,11 @@
 """Find loads that wait for other threads, by the uses of a volatile or relaxed load's value.
 
 If nothing orders a volatile or relaxed load and another thread's strong store to the same address,
-the PTX memory model does not call this a data race. All the same, the value that is loaded depends
-on timing. So such a load is correct only where the kernel allows for the value before the store and
-for the value after it: a flag that is read until it changes, a value that ``cas`` compares again, a
-test that merely saves an atomic. Every other volatile or relaxed load uses its value as data, and
-is checked for races like a plain load.
+the PTX memory model does not call this a data race. Still, timing decides whether the load gets the
+value before the store or the value after it. The load is correct only if the kernel handles both.
+Examples are a flag that is read until it changes, a value that ``cas`` compares again, and a test
+that merely saves an atomic. Every other volatile or relaxed load uses its value as data, and is
+checked for races like a plain load.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def is_strong(step: Step) -> bool:
 
 
 def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
-    """Return the numbers of all acquire and mmio loads, and of the other strong loads that poll.
+    """Return the step numbers of the acquire and mmio loads, and of other strong loads that poll.
 
-    A volatile or relaxed load polls if the kernel is right with the value before another thread's
-    store and with the one after it; see the module.
+    A volatile or relaxed load polls if the kernel is correct both with the value before another
+    thread's store and with the value after it; see the module.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class _Flow:
         self._count = len(blocks.starts)
 
     def is_polling(self, load: int) -> bool:
-        """Tell whether a load's value only decides if the kernel loads again or tries an update."""
+        """Tell whether a load's value only decides on loading again or on trying an update."""
         reach = self._follow(load)
         return (
             self._is_repeated(load, reach)
@@ -188,7 +188,7 @@ class _Flow:
         return found
 
     def _is_repeated(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value decides if a loop around the load ends."""
+        """Tell whether a loop around the load ends or goes on depending on the loaded value."""
         home = self._block_of(load)
         return any(
             self._condition(b) & reach.registers and not loop.issuperset(self.blocks.successors[b])
@@ -198,9 +198,9 @@ class _Flow:
         )
 
     def _is_first_look(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value decides if execution enters a loop that repeats the same load.
+        """Tell whether the loaded value decides about entering a loop that repeats the same load.
 
-        Compilers turn ``while`` into a test and a loop with the test at its end.
+        Compilers turn ``while`` into a first test, followed by a loop that tests at its end.
         """
         alike = [
             n
@@ -216,7 +216,7 @@ class _Flow:
         )
 
     def _is_compared(self, reach: _Reach) -> bool:
-        """Tell whether a ``cas`` compares the value with the content of memory again."""
+        """Tell whether a ``cas`` compares the value with the present content of memory."""
         return any(
             step.opcode.base == "atom"
             and "cas" in step.opcode.segments
@@ -225,7 +225,7 @@ class _Flow:
         )
 
     def _only_saves_work(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value only decides on atomics, and on stores to the loaded address."""
+        """Tell whether the value only decides on running atomics, or stores to its own address."""
         place = self.program.steps[load].operands[1]
         for step in self.program.steps:
             base = step.opcode.base

@@ -1,4 +1,4 @@
-"""Output of a kernel: text that ``printf`` formats as in C, and failed assertions."""
+"""Text that a kernel prints by ``printf``, and its failed assertions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Printing(WarpGroups):
     """Executes ``vprintf`` and reports failed assertions, for one batch of blocks."""
 
     def print(self, words: Array, arguments: Array, mask: Array | None, step: int) -> Array:
-        """Execute ``vprintf`` for the active lanes, in their order.
+        """Execute ``vprintf`` for the active lanes, in ascending order of the lanes.
 
         Returns
         -------
@@ -71,7 +71,7 @@ class Printing(WarpGroups):
         )  # fmt: skip
 
     def _bytes(self, address: int, size: int, flat: int) -> bytes:
-        """Read bytes at a generic address; all are 0 if any of them lies outside of memory."""
+        """Read bytes at a generic address; return zeros if any of them lies outside of memory."""
         data, start, limit = self.launch.arena.data, address - GLOBAL_BASE, 0
         if address >> 36 == LOCAL_BASE >> 36:
             start = address - LOCAL_BASE
@@ -108,7 +108,7 @@ def format_c(
     Returns
     -------
     tuple of str and int
-        The text, and the number of arguments that it contains.
+        The text, and the number of arguments that were formatted.
     """
     out: list[str] = []
     position = offset = count = 0

@@ -24,7 +24,7 @@ MOST_LANES = 1 << 22
 
 @dataclass
 class _Access:
-    """One access as it was made."""
+    """One logged access, with the arguments of `LoggedRaces.access`."""
 
     lanes: ActiveLanes
     good: Array | None
@@ -72,7 +72,7 @@ class LoggedRaces(SharedRaces):
         strong: bool,
         kept: bool = False,
     ) -> None:
-        """Log an access, or check it at once after `make_exact`; see `SharedRaces.access`."""
+        """Log an access; after `make_exact`, check it at once instead. See `SharedRaces.access`."""
         made = _Access(lanes, good, size, step, write, strong, kept)
         if self._exact:
             self._replay(made)
@@ -93,12 +93,12 @@ class LoggedRaces(SharedRaces):
         super().barrier(chosen, arrived)
 
     def arrive(self, chosen: Array) -> Array:
-        """Make the interval exact, and record a ``bar.arrive``; see `SharedRaces.arrive`."""
+        """Switch to exact checks, and record a ``bar.arrive``; see `SharedRaces.arrive`."""
         self.make_exact()
         return super().arrive(chosen)
 
     def warp_barrier(self, chosen: Array | None) -> None:
-        """Log a ``bar.warp.sync`` of some warps, or record it at once after `make_exact`."""
+        """Log a ``bar.warp.sync`` of some warps; after `make_exact`, record it at once instead."""
         if self._exact:
             super().warp_barrier(chosen)
         else:
@@ -106,7 +106,7 @@ class LoggedRaces(SharedRaces):
             self._noted += 256
 
     def fence(self, chosen: Array | None) -> None:
-        """Log a fence, or record it at once after `make_exact`."""
+        """Log a fence; after `make_exact`, record it at once instead."""
         if self._exact:
             super().fence(chosen)
         else:
@@ -131,7 +131,7 @@ class LoggedRaces(SharedRaces):
         super().access_by(lane, places, step, write=write, strong=strong)
 
     def end_interval(self) -> None:
-        """Examine the interval that ends here."""
+        """Examine the logged interval, which ends here, for races; then clear the log."""
         log, wrote = self._log, self._wrote
         self._log, self._noted, self._wrote = [], 0, False
         if wrote and not self._are_apart([e for e in log if isinstance(e, _Access)]):
@@ -139,7 +139,7 @@ class LoggedRaces(SharedRaces):
                 self._replay(event)
 
     def make_exact(self) -> None:
-        """Replay the accesses since the last barrier of all threads, then check each new access."""
+        """Replay the accesses since the last barrier of all threads; check later ones at once."""
         if self._exact:
             return
         self._exact = True
@@ -178,7 +178,7 @@ class LoggedRaces(SharedRaces):
         return [first + k for k in range(max(1, size // self._grain))]
 
     def _owners(self, lanes: ActiveLanes, good: Array | None) -> Array:
-        """Return the number of each active lane, beginning with 1."""
+        """Return the numbers of the lanes that take part in an access, counted from 1."""
         me = self._everyone if lanes.mask is None else self._everyone[lanes.mask.reshape(-1)]
         return me if good is None else me[good]
 

@@ -33,7 +33,7 @@ _INDEPENDENT = 70
 
 
 def _sm(program: KernelProgram) -> int:
-    """Return the number in a program's target, 90 for ``sm_90``; 1000 if there is none."""
+    """Return the number in a program's target, such as 90 for ``sm_90``; 1000 if it has none."""
     digits = "".join(c for c in program.module.target.partition("_")[2] if c.isdigit())
     return int(digits) if digits else 1000
 
@@ -41,10 +41,10 @@ def _sm(program: KernelProgram) -> int:
 class SharedRaces:
     """The happens-before order of one batch, by vector clocks of warps.
 
-    Two accesses are in order when a barrier or ``bar.warp.sync`` lies between them. Each warp
+    Two accesses are in order if a barrier or ``bar.warp.sync`` lies between them. Each warp
     counts its own synchronisations, and receives the counts of other warps at barriers. An access
-    is stamped with its warp's count. It happens before an access of another warp if that warp
-    has by then received a later count of the first warp.
+    is stamped with the count of its warp A. It happens before an access of another warp B if B
+    has by then received a later count of A.
     """
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
@@ -84,7 +84,7 @@ class SharedRaces:
         lanes : ActiveLanes
             Offsets into the batch's shared memory, one for each active lane.
         good : array or None
-            Lanes that take part in the access.
+            Mask or indices of the active lanes that take part in the access; None for all.
         size, step : int
         write, strong : bool
         kept : bool
@@ -126,13 +126,16 @@ class SharedRaces:
 
     @property
     def _flags(self) -> FlagOrder:
-        """Return the order that flags make; it is made on first use, as few kernels need it."""
+        """Return the order of accesses that flags establish; compute it on the first call."""
         if self._made_flags is None:
             self._made_flags = FlagOrder(self._s.launch.program, self._size)
         return self._made_flags
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[_Trace, str]]:
-        """List the traces with which an access may conflict, each with ``written`` or ``read``."""
+        """List the traces with which an access may conflict, each with a verb for its accesses.
+
+        A trace holds the last access of one kind to each cell. The verb is ``written`` or ``read``.
+        """
         found = [(self._written, "written")]
         if write:
             found += [(trace, "read") for trace in self._reads]
@@ -142,7 +145,7 @@ class SharedRaces:
         return found
 
     def all_traces(self) -> list[tuple[_Trace, str]]:
-        """List the traces of all kinds of accesses, each with ``written`` or ``read``."""
+        """List the traces of all kinds of accesses, each with the verb ``written`` or ``read``."""
         return self._conflicting(write=True, strong=False)
 
     def fence(self, chosen: Array | None) -> None:
@@ -177,7 +180,7 @@ class SharedRaces:
         return f"thread {show_index(self._s.thread_index(flat % self._s.width))}"
 
     def _did(self, step: int, verb: str) -> str:
-        """Return the verb for an access: ``written`` for a store that is recorded as a load."""
+        """Return `verb`, or ``written`` if `step` is a store that was recorded as a load."""
         return "written" if step in self._keeping else verb
 
     def _are_strong(self, step: int, other: int) -> bool:
@@ -185,7 +188,7 @@ class SharedRaces:
         return is_strong(steps[step]) and is_strong(steps[other])
 
     def _in_step(self, me: Array, who: Array, steps: Array, step: int) -> Array:
-        """Mark strong accesses of the same warp, if the warps of the GPU execute in lockstep."""
+        """Mark strong accesses of the same warp, if the target GPU executes a warp in lockstep."""
         if _sm(self._s.launch.program) >= _INDEPENDENT:
             return np.zeros(me.shape, bool)
         others = np.unique(steps).tolist()
@@ -232,7 +235,7 @@ class SharedRaces:
         return known
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the clocks of the warps that a barrier releases; `chosen` None means all warps."""
+        """Join the clocks of the warps that a barrier releases; `chosen` is None for all warps."""
         clock = self._clock
         index = np.arange(self._warps)
         if chosen is None:
@@ -274,7 +277,10 @@ class SharedRaces:
                 self._clock[r, w] = np.maximum(self._clock[r, w], left)
 
     def knows(self, row: Array, warp: Array, of: Array) -> Array:
-        """Look up, in the vector clocks of warps, the entries of other lanes' warps."""
+        """Return the counts of some lanes' warps that other warps have received.
+
+        The lanes are `of`; the receiving warps are those at `row` and `warp`.
+        """
         return self._clock[row, warp, self._warp[of]]
 
 

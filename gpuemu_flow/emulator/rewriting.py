@@ -1,4 +1,4 @@
-"""Replace steps of a program by others, and adjust its branches."""
+"""Replace steps of a program by other steps, and adjust the program's branches."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def rewritten(
     ----------
     program : KernelProgram
     pieces : mapping of int to sequence of Step
-        New steps by the number of the old step that they replace. Branches of new steps refer to
-        numbers of old steps.
+        New steps, by the number of the old step that they replace. Branches of new steps give their
+        targets as numbers of old steps.
     first : sequence of Step
         Steps to execute once, before all others.
     types : sequence of str
@@ -49,5 +49,5 @@ def new_register(program: KernelProgram, extra: Sequence[str], type_name: str) -
 
 
 def like(step: Step, **changes: Any) -> Step:
-    """Copy a step without its branch targets, and change some fields."""
+    """Copy a step without its branch targets, and replace the fields given as keywords."""
     return replace(step, targets=(), **changes)

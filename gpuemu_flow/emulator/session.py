@@ -54,7 +54,7 @@ def run_file(
     checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
     cluster: str | None = None,
 ) -> Run:  # fmt: skip
-    """Launch one kernel of a file once.
+    """Launch one kernel of a PTX file, and launch it again for the checks that need more launches.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def run_file(
 
 
 def exit_code(result: LaunchResult) -> int:
-    """Return 0 without findings; 4 if all findings are of the checks `DOUBTS`; else 1."""
+    """Return 0 without findings, 4 if all findings are doubts (checks in `DOUBTS`), and else 1."""
     if not result.findings:
         return 0
     return 4 if all(f.check in DOUBTS for f in result.findings) else 1

@@ -50,7 +50,7 @@ class SharedMemory(ClusterMemory):
         return far, good
 
     def _back(self, chosen: Array, lanes: ActiveLanes) -> Array:
-        """Scatter one truth value per active lane into an array of all lanes, False elsewhere."""
+        """Expand one truth value per active lane to a mask of all lanes; other lanes are False."""
         if lanes.mask is None:
             return chosen.reshape(lanes.shape)
         out = np.zeros(self.full.shape, bool)
@@ -95,7 +95,11 @@ class SharedMemory(ClusterMemory):
     def _shared_rows(
         self, address: Array, size: int, step: int
     ) -> tuple[ActiveLanes, Array | None]:
-        """Prepare a load that all threads of a block make at one address."""
+        """Check a load that all threads of a block make at one address.
+
+        Return one offset per block into the batch's shared memory, and a mask of the blocks whose
+        address is valid; None in place of the mask if all addresses are valid.
+        """
         rows = np.broadcast_to(address, (self.count, 1))
         near = ActiveLanes(rows.reshape(-1), None, rows.shape)
         self._check_alignment(near, size, step, "shared")

@@ -46,7 +46,7 @@ def _summary(data: Array) -> dict[str, Json]:
 
 
 def changed_buffers(arguments: Sequence[NamedArgument], result: LaunchResult) -> dict[str, Array]:
-    """Return the buffers that the kernel changed, or that were uninitialised before."""
+    """Return the buffers that the kernel changed, and those that were uninitialised before."""
     found = {}
     for named, after in zip(arguments, result.buffers, strict=True):
         before = getattr(named.argument, "data", None)

@@ -1,9 +1,10 @@
-"""Products with a sparse A (PTX ISA, "mma.sp"): stored elements, and metadata with their columns.
+"""Products with a sparse A (PTX ISA, "mma.sp"): stored elements, and metadata about their columns.
 
-A is stored with half of its columns. Of every four elements of a row two are stored, each with an
-index of two bits. Of every two ``tf32`` elements one is stored, with an index of four bits. Of
-every four pairs of 4-bit elements two are stored, each pair with an index of two bits. The metadata
-of a row come from one, two or four lanes of every four; the selector chooses these lanes.
+Half of the elements of A are stored: of every four elements of a row, two are stored, each with an
+index of two bits. There are two exceptions. Of every two ``tf32`` elements, one is stored, with an
+index of four bits. Of every four pairs of 4-bit elements, two pairs are stored, each with an index
+of two bits. The metadata of a row is held by one, two or four lanes of every four; the selector
+chooses these lanes.
 """
 
 from __future__ import annotations
@@ -59,30 +60,30 @@ class SparseForm:
 
     @property
     def stored(self) -> MatrixForm:
-        """Return the form of a product whose A has the stored columns only."""
+        """Return the form of a dense product whose A has only as many columns as are stored."""
         w = self.whole
         return MatrixForm(w.m, w.n, w.k // 2, w.a, w.b, w.c, w.d)
 
     @property
     def wide(self) -> bool:
-        """Tell whether a lane has metadata of one row (32 bits), not of two rows (16 bits each)."""
+        """Tell whether a lane's metadata is about one row (32 bits), not two (16 bits each)."""
         return ELEMENT_BITS[self.whole.a] <= 8
 
     @property
     def chunks(self) -> int:
-        """Return the number of pieces of metadata that each row has."""
+        """Return the number of words (of 32 or 16 bits; see `wide`) with the metadata of a row."""
         index = 4 if self.whole.a == "tf32" else 2
         elements = self.whole.k // 2 // (2 if ELEMENT_BITS[self.whole.a] == 4 else 1)
         return elements * index // (32 if self.wide else 16)
 
     @property
     def selectors(self) -> int:
-        """Return the number of valid selectors."""
+        """Return the number of valid values of the selector."""
         return 4 // (self.chunks * (2 if self.wide else 1))
 
 
 def _row_words(metadata: Array, form: SparseForm) -> Array:
-    """Arrange the metadata of lanes by row; the result has the shape (…, 16, chunks)."""
+    """Arrange the metadata of lanes by row; return an array of the shape (…, 16, chunks)."""
     row = np.arange(_ROWS)[:, None]
     chunk = np.arange(form.chunks)[None, :]
     place = form.selector * form.chunks + chunk
@@ -94,7 +95,7 @@ def _row_words(metadata: Array, form: SparseForm) -> Array:
 
 
 def _indices(metadata: Array, form: SparseForm) -> Array:
-    """Return the index that each stored element, or pair of elements, has in its group.
+    """Return the position of each stored element, or pair of elements, within its group.
 
     The shape of the result is (…, 16, stored elements or pairs).
     """

@@ -27,7 +27,7 @@ class Stack(WarpMatrices):
         self.stack_pointer: Array = np.full((1, 1), bottom, np.uint64)
 
     def allocate_stack(self, size: Array, alignment: int, mask: Array | None, step: int) -> Array:
-        """Compute ``alloca``; return the address of the new piece."""
+        """Execute ``alloca``; return the address of the new memory."""
         unit = np.uint64(alignment)
         start = (self.stack_pointer + unit - np.uint64(1)) // unit * unit
         end = start + np.minimum(size, np.uint64(1 << 40))

@@ -1,4 +1,4 @@
-"""State of a launch: the part that its batches share, and the part of each batch."""
+"""State of a launch: what all of its batches share, and what each batch has for itself."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ class KernelLaunch:
     ) -> None:  # fmt: skip
         """Count an event that a check found, and keep the message of the first event at each step.
 
-        `there` is the step whose location replaces `THERE` in the message.
+        `there` is a second step that the message is about: its location replaces `THERE` in the
+        text.
         """
         key = (check, rule, step)
         known = self._tallies.get(key)
@@ -139,7 +140,7 @@ class KernelLaunch:
             known.count += count
 
     def findings(self) -> list[CheckFinding]:
-        """List the findings by check and step; merge those of one rule, opcode and source line."""
+        """List findings, sorted by check and step; merge those of one rule, opcode and line."""
         found: dict[tuple[str, str, str, int, str], CheckFinding] = {}
         for (check, rule, step), tally in sorted(
             self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])
@@ -226,12 +227,12 @@ class State:
         ----------
         check, rule : str
         lanes : int array
-            Flat lane numbers of the batch; the first is described.
+            Lane numbers, counted over the whole batch; the finding describes the first lane.
         step : int
         message : callable
             Returns the message for a position within `lanes`.
         there : int
-            Step whose location replaces `THERE` in the message.
+            A second step that the message is about: its location replaces `THERE` in the text.
         """
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return
@@ -250,8 +251,8 @@ class State:
     def check_members(self, members: Array, mask: Array | None, step: int) -> None:
         """Report wrong member masks of warp operations.
 
-        A lane that executes must be in its own mask, and every lane of the mask that has not left
-        the kernel must execute with it.
+        A lane that executes the operation must be in its own mask. Every other lane of the mask
+        must execute the operation too, unless that lane has left the kernel.
         """
         if "sync" not in self.launch.checks or (mask is None and _all_members(members)):
             return

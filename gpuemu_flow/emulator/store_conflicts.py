@@ -15,12 +15,14 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass
 class _Pair:
-    """Pairs of lanes that wrote different values to the same address.
+    """Arrays that describe pairs of lanes which wrote different values to the same address.
 
     Attributes
     ----------
-    places, first, second : int array
-        Offsets, and flat numbers of lanes.
+    places : int array
+        Offset of the address, for each pair.
+    first, second : int array
+        Numbers of the two lanes of each pair, counted over the batch.
     """
 
     places: Array
@@ -56,7 +58,7 @@ def report_conflicts(
     values : sequence of array
         Elements written, for the active lanes.
     lost : array
-        Active lanes whose value was overwritten by another lane.
+        Mask of the active lanes whose value was overwritten by another lane.
     step : int
     strong : bool
         True for volatile and relaxed stores, which other warps may make at the same time.
@@ -81,9 +83,10 @@ def report_conflicts(
 
 
 def _pairs(places: Array, lanes: Array, values: Sequence[Array]) -> tuple[_Pair, _Pair]:
-    """Pair lanes that wrote different values to one address, within and across warps.
+    """Return the pairs of lanes that wrote different values to one address.
 
-    An address with a conflict within a warp is not examined for conflicts across warps.
+    The first result has pairs within a warp, the second has pairs across warps. An address with a
+    conflict within a warp is not examined for conflicts across warps.
     """
     order = np.argsort(places, kind="stable")
     places, lanes = places[order], lanes[order]

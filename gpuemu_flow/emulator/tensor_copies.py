@@ -31,7 +31,7 @@ class TensorCopies(Bulk):
         self, address: Array, corner: Sequence[Array], shared: Array, barrier: Array | None,
         into_shared: bool, operation: str, blocks: Array | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start copies of boxes.
+        """Execute ``cp.async.bulk.tensor``: start one copy of a box for each active lane.
 
         Parameters
         ----------
@@ -44,18 +44,19 @@ class TensorCopies(Bulk):
         barrier : array or None
             Address of the barrier object; None for a copy in a group.
         into_shared : bool
+            True if the copy is from global memory to shared memory.
         operation : str
-            A reduction; empty for a copy.
+            Name of a reduction; empty for a plain copy.
         blocks : array or None
-            Bit mask of the ranks of the blocks that receive the box; None for the block that
-            `shared` addresses.
+            Bit mask, by rank, of the blocks that receive the box; None for the block that `shared`
+            addresses.
         mask : array or None
         step : int
 
         Raises
         ------
         UnsupportedError
-            For a map with a property that the emulator lacks.
+            The map has a property that the emulator does not support.
         """
         rows = [self.spread(x).reshape(-1) for x in (address, *corner)]
         for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):
@@ -72,7 +73,7 @@ class TensorCopies(Bulk):
     def _of_box(
         self, copy: BulkCopy, tensor: TensorMap, near: int, corner: list[int], operation: str
     ) -> BulkCopy:
-        """Return the copy with the byte offsets of its box, and with its reduction, if any."""
+        """Return the copy, completed by the byte offsets of its box and its reduction, if any."""
         places, inside = tensor.elements(corner)
         far = (places - GLOBAL_BASE)[:, None] + np.arange(tensor.item)
         far = np.where(inside[:, None], np.maximum(far, 0), -1).reshape(-1)
@@ -129,7 +130,7 @@ class TensorCopies(Bulk):
     def check_tensor_map(
         self, address: Array, dimensions: int, mask: Array | None, step: int
     ) -> None:
-        """Check the maps of ``cp.async.bulk.prefetch.tensor``."""
+        """Execute ``cp.async.bulk.prefetch.tensor``, which only checks the maps."""
         where = self.spread(address).reshape(-1)
         nowhere = np.zeros((1, 1), np.uint64)
         for copy, _ in self.new_copies(nowhere, True, None, None, mask, step):
@@ -139,7 +140,7 @@ class TensorCopies(Bulk):
         self, space: str, field: str, number: int, address: Array, value: Array,
         mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Compute ``tensormap.replace``."""
+        """Execute ``tensormap.replace``."""
         first, width, _ = FIELDS[field]
         place = address + np.uint64(first + width * number)
         bits = np.asarray(value).astype(f"u{width}")
@@ -148,7 +149,7 @@ class TensorCopies(Bulk):
     def publish_map(
         self, source: Array, target: Array, target_space: str, mask: Array | None, step: int
     ) -> None:
-        """Compute ``tensormap.cp_fenceproxy``: warps copy a map out of shared memory."""
+        """Execute ``tensormap.cp_fenceproxy``: each warp copies a map out of shared memory."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         active = self.spread(self.live if mask is None else mask)
         lanes = np.arange(self.width, dtype=np.uint64) % np.uint64(WARP)

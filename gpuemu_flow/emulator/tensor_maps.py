@@ -95,7 +95,7 @@ class TensorMap:
         return count
 
     def problem(self, dimensions: int) -> str:
-        """Return why a copy with `dimensions` coordinates cannot use the map; empty if it can."""
+        """Return the reason why a copy with `dimensions` coordinates cannot use the map, or ''."""
         if len(self.box) != dimensions:
             return f"is a map of {len(self.box)} dimensions, not {dimensions}"
         if self.address % 16:
@@ -175,7 +175,7 @@ class TensorMap:
         return bytes.fromhex(word)[::-1]
 
     def as_loaded(self, raw: Array) -> Array:
-        """Return elements (count, bytes) as a load leaves them: subnormals may be flushed."""
+        """Flush subnormals of elements (count, bytes) if the element type is ``f32.ftz``."""
         if self.kind != _FLUSHING:
             return raw
         bits = np.ascontiguousarray(raw).view("<u4").copy()

@@ -34,12 +34,12 @@ _MERGES = frozenset({"prmt", "bfi", "and", "or", "lop3", "shf"})
 
 
 def watch_registers(program: KernelProgram, blocks: Blocks) -> KernelProgram:
-    """Add the steps that watch registers that may be read before they are written.
+    """Add steps that watch the registers that may be read before they are written.
 
     Returns
     -------
     KernelProgram
-        The same program when there are no such registers.
+        The same program if it has no such registers.
     """
     if not blocks.entry_live:
         return program
@@ -77,7 +77,7 @@ class _Watch:
         return found
 
     def program(self) -> KernelProgram:
-        """Write the new program."""
+        """Return the new program, with the steps that watch registers."""
         model = self._old.steps[0]
         first = [
             like(model, opcode=Opcode("mov.pred"), guard=None, negated=False,
@@ -96,7 +96,7 @@ class _Watch:
         self._steps.append(like(model, opcode=Opcode(text), operands=operands))
 
     def _look(self, step: Step) -> None:
-        """Add steps that report undefined addresses, stored values and conditions."""
+        """Add steps that report undefined addresses, conditions and values to be stored."""
         base = step.opcode.base
         wanted: dict[int, str] = {}
         for operand in step.operands:
@@ -125,7 +125,7 @@ class _Watch:
             steps[-1] = replace(steps[-1], note=f"uses {name} {use}, which nobody wrote")
 
     def _follow(self, step: Step) -> None:
-        """Add steps that compute whether a step's results are undefined."""
+        """Add steps that compute whether the results of `step` are undefined."""
         defined, _ = defined_and_used(step)
         targets = [self._shadows[n] for n in defined if n in self._shadows]
         if not targets:

@@ -1,7 +1,7 @@
-"""Other legal executions of the same PTX on a GPU: fused operations, approximate results.
+"""Alternative legal executions of the same PTX: with fused operations, or other approximations.
 
-If these executions lead to different verdicts, the kernel gets no verdict, since it would depend on
-the compiler or the GPU.
+If these executions lead to different verdicts, the kernel gets no verdict, since a verdict would
+depend on the compiler or the GPU.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Variant:
 
 
 def make_variants(kernel: Kernel, checks: Iterable[str]) -> list[Variant]:
-    """Make the variants of a kernel that some checks need.
+    """Make the variants of a kernel that the given checks need.
 
     Returns
     -------
     list of Variant
-        For each check, the variants that change all instructions in question come before those
-        that change only one.
+        For each check, first the variants that change all of the check's instructions, then those
+        that change only one instruction.
     """
     wanted = set(checks)
     found: list[Variant] = []
@@ -104,7 +104,7 @@ def find_flips(
     kernel: Kernel, variants: Sequence[Variant], result: LaunchResult,
     arguments: Sequence[Argument], launch: Callable[[Kernel], LaunchResult],
 ) -> list[CheckFinding]:  # fmt: skip
-    """Find variants that change the results of a launch by more than rounding.
+    """Return findings about variants that change the results of a launch by more than rounding.
 
     Such a variant changes the findings of other checks, an integer result, or whether a result is
     finite. There is one finding for each check. The finding names an instruction if a change

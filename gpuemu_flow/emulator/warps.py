@@ -14,7 +14,7 @@ class Warps(Atomics):
     """Operations that the threads of a warp carry out together."""
 
     def by_warp(self, x: Array) -> Array:
-        """View lanes as (blocks, warps, 32)."""
+        """Return values of lanes as an array of shape (blocks, warps, 32)."""
         return self.spread(x).reshape(self.count, -1, WARP)
 
     def _by_lane(self, x: Array) -> Array:
@@ -99,7 +99,7 @@ class Warps(Atomics):
         return self._by_lane(np.bitwise_or.reduce(bits, axis=2))
 
     def elect(self, members: Array, mask: Array | None, step: int) -> tuple[Array, Array]:
-        """Compute ``elect.sync``; return the lowest lane of the mask, and True for that lane."""
+        """Execute ``elect.sync``; return the mask's lowest lane, and True only for that lane."""
         self.check_members(members, mask, step)
         given = self.spread(members)
         lowest = given & (~given + np.uint32(1))
@@ -111,7 +111,7 @@ class Warps(Atomics):
     def match(
         self, mode: str, value: Array, members: Array, mask: Array | None, step: int
     ) -> tuple[Array, Array]:
-        """Compute ``match.sync``; the second value is ``match.all``'s predicate."""
+        """Execute ``match.sync``; return masks of equal lanes, and ``match.all``'s predicate."""
         self.check_members(members, mask, step)
         voters = self._voters(members, mask)
         given = self.by_warp(value)

@@ -30,7 +30,7 @@ class GroupForm:
     Attributes
     ----------
     n, k : int
-        Columns of D, and length of the sums; D has 64 rows.
+        Number of columns of D, and number of products in each sum; D has 64 rows.
     a, b, d : str
         Types.
     negate_a, negate_b : bool
@@ -103,7 +103,7 @@ class WarpGroups(Stack):
         self, descriptor: Array, outer: int, form: GroupForm, kind: str, by_k: bool,
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
-        """Load a matrix (blocks, groups, outer, k) that a descriptor describes."""
+        """Load the matrix that a descriptor locates, in the shape (blocks, groups, outer, k)."""
         size = _BITS[kind] // 8
         first = self._by_group(descriptor)[:, :, :1]
         parts = []
@@ -119,7 +119,7 @@ class WarpGroups(Stack):
         return values.reshape(*raw.shape[:2], outer, form.k)
 
     def _from_registers(self, registers: Sequence[Array], form: GroupForm) -> Array:
-        """Build A from fragments; the fragment of each warp has the layout that ``mma`` uses."""
+        """Build A from the fragments of the warps; each fragment has the layout of ``mma``."""
         pieces = [unpack_elements(self._by_group(r), form.a) for r in registers]
         each = pieces[0].shape[-1]
         out = np.zeros((*pieces[0].shape[:2], _ROWS, form.k), pieces[0].dtype)

@@ -128,7 +128,7 @@ class WarpMatrices(SparseMatrices):
         self, space: str, form: FragmentForm, address: Array, stride: Array, by_row: bool,
         mask: Array | None, step: int,
     ) -> list[Array]:  # fmt: skip
-        """Compute ``wmma.load``; return the registers as bits."""
+        """Execute ``wmma.load``; return the registers as bits."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         offsets = form.offsets(self.by_warp(stride), by_row=by_row)
         load = getattr(self, f"load_{space}")
@@ -153,7 +153,7 @@ class WarpMatrices(SparseMatrices):
         self, space: str, form: FragmentForm, address: Array, values: Sequence[Array],
         stride: Array, by_row: bool, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Compute ``wmma.store``."""
+        """Execute ``wmma.store``."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         offsets = form.offsets(self.by_warp(stride), by_row=by_row)
         store = getattr(self, f"store_{space}")

@@ -1,1 +1,1 @@
-"""Run an op on many cases: fuzzing, recorded failures, minimising, causes, measures."""
+"""Run an op on many cases: fuzz it, record and shrink failures, find causes, measure its check."""

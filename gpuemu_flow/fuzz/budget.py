@@ -15,12 +15,12 @@ FEWEST_CASES = 4
 
 
 class Budget:
-    """Number of cases that may still be run; it is reduced if cases take long.
+    """The number of cases that may still be run, which is reduced if cases take long.
 
     Attributes
     ----------
     left, used : int
-        Numbers of cases. None are left once the time is over.
+        Number of cases that may still be run, and number of cases run so far.
     cut : bool
         True if the time limit, not the number of cases, has ended the experiment.
     """
@@ -33,7 +33,7 @@ class Budget:
         self._fastest = math.inf
 
     def take(self) -> bool:
-        """Take one case out of the budget; return False if no cases or no time are left."""
+        """Take one case out of the budget; return False if no case or no time is left."""
         if self.left <= 0 or self.late():
             return False
         if self.used and self._fastest > SECONDS:
@@ -59,5 +59,5 @@ class Budget:
         return over
 
     def took(self, seconds: float) -> None:
-        """Record the duration of a case; the fastest case decides how many more may be run."""
+        """Record the duration of a case; the shortest one decides how many more cases may run."""
         self._fastest = min(self._fastest, seconds)

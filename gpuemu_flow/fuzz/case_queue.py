@@ -81,12 +81,12 @@ class CaseQueue:
     def take(
         self, queued: QueuedCase, *, alone: bool
     ) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
-        """Start judging one case, and yield all outcomes that are ready, also of earlier cases.
+        """Add a case, and yield all outcomes that are ready now, possibly of earlier cases.
 
         Parameters
         ----------
         alone : bool
-            True to judge the case immediately and separately.
+            True to judge the case immediately, separately from other cases.
         """
         checks = checks_for(queued.number)
         if checks is not PLAIN or alone:
@@ -109,7 +109,7 @@ class CaseQueue:
                 yield queued, self._learned(outcome)
 
     def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
-        """Add to the verdicts' key the inputs that the programs used; return `evaluated`."""
+        """Add the inputs that programs used to the key of the verdicts; return `evaluated`."""
         if self._learnt_rounds != self.evaluator.rounds:
             self._learnt_rounds = self.evaluator.rounds
             observed = self.evaluator.observed()

@@ -21,11 +21,11 @@ class CaseSource:
     Parameters
     ----------
     streams : sequence of iterator of Case
-        Endless; see `case_stream`.
+        Endless streams of cases; see `case_stream`.
     iterations : int or None
         Number of cases; None means as many as the time allows.
     time_limit : float or None
-        Seconds from now.
+        Time in seconds, counted from now, after which no more cases are handed out.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class CaseSource:
         self._stopped = False
 
     def next(self) -> tuple[int, int, Case] | None:
-        """Return a number, the index of a stream, and the next case; None if there are no more."""
+        """Return the next case as (number, index of its stream, case); None if none is left."""
         with self._lock:
             late = self._deadline is not None and time.monotonic() >= self._deadline
             if self._stopped or late:
@@ -74,7 +74,7 @@ def case_stream(
     strategies: Sequence[str] = (),
     layouts: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """Yield cases of one op and dtype without end; several shapes are used in rotation.
+    """Yield cases of one op and dtype without end; if several shapes are given, use them in turn.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ def case_stream(
     seed : int
         The master seed.
     shapes : sequence of shape
-        Use exactly these shapes; see `cases.op_schema.with_shapes`.
+        Shapes to use in place of drawn ones; see `cases.op_schema.with_shapes`.
     strategies, layouts : sequence of str
-        Empty means the op's own.
+        Names of strategies and layouts; empty means those that are configured for the op.
 
     Raises
     ------

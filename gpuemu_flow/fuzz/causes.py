@@ -56,7 +56,7 @@ class _Workers:
     ----------
     workspace : Workspace
     pool : Pool, optional
-        Workers to use, which are not closed at the end of the context.
+        Workers to use instead; the context does not close them.
     """
 
     def __init__(self, workspace: Workspace, pool: Pool | None = None) -> None:
@@ -84,7 +84,7 @@ class _Workers:
 
 @dataclass
 class ExperimentBudget:
-    """The remaining time and cases for a report's experiments, and ops left without experiments.
+    """The time and cases that remain for a report's experiments, and the ops that were cut short.
 
     Attributes
     ----------
@@ -95,7 +95,8 @@ class ExperimentBudget:
     announce : callable
         Called with an op's name before its experiment begins.
     left_out, cut : set of str
-        Ops without an experiment, and ops whose experiment was ended by the time limit.
+        Ops for which no experiment was made because time or cases ran out, and ops whose experiment
+        was ended by the time limit.
     """
 
     cases: int
@@ -110,7 +111,7 @@ class ExperimentBudget:
         return self.cases <= 0 or time.monotonic() > self.until
 
     def problems(self) -> tuple[Problem, ...]:
-        """List the problems that the report has to mention."""
+        """Return the warnings about cut experiments that the report has to show."""
         found = []
         if self.left_out:
             names = ", ".join(sorted(self.left_out))
@@ -125,7 +126,7 @@ class ExperimentBudget:
 
 
 def family(result: CheckResult) -> str:
-    """Return the group of a failure: ``values`` for wrong values of any kind, else the reason."""
+    """Return the group of a failure: ``values`` for wrong values of any kind, else its reason."""
     from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
 
     first = result.failures[0] if result.failures else None
@@ -135,7 +136,7 @@ def family(result: CheckResult) -> str:
 
 
 def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
-    """Return the number of new cases per op that may be run to confirm a cause."""
+    """Return the number of new cases per op to confirm causes with; 0 if `confirm` is False."""
     return workspace.settings.cause_budget if confirm else 0
 
 
@@ -150,8 +151,8 @@ def with_causes(
 ) -> RunReport:
     """Return a run's report with the causes of its failures.
 
-    If a signal interrupts the search, the report is complete but for the causes not yet found, and
-    counts as interrupted.
+    If a signal interrupts the search, the report lacks only the causes that were not yet found, and
+    is marked as interrupted.
 
     Parameters
     ----------
@@ -216,7 +217,7 @@ def causes_of(
     effort: ExperimentBudget | None = None,
     workers: _Workers | None = None,
 ) -> tuple[Cause, ...]:
-    """Return the causes of one op's failures, confirmed causes first; empty if none is known.
+    """Return the causes of one op's failures, confirmed causes first; empty if none is found.
 
     Parameters
     ----------
@@ -271,10 +272,11 @@ def causes_of(
 
 
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Group the failing cases by kind of failure, without cases that need no experiment.
+    """Group the failing cases by kind of failure; leave out cases that need no experiment.
 
-    No experiment is made if a function that returns inputs failed, or if a reference's outputs
-    differ between calls. A function that failed may also hang, and use up an experiment's time.
+    No experiment is made for a case if the user's function that makes its inputs failed, or if the
+    reference's outputs differ between calls. A function that failed might also hang, and use up
+    an experiment's time.
     """
     families: dict[str, list[Judged]] = {}
     for case, result in failing:
@@ -296,7 +298,7 @@ def _key(
 
 
 def _with_members(cause: Cause, failing: Sequence[Case]) -> Cause:
-    """Return the cause with the failing cases that it explains."""
+    """Return the cause, with the ids of the failing cases that it explains as its members."""
     from gpuemu_flow.cases.cause import case_id  # noqa: PLC0415
     from gpuemu_flow.cases.hypotheses import holds  # noqa: PLC0415
     from gpuemu_flow.cases.measured import facts_of  # noqa: PLC0415
@@ -362,7 +364,7 @@ class _Judge:
         self._checks = FULL_CHECKS if watched else PLAIN
 
     def run(self, case: Case, inputs: Mapping[str, NDArray[Any]] | None = None) -> Tried:
-        """Judge one case, on its own inputs or on the given inputs."""
+        """Judge one case, on the given inputs or, without any, on those that the case describes."""
         from gpuemu_flow.fuzz.relation_search import Tried  # noqa: PLC0415
 
         evaluated = (
@@ -385,7 +387,7 @@ class _Judge:
 
 
 class _Reference:
-    """Evaluates the reference on other inputs, within limits on calls and time."""
+    """Evaluates the reference on inputs of an experiment, within limits on calls and time."""
 
     def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
         self._evaluator = evaluator
@@ -393,7 +395,7 @@ class _Reference:
         self._left = RERUNS * budget.left
 
     def ask(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
-        """Return the reference's outputs; None if it refuses the inputs or a limit is reached."""
+        """Return the reference's outputs; None if the reference fails or a limit is reached."""
         from gpuemu_flow.numerics.dtypes import to_float64  # noqa: PLC0415
 
         if self._left <= 0 or self._budget.late():

@@ -38,7 +38,8 @@ PATIENCE = 20
 """Number of new cases among which a sufficiently large case is looked for."""
 
 MOST_WRONG_OUTSIDE = 0.1
-"""Of the rows changed so that a claim no longer covers them, the largest share still wrong."""
+"""Maximum share of rows that may still be wrong after a change by which a claim no longer covers
+them."""
 
 MOST_MOVED = 4
 """Maximum number of failing cases whose rows are changed so that a claim does not cover them."""
@@ -66,7 +67,8 @@ class ClaimSearch:
     relations : RelationSearch
         Provides the names of axes and the shapes of outputs.
     run : callable
-        Judges a case, on its own inputs or on given inputs; returns None if the budget is spent.
+        Judges a case, on the inputs that it describes or on given inputs; returns None if the
+        budget is spent.
     """
 
     relations: RelationSearch
@@ -76,7 +78,7 @@ class ClaimSearch:
     _failed: list[Tried] = field(default_factory=list)
 
     def observe(self, tried: Tried, *, chosen: bool = False) -> LabelledUnits | None:
-        """Add the elements of a case, and return them; None if nothing can be learned from them."""
+        """Learn which elements of a case are wrong; return them, or None if that is impossible."""
         if tried.failed is None or not tried.actual or len(self._seen) >= MOST_SIGHTINGS:
             return None
         if any(array.size > MOST_ELEMENTS for array in tried.actual.values()):
@@ -96,13 +98,14 @@ class ClaimSearch:
     def cause(
         self, failing: Sequence[Case], passing: Sequence[Case], new: Iterator[Case]
     ) -> Cause | None:
-        """Return a claim that new cases confirm, as a cause; None if there is none.
+        """Return the cause that states a claim which new cases confirm; None if they confirm none.
 
         Parameters
         ----------
         failing, passing : sequence of Case
             Cases that are already known to fail or to pass.
         new : iterator of Case
+            Further cases like the failing ones, to confirm a claim.
         """
         for case in (*_diverse(failing, FAILING), *_diverse(passing, PASSING)):
             tried = self.run(case, None)
@@ -158,7 +161,7 @@ class ClaimSearch:
         return Cause(True, sentence_of(claim), relation=named, counts=counts)
 
     def _refuted(self, claim: Claim) -> bool:
-        """Tell whether, on chosen inputs, elements are wrong that a claim does not cover.
+        """Tell whether elements that a claim does not cover are wrong on inputs chosen to test it.
 
         For a claim about rows, rows of several failing cases are changed as little as possible, so
         that the claim no longer covers them. For a claim about one value, half of the elements are
@@ -177,7 +180,10 @@ class ClaimSearch:
         return any(self._fails_moved_out(claim, tried) for tried in self._telling_cases(feature))
 
     def _telling_cases(self, feature: Feature) -> list[Tried]:
-        """List a few failing cases with different seeds, plain values and large inputs first."""
+        """List a few failing cases with different seeds, the most suitable for a test first.
+
+        Cases with plain values come first. Among equally plain cases, larger inputs come first.
+        """
         name = feature.subject
         ordered = sorted(
             (tried for tried in self._failed if tried.inputs[name].size),
@@ -206,10 +212,10 @@ class ClaimSearch:
         return int(np.count_nonzero(wrong)) > MOST_WRONG_OUTSIDE * wrong.size
 
     def _scales_the_error(self, claim: Claim) -> bool:
-        """Tell whether the input only scales the error: small elements then have a small error.
+        """Tell whether a claim's border comes only from the tolerance: errors grow with the input.
 
-        Half of the elements are set to half of the claim's border. If their relative error is the
-        same as that of elements beyond the border, the border comes from the tolerance.
+        Half of the elements are set to half of the claim's border. If their relative error is not
+        much smaller than that of elements beyond the border, the border comes from the tolerance.
         """
         name, border = claim.feature.subject, 0.5 * claim.low[1]
         tried = self._telling_cases(claim.feature)
@@ -266,7 +272,7 @@ class ClaimSearch:
         return bool((seen.wrong[claim.feature.level] & ~inside & ~free).any())
 
     def _sharpened(self, claim: Claim) -> Claim | None:
-        """Find a claim's exact border by values near it; return None if they refute the claim."""
+        """Find a claim's exact border by trying values near it; return None if this refutes it."""
         for _ in range(0 if claim.feature.of_place else SWEEPS):
             if is_sharp(claim):
                 break
@@ -280,7 +286,7 @@ class ClaimSearch:
         return claim
 
     def _telling(self, claim: Claim, new: Iterator[Case]) -> Iterator[Case]:
-        """Yield new cases, three in four with outputs that contain the position of a claim."""
+        """Yield new cases; three in four have outputs that contain the position of a claim."""
         least = min((tried.case.numel for tried in self._failed), default=0)
         for number in range(MOST_TRIED):
             for case in itertools.islice(new, PATIENCE):
@@ -347,7 +353,11 @@ def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
 def _allowed(
     values: NDArray[np.float64], case: Case, name: str, known: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Select the values that an input may have, by its bounds and the range of known values."""
+    """Select the values that an input may have, by its declared bounds.
+
+    For integer inputs and inputs with a rule, the range of `known` values replaces bounds that are
+    not declared.
+    """
     spec = next(spec for spec in case.inputs if spec.name == name)
     low, high = -np.inf, np.inf
     if spec.rule is not None or DTYPES[spec.dtype].kind != "float":
@@ -370,7 +380,7 @@ def _counted(counts: Counts, *, failed: bool, told: bool) -> Counts:
 
 
 def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.float64]:
-    """Return values between both ends of a border, denser near 0."""
+    """Return values between the two ends of an interval, denser near 0."""
     low, high = np.clip(sorted(ends), -largest, largest)
     count = min(max(count, 2), 4096)
     if low * high > 0 and max(low / high, high / low) > 2.0:
@@ -383,10 +393,10 @@ def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.
 def _rows(
     values: NDArray[np.float64], chosen: NDArray[np.float64], kind: str
 ) -> NDArray[np.float64]:
-    """Limit rows of values so that the first chosen value of each row is its extreme element.
+    """Clip each row of values so that the row's first chosen value becomes its extreme element.
 
-    `kind` ``top`` makes it the row's largest element, ``low`` its smallest, and any other kind its
-    largest in magnitude.
+    The first chosen value becomes the row's largest element if `kind` is ``top``, the smallest if
+    `kind` is ``low``, and otherwise the largest in magnitude.
     """
     target = chosen[..., :1]
     if kind == "top":
@@ -400,7 +410,7 @@ def _rows(
 
 
 def _diverse(cases: Sequence[Case], most: int) -> list[Case]:
-    """Select small cases, but not the smallest, if possible of different strategies."""
+    """Select small cases, but of at least 256 elements if possible, and of different strategies."""
     by_strategy: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         if 0 < case.numel <= MOST_ELEMENTS:

@@ -14,7 +14,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 
 CODE = "code"
-"""Key in a record's provenance of the digest of code and configuration."""
+"""Key under which a record's provenance holds the digest of code and configuration."""
 
 
 def code_key(workspace: Workspace, op: str, dtype: str) -> str:
@@ -40,7 +40,7 @@ def has_changed(
     subject: Subject,
     observed: Mapping[str, Observation],
 ) -> bool:
-    """Tell whether code or configuration may have changed since a failure was recorded.
+    """Tell whether code or configuration has, or may have, changed since a failure was recorded.
 
     If nothing has changed, a failure that no longer occurs does not count as fixed.
 
@@ -65,7 +65,7 @@ def has_changed(
 
 
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
-    """Tell whether the code or configuration known before a run differs from the recorded state.
+    """Tell whether code or configuration, as far as known before a run, differs from the record.
 
     For a record without a digest, the result is True: it was written by an earlier version of this
     package, and the package is part of the code.

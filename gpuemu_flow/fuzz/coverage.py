@@ -18,7 +18,7 @@ COVERAGE_KEY = "coverage:fuzz"
 
 @dataclass(frozen=True)
 class CoverageReport:
-    """The coverage by runs and by fuzzing."""
+    """The coverage of ops by runs and fuzz runs together, and the gaps that remain."""
 
     coverage: Coverage
     rows: tuple[Row, ...]
@@ -26,7 +26,7 @@ class CoverageReport:
 
 
 def fuzz_coverage(workspace: Workspace) -> Coverage:
-    """Return the coverage of all fuzzing so far."""
+    """Return the coverage of all fuzz runs so far."""
     record = workspace.cache.state.get(COVERAGE_KEY)
     try:
         return Coverage.from_json(record) if record is not None else Coverage()
@@ -35,7 +35,7 @@ def fuzz_coverage(workspace: Workspace) -> Coverage:
 
 
 def add_fuzz_coverage(workspace: Workspace, fresh: Coverage) -> None:
-    """Add the coverage of one more fuzz run."""
+    """Add the coverage of one more fuzz run to the stored coverage."""
     merged = fuzz_coverage(workspace).merge(fresh)
     workspace.cache.state.put(COVERAGE_KEY, merged.to_json())
 

@@ -60,7 +60,7 @@ QUADRANT = 2
 """Minimum number of new cases that meet only one part of a condition, for each of its parts."""
 
 MOST_STRATEGIES = 3
-"""Maximum number of strategies in a cause; a longer list only names those that reveal the bug."""
+"""Maximum number of strategies in a cause; longer lists only name those that reveal the bug."""
 
 MOST_FILLED = 1 << 16
 CHALLENGED = 2
@@ -86,9 +86,9 @@ class Experiment:
     ----------
     variants : Variants
     run : callable
-        Judges a case, on its own inputs or on given inputs.
+        Judges a case, on the inputs that it describes or on given inputs.
     relations : RelationSearch
-        Tests relations between the outputs.
+        Tests relations between wrong and correct outputs.
     budget : Budget
     failing, passing : sequence of Case
         Cases judged so far.
@@ -136,7 +136,7 @@ class Experiment:
         return tried
 
     def cause(self) -> Cause | None:
-        """Return a cause that new cases confirm; None if they confirm none.
+        """Return a cause that new cases confirm; None if they confirm no cause.
 
         Relations that explain the outputs are tried first, then claims about wrong elements, and
         then conditions that the failing cases share.
@@ -195,7 +195,7 @@ class Experiment:
         return Cause(True, relation.sentence, relation=named, counts=counts)
 
     def _contradict_by_large_ones(self) -> None:
-        """Run the largest known failing cases, since small cases contradict fewer relations."""
+        """Run the largest known failing cases, which contradict more relations than small cases."""
         for case in self._largest(self._failing)[:LARGE]:
             tried = self._try(case) if self._relations.left else None
             if tried is None:
@@ -204,14 +204,14 @@ class Experiment:
                 self._relations.observe(tried)
 
     def _largest(self, known: Sequence[Case]) -> list[Case]:
-        """List cases with plain values that were not run yet, largest first."""
+        """List the cases with plain values that have not been run yet, largest first."""
         plain = [
             c for c in known if c.seed not in self._already_run and self._relations.is_plain(c)
         ]
         return sorted(plain, key=lambda case: -case.numel)
 
     def _of_each_strategy(self, chosen: Sequence[Case]) -> list[Case]:
-        """Return the chosen cases, and a few failing ones with other combinations of strategies."""
+        """Return the chosen cases, and a few failing ones that combine strategies in other ways."""
         found = {tuple(spec.strategy for spec in case.inputs): case for case in chosen}
         for case in filter(self._relations.is_plain, self._failing):
             found.setdefault(tuple(spec.strategy for spec in case.inputs), case)
@@ -280,10 +280,9 @@ class Experiment:
         return None
 
     def _challenged(self, predicates: Sequence[Predicate]) -> bool:
-        """Tell whether values that meet or break a condition contradict it.
+        """Tell whether a condition is contradicted by inputs that were made to meet or to break it.
 
-        One input of known failing cases is filled with such values. These runs do not count against
-        the budget.
+        Known failing cases run with one input replaced, without counting against the budget.
         """
         passed = inside = 0
         bases = [c for c in self._failing if is_made(c) and 0 < c.numel <= MOST_FILLED]
@@ -353,14 +352,14 @@ class Experiment:
         return False
 
     def _probe(self, predicates: Sequence[Predicate], name: str, size: int) -> bool | None:
-        """Tell whether known failing cases still fail with another size of a dim.
+        """Tell whether known failing cases still fail when a dim gets another size.
 
         These runs do not count against the budget.
 
         Returns
         -------
         bool or None
-            None if no case of this size that meets the predicates can be run.
+            None if no case could be run that has this size and meets the predicates.
         """
         found = None
         bases = [case for case in self._failing if is_made(case)]
@@ -381,7 +380,7 @@ class Experiment:
         return found
 
     def _counted(self, predicates: Sequence[Predicate]) -> Counts:
-        """Count the new cases inside and outside of a condition."""
+        """Count the new cases inside and outside of a condition, and the failing ones of each."""
         number = {True: 0, False: 0}
         failed = {True: 0, False: 0}
         for facts, bad in list(zip(self._facts, self._fails, strict=True))[self._given :]:
@@ -391,7 +390,7 @@ class Experiment:
         return Counts(failed[True], number[True], failed[False], number[False])
 
     def _is_trivial(self, hypothesis: Hypothesis) -> bool:
-        """Tell whether nearly all cases meet a condition; the few other cases prove little."""
+        """Tell whether nearly all cases meet a condition, so that too few other cases are left."""
         return hypothesis.outside < TELLING * (hypothesis.inside + hypothesis.outside)
 
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
@@ -410,10 +409,11 @@ class Experiment:
         return None
 
     def _confirm(self, hypothesis: Hypothesis) -> Counts | None:
-        """Run new cases, of which every second one meets a condition, and count the results.
+        """Run new cases, every second of which meets a condition, and count the results.
 
-        Return None if they do not confirm the condition. If it has two parts, the cases that do not
-        meet it are of three kinds: they meet only the first, only the second, or neither part.
+        Return None if the results do not confirm the condition. If the condition has two parts, the
+        cases that do not meet it are of three kinds: they meet only the first part, only the
+        second, or neither.
         """
         number = {True: 0, False: 0}
         failed = {True: 0, False: 0}
@@ -453,8 +453,8 @@ class Experiment:
     def seen_with(self) -> list[Cause]:
         """List a few features that are more frequent in failing cases than in passing cases.
 
-        The most telling features come first. There is at most one feature about each subject, such
-        as a dim or an input.
+        The features that are least likely due to chance come first. For each subject, such as a dim
+        or an input, there is at most one feature.
         """
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()
@@ -481,8 +481,8 @@ def _is_plain(facts: CaseFacts) -> bool:
 def _is_vague(hypothesis: Hypothesis) -> bool:
     """Tell whether nearly every case meets a condition, so that it explains nothing.
 
-    This holds for a list of nearly all strategies, for "an element is below X" with X above zero,
-    and for "an element is above X" with X below zero: nearly every input has such an element.
+    Vague conditions are a list of nearly all strategies, "an element is below X" with X above zero,
+    and "an element is above X" with X below zero: nearly every input has such an element.
     """
     return any(_is_long(each) or _is_beyond_zero(each) for each in hypothesis.predicates)
 

@@ -1,4 +1,4 @@
-"""Export a recorded failure as a pytest file that does not need this tool."""
+"""Export a recorded failure as a pytest file that runs without this tool."""
 
 from __future__ import annotations
 

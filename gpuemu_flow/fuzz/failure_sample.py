@@ -1,4 +1,4 @@
-"""Keep a limited number of a run's failures; the choice does not depend on their order."""
+"""Keep a limited number of a run's failures; the choice does not depend on the order of arrival."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MOST_FAILURES = 1000
 class FailureSample:
     """The failures of a run that its report lists; other failures are only counted.
 
-    If there are too many, the last failure with the most frequent reason is left out, so that
-    failures with rare reasons are kept. The smallest case of each kind of failure is always kept,
-    too.
+    If there are too many failures, the last one with the most frequent reason is left out, so that
+    failures with rare reasons are kept. In addition, the smallest case of each kind of failure is
+    always kept.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class FailureSample:
         return (len(same or ()) + 1, why) < self._fullest()
 
     def add(self, judged: Judged) -> None:
-        """Count one more failure, and keep it if it is wanted; failures may come in any order."""
+        """Count one more failure, and keep it if `wants` agrees; failures may come in any order."""
         kind = _kind(judged)
         self._counts[kind] += 1
         if not self.wants(judged):
@@ -64,21 +64,19 @@ class FailureSample:
                 del self._by_reason[fullest]
 
     def _fullest(self) -> tuple[int, str]:
-        """Find the reason with the most cases; return the number of its cases, and the reason."""
+        """Find the reason with the most kept failures; return their number, and the reason."""
         return max((len(cases), why) for why, cases in self._by_reason.items())
 
     def chosen(self) -> list[Judged]:
-        """Return the failures that are kept, by number."""
+        """Return the failures that are kept, sorted by the numbers of their cases."""
         found = {-key: judged for cases in self._by_reason.values() for key, judged in cases}
         found.update((judged.number, judged) for judged in self._smallest.values())
         return [found[number] for number in sorted(found)]
 
     def left_out(self) -> dict[str, int]:
-        """Count, by kind, the failures that are left out; omit kinds without any."""
+        """Map each kind of failure to the number of failures left out; omit kinds without any."""
         chosen = Counter(map(_kind, self.chosen()))
-        return {
-            kind: n - chosen[kind] for kind, n in sorted(self._counts.items()) if n > chosen[kind]
-        }
+        return {kind: n - chosen[kind] for kind, n in sorted(self._counts.items()) if n > chosen[kind]}
 
 
 def _kind(judged: Judged) -> str:

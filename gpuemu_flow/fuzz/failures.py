@@ -61,7 +61,7 @@ from gpuemu_flow.types import (
 
 Arrays = Mapping[str, NDArray[Any]]
 MOST_DIGITS = 40
-"""Largest number of digits of what may be a seed; Python refuses to read thousands of them."""
+"""Largest number of digits in a text that may be a seed; Python refuses to read thousands."""
 MOST_NAMED = 8
 """Largest number of failures that an error lists."""
 
@@ -81,10 +81,10 @@ class Reproduction:
         when the failure was recorded. The failure is then intermittent, and there is no verdict on
         it.
     known : bool
-        False if no failure of the case was recorded here.
+        False if this workspace has no record of a failure of the case.
     disallowed : str
-        The sizes of the case that the op's schema does not allow, so that `run` never judges the
-        case. Empty if there are none, or if the case was recorded.
+        Sizes of the case that the op's schema does not allow, for which reason `run` never judges
+        the case. Empty if there are none, or if the case was recorded.
     """
 
     record: FailureRecord
@@ -98,7 +98,7 @@ class Reproduction:
 
     @property
     def still_fails(self) -> bool:
-        """Tell whether the op fails on the case, in the recorded way or in another way."""
+        """Tell whether the op still fails on the case, in the recorded way or in another way."""
         return self.result.verdict in BAD
 
     @property
@@ -158,7 +158,7 @@ class FailureLog:
         return self.store.add(record, blobs.encode(values))
 
     def _code(self, op: str, dtype: str) -> str:
-        """Return the digest of an op's code and configuration, which is computed only once."""
+        """Return the digest of an op's code and configuration, computed only on the first call."""
         where = op, dtype
         if where not in self._codes:
             self._codes[where] = code_key(self._workspace, *where)
@@ -166,7 +166,7 @@ class FailureLog:
 
 
 def record_results(workspace: Workspace, fresh: Sequence[OpResult]) -> list[Problem]:
-    """Record the failing cases of results that a run itself judged; return warnings."""
+    """Record the failing cases of `fresh`, the results that a run judged now; return warnings."""
     log = FailureLog(workspace)
     for result in fresh:
         subject = op_subject(workspace, result.op, result.dtype).subject
@@ -197,7 +197,7 @@ def list_failures(
 
 
 def inputs_dropped(workspace: Workspace) -> list[Problem]:
-    """Return a warning if the disk limit has removed the inputs of failures."""
+    """Return a warning if stored inputs of failures were removed to keep the disk limit."""
     count = FailureStore(workspace.cache).dropped()
     return [inputs_dropped_problem(count, INPUTS_LIMIT)] if count else []
 
@@ -207,12 +207,12 @@ def _may_be_seed(word: str) -> bool:
 
 
 def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
-    """Find failures by seed or id, newest first, but shrunk failures last.
+    """Find failures by seed or id; sort them newest first, except that shrunk failures come last.
 
     Raises
     ------
     UsageError
-        ``unknown-failure`` when none is found.
+        ``unknown-failure`` if none is found.
     """
     store = FailureStore(workspace.cache)
     found = list(store.find(int(word), op)) if _may_be_seed(word) else []
@@ -235,13 +235,13 @@ def find_failure(workspace: Workspace, word: str, op: str | None = None) -> Fail
     Raises
     ------
     UsageError
-        ``unknown-failure``, or ``ambiguous-failure`` if a seed names several.
+        ``unknown-failure``; ``ambiguous-failure`` if several failures have the seed.
     """
     return only_failure(find_failures(workspace, word, op), word)
 
 
 def only_failure(found: Sequence[FailureRecord], seed: int | str) -> FailureRecord:
-    """Return the failure that a seed names; a shrunk one only if its original is not recorded.
+    """Return the failure with a seed; return a shrunk one only if its original is not recorded.
 
     Raises
     ------
@@ -265,7 +265,7 @@ def find_or_make(
     dtype: str | None = None,
     case_text: str | None = None,
 ) -> list[FailureRecord]:
-    """Find failures like `find_failures`; if none is recorded, make records of the named cases."""
+    """Find failures as `find_failures` does; if there are none, make records of the named cases."""
     wanted = canonical_dtype(dtype) if dtype else None
     try:
         found = find_failures(workspace, word, op)
@@ -288,12 +288,12 @@ def find_or_make(
 def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArray[Any]]:
     """Return the exact inputs of a failure, in their layouts.
 
-    Inputs that could not be made, since the user's function failed, are left out.
+    An input that could not be made, because the user's function failed, is left out.
 
     Raises
     ------
     StoreError
-        ``failure-inputs-lost`` when the blob is gone or damaged and the case cannot be made again.
+        ``failure-inputs-lost`` if the stored inputs are gone or damaged, and cannot be made again.
     """
     data = store.input_tensors(record)
     if data is not None:
@@ -308,15 +308,16 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 
 
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
-    """Return the subject of a failure: the op as configured now, or as recorded if it is gone.
+    """Return the subject of a failure: the op as configured now, or as recorded if it was removed.
 
-    A request to the daemon may have changed the op's arguments and tolerance. A failure of such a
-    request is judged with the recorded arguments and tolerance.
+    A request to the daemon can set the op's arguments and tolerance. So a failure from a request is
+    judged with the recorded arguments and tolerance. The second result is the op's schema; None if
+    the op was removed.
 
     Raises
     ------
     UsageError
-        ``failure-not-runnable``: the outputs came from a process of the user's own.
+        ``failure-not-runnable``: the outputs were computed by the user's own process.
     """
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     op = provenance.get("op")
@@ -370,9 +371,9 @@ def reproduce(
 ) -> list[Reproduction]:
     """Run recorded failures again, on their exact inputs, in each setting in which they may occur.
 
-    Each result comes from the simplest setting in which everything recorded occurs, or else from
-    the simplest setting in which the op fails at all. The result's notes describe this setting if
-    repeated runs confirm it.
+    Each result comes from the simplest setting in which all recorded failures of the case occur. If
+    there is none, it comes from the simplest setting in which the op fails at all. The result's
+    notes describe the setting if repeated runs confirm it.
     """
     workspace.cache.create()
     with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
@@ -431,7 +432,7 @@ class _Rerun:
         return shown
 
     def _is_unsteady(self) -> bool:
-        """Tell whether identical calls gave different results, so that one pass says little."""
+        """Tell whether identical calls are known to differ, so that a single pass says little."""
         unsteady = FailureKind.NON_DETERMINISTIC.value
         return self._record.intermittent or self._record.kind == unsteady
 

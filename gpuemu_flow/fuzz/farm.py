@@ -65,12 +65,12 @@ class BatchReply:
     verdicts : tuple of RemoteVerdict
         In the order of the batch.
     key : str
-        Digest, on the worker, of everything that decides the verdicts; empty if a file was written
-        to meanwhile.
+        Digest, computed on the worker, of everything that decides the verdicts; empty if a file was
+        written to while the worker judged.
     names : Discovered
         Inputs that the programs were seen to use; empty if the coordinator knows the key.
     parts : mapping of str to str
-        The states, on the worker, of the inputs in `names`.
+        The states that the inputs in `names` have on the worker.
     seconds : float
         Time that judging took, in seconds.
     """
@@ -84,7 +84,7 @@ class BatchReply:
 
 
 class Farm(Protocol):
-    """Workers that judge the cases of one op. Used by one thread."""
+    """Workers that judge the cases of one op. Not thread-safe."""
 
     @property
     def capacity(self) -> int:
@@ -101,11 +101,12 @@ class Farm(Protocol):
         ----------
         batch : CaseBatch
         known : collection of str
-            Keys of replies whose observed inputs the caller has already: they may be left out.
+            Keys of replies whose observed inputs the caller already has. A reply with one of these
+            keys need not contain them.
         """
 
     def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
-        """Return the replies that have arrived, after at most `timeout` seconds.
+        """Wait at most `timeout` seconds for replies, and return those that have arrived.
 
         A batch whose worker died is divided and sent again. The reply is None for a batch of one
         case that killed every worker that received it.

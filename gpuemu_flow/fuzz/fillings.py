@@ -1,8 +1,8 @@
-"""Make values that meet a condition on an input, or break it, and have little else in common.
+"""Make values that meet, or break, a condition on an input, but otherwise vary as much as possible.
 
 A condition found among generated cases may only be correlated with the true one. For example, a row
-with a wide range also has negative elements. Here an input of a failing case is filled with new
-values that meet or break the condition, with other signs, offsets and patterns each time.
+with a wide range also has negative elements. So an input of a failing case is filled with new
+values that meet or break the condition, each time with different signs, offsets and patterns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARKED: dict[str, Callable[[Rows], NDArray[np.bool_]]] = {
     "infinite": np.isinf,
     "not_finite": lambda rows: ~np.isfinite(rows),
 }
-"""Marks of inputs that are properties of single elements."""
+"""Conditions that a single element can meet, by name; each returns the mask of the elements."""
 
 
 def fillings(
@@ -84,10 +84,10 @@ def _exchanged(
     given: NDArray[Any],
     seed: int,
 ) -> Iterator[tuple[bool, NDArray[Any]]]:
-    """Yield an input with all marked elements replaced, and then with one of them added.
+    """Yield an input without the elements that `is_marked` selects, then with only one of them.
 
-    Marked elements are replaced by other elements of the same input, so that bounds that are not
-    known here are kept.
+    Marked elements are those that meet the condition. They are replaced by other elements of the
+    same input, so that the input keeps any bounds that are not known here.
     """
     spec = next((spec for spec in case.inputs if spec.name == subject), None)
     if spec is None or _others_need(spec, case):
@@ -138,7 +138,7 @@ def _is_free(spec: InputSpec, case: Case) -> bool:
 
 
 def _fitted(rows: Rows, given: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
-    """Return values of an input's dtype and layout, within its bounds."""
+    """Return values converted to an input's dtype and layout, and clipped to its bounds."""
     low, high = -np.inf, np.inf
     limits = FLOAT_LIMITS.get(dtype_name(given.dtype) or "")
     if limits is not None:

@@ -18,9 +18,9 @@ _CaseKey = tuple[int, str]
 def fixed_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str]:
     """Return the ids of the failures whose cases passed when they last ran.
 
-    Such a case passed in `reproduce` or in the last run, after code or configuration had changed.
-    If it passed without a change, the failure is intermittent. If a later edit has broken a fixed
-    case again, the next run finds that.
+    A failure counts as fixed if its case passed in `reproduce` or in the last run, after code or
+    configuration had changed. If the case passed without a change, the failure is intermittent. If
+    a later edit breaks a fixed case again, only the next run finds that.
     """
     passed: dict[tuple[str, str], set[_CaseKey]] = {}
     found = set()

@@ -39,11 +39,11 @@ class FuzzOptions:
     iterations : int or None
         Cases per op; None for as many as `time_limit` allows.
     seed : int or None
-        Master seed; None for the workspace's.
+        Master seed; None for the workspace's master seed.
     dtypes, strategies, layouts : tuple of str
-        Empty means the op's own.
+        Empty means all that are configured for the op.
     shapes : tuple of shape
-        Use exactly these shapes; see `cases.op_schema.with_shapes`.
+        Shapes to use in place of drawn ones; see `cases.op_schema.with_shapes`.
     fail_fast : bool
     time_limit : float or None
         Seconds per op.
@@ -80,11 +80,11 @@ class Fuzzer:
     op : str
     options : FuzzOptions
     on_case : callable
-        Called with each `Judged` as soon as it is known. Several threads may call it, but never at
-        the same time.
+        Called with each `Judged` as soon as it is known: from several threads, but never from two
+        at the same time.
     on_failure : callable
-        Called with the `EvaluatedCase` of each failed case that `OpFuzzOutcome.failures` may
-        contain. Its tensors are valid only during the call.
+        Called with the `OpSubject` and the `EvaluatedCase` of each failed case that
+        `OpFuzzOutcome.failures` may contain. The tensors are valid only during the call.
     cancel : threading.Event
         Set to end the run; verdicts so far are kept.
     cluster : Cluster, optional
@@ -140,15 +140,15 @@ class Fuzzer:
         return False
 
     def run(self) -> OpFuzzOutcome:
-        """Judge the cases.
+        """Judge the cases, and return the outcome.
 
         Raises
         ------
         UsageError
             ``bad-shape``.
         FlowError
-            The cache, the workers or the cluster cannot be used; or ``needs-missing``: a program
-            uses the output of a rule without waiting for the rule.
+            The cache, the workers or the cluster cannot be used. ``needs-missing``: a program uses
+            the output of a rule without waiting for the rule.
         """
         begin = time.perf_counter()
         outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures)
@@ -253,7 +253,7 @@ class Fuzzer:
             source.stop()
 
     def _refuse_unordered(self, which: int) -> None:
-        """Raise RunnerError ``needs-missing`` if a verdict may depend on an outdated file."""
+        """Raise RunnerError ``needs-missing`` if a program used a rule's output without waiting."""
         used = self._verdicts.inputs[which].used
         if used is not self._ordered[which]:  # which is rare
             self.subjects[which].others.refuse(used)
@@ -262,7 +262,7 @@ class Fuzzer:
     def _judged(
         self, queue: CaseQueue, which: int, number: int, case: Case, outcome: OpFuzzOutcome
     ) -> Iterator[Judged]:
-        """Start judging one case, and yield all verdicts that are ready, also of earlier cases."""
+        """Find the verdict on a case, or queue the case; yield all verdicts that are ready now."""
         key = case_key(number, case)
         known = self._verdicts.find(which, key)
         if known is not None:
@@ -277,7 +277,7 @@ class Fuzzer:
     def _keep(
         self, which: int, queued: QueuedCase, evaluated: EvaluatedCase, outcome: OpFuzzOutcome
     ) -> Judged:
-        """Store a verdict, and report a failure while its tensors are valid."""
+        """Store a verdict; report a failure at once, while its tensors are valid."""
         self._refuse_unordered(which)
         judged = Judged(queued.number, evaluated.case, evaluated.result)
         if evaluated.result.verdict in BAD:

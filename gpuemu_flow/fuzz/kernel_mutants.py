@@ -35,7 +35,7 @@ class KernelMutation:
     results : list of MutantResult
         One result for each mutant and each case that was tried.
     untold : int
-        Cases that do not pass with the unchanged kernel, and so reveal no planted bugs.
+        Number of cases that fail even with the unchanged kernel, and so cannot reveal planted bugs.
     """
 
     planted: dict[str, PtxMutant] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class KernelMutation:
 
 
 def is_compiled(program: Program) -> bool:
-    """Tell whether a program's kernels are run from PTX."""
+    """Tell whether a program runs kernels from PTX, in which bugs can be planted."""
     return program.kind in EMULATED or (program.kind == "triton" and bool(program.argv))
 
 
@@ -60,7 +60,7 @@ def plant_in_file(program: Program) -> Iterator[PtxMutant]:
 def try_kernel_mutants(
     workspace: Workspace, op: str, cases: dict[str, list[Case]], cancel: Event | None
 ) -> KernelMutation:
-    """Run an op with each planted bug on its cases, until a case finds the bug.
+    """Plant bugs in an op's PTX; run the op with each bug until one of the cases reveals it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Measure an op's check: the bugs that it misses, and the tolerances that the op needs."""
+"""Measure an op's check: which bugs it misses, and which tolerances the op needs."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ from gpuemu_flow.types import BAD, Case, Verdict
 
 @dataclass(frozen=True)
 class Mutation:
-    """The share of planted bugs that an op's own configuration would find.
+    """The share of planted bugs that the check finds with the op's configured tolerances.
 
     Attributes
     ----------
     op : str
     score : MutationScore
     trivial : TrivialReport
-        Results for zeros, constants and copies of inputs as outputs: if one of these passes, the
-        oracle is too weak.
+        Verdicts on zeros, constants and copies of inputs in place of the outputs. If one of these
+        passes, the check is too weak.
     cases : int
         Number of cases with a finite value to compare.
     kernel : MutationScore or None
         The score of bugs planted in the op's PTX; None if the op is not a compiled kernel, or if no
         case passes with the unchanged kernel.
     kernel_untold : int
-        Cases that do not pass with the unchanged kernel, and so reveal no planted bugs.
+        Number of cases that fail even with the unchanged kernel, and so cannot reveal planted bugs.
     """
 
     op: str
@@ -95,7 +95,7 @@ def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -
 def _all_evaluators(
     workspace: Workspace, op: str, cancel: Event | None
 ) -> Iterator[Iterator[tuple[OpSubject, CaseEvaluator]]]:
-    """Yield warm sessions of an op, one dtype after the other."""
+    """Open a context with an iterator that yields, for each dtype, the op and its warm programs."""
     workspace.cache.create()
 
     def each() -> Iterator[tuple[OpSubject, CaseEvaluator]]:
@@ -109,7 +109,7 @@ def _all_evaluators(
 
 
 def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mutation:
-    """Plant known bugs in the outputs of a default run, and measure how many the check finds.
+    """Plant known bugs in an op's outputs on default cases, and measure how many the check finds.
 
     Raises
     ------
@@ -176,14 +176,14 @@ def _trivial_results(prepared: Prepared, previous: Arrays | None) -> Iterator[Tr
 def calibrate_op(
     workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
 ) -> list[Calibration]:
-    """Suggest tolerances from the errors of the present op, which must be known to be correct.
+    """Suggest tolerances from the errors of the op as it is now; useful only if the op is correct.
 
     Raises
     ------
     UsageError
         ``unknown-op``.
     RunnerError
-        ``calibration-failed`` when the op or its reference fails on a case; ``needs-missing``.
+        ``calibration-failed`` if the op or its reference fails on a case; ``needs-missing``.
     """
     select_ops(workspace, [op])
     observations: list[MeasuredErrors] = []

@@ -50,9 +50,10 @@ class Minimization:
     minimized : FailureRecord or None
         None if the failure no longer occurs.
     steps, calls : int
-        Smaller failing cases found, and runs of the op.
+        Number of smaller failing cases found, and number of runs of the op.
     one_minimal : bool
-        True if the failure vanishes whichever single dim is made smaller or element is zeroed.
+        True if the failure vanishes as soon as any one dim is made smaller, or any one element is
+        set to zero.
     log : tuple of str
     """
 
@@ -138,7 +139,10 @@ def _only_slow(record: FailureRecord, timeout: float) -> Problem:
 
 
 def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
-    """Return the index of the failing element along each dim, to try slices around it first."""
+    """Return the failing element's index along each dim by name; None if it is not known.
+
+    Slices around this element are tried first.
+    """
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     if schema is None or first is None or first.index is None:
         return None
@@ -146,7 +150,7 @@ def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[st
 
 
 class _Shrinker:
-    """Tests whether candidates fail for the original's reason, in the simplest setting."""
+    """Tests whether smaller cases fail for the same reason as the original, in the same setting."""
 
     def __init__(
         self,
@@ -168,7 +172,7 @@ class _Shrinker:
         self._setting = FailureSetting.ALONE
 
     def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:
-        """Return the smallest case, in the first setting in which the original fails."""
+        """Return the smallest failing case, in the simplest setting in which the original fails."""
         for setting in FailureSetting:
             self._setting = setting
             with self._evaluator() as evaluator:
@@ -198,7 +202,7 @@ class _Shrinker:
             return self._judge(evaluator, candidate)
 
     def told_by_setting(self, candidate: Candidate) -> str:
-        """Return a sentence on the setting in which a case fails; empty for the simplest one."""
+        """Return a sentence on the setting in which the case fails; '' for the simplest setting."""
         setting = self._setting
 
         def fails(other: FailureSetting) -> bool:
@@ -211,6 +215,6 @@ class _Shrinker:
             self._setting = setting
 
     def fails_alone(self, candidate: Candidate) -> bool:
-        """Tell whether the case fails in a separate process."""
+        """Tell whether the candidate fails in a process of its own."""
         with self._evaluator() as evaluator:
             return self._fails(evaluator, candidate)

@@ -1,4 +1,4 @@
-"""Make a case from the text that a report printed for it; no record is needed."""
+"""Make a case from the text that a report printed for it, without a record of the case."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
 def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
-    """Return the case of an op with this schema whose `Case.to_text` is `text`.
+    """Return the case of an op with this schema and seed for which `Case.to_text` returned `text`.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
 
 
 def _demand_shapes(schema: OpSchema, inputs: Sequence[InputSpec]) -> None:
-    """Raise ``bad-case`` if no sizes of the schema's dims result in these shapes."""
+    """Raise ``bad-case`` if no choice of sizes for the schema's dims gives these shapes."""
     if takes_any_rank(schema):
         return
     sizes: dict[str, int] = {}
@@ -101,7 +101,7 @@ def _demand_shapes(schema: OpSchema, inputs: Sequence[InputSpec]) -> None:
 
 
 def disallowed_sizes(schema: OpSchema, case: Case) -> str:
-    """List the dims of a case with sizes that the op's schema does not allow; empty for none."""
+    """List, as text, the dims of a case whose sizes the op's schema does not allow; '' for none."""
     if takes_any_rank(schema):
         return ""
     sizes, known = dict(case.dims), {dim.name: dim for dim in schema.dims}
@@ -114,10 +114,11 @@ def disallowed_sizes(schema: OpSchema, case: Case) -> str:
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
-    """Return the case with these inputs, and find its layout, strategy and target.
+    """Return the case with these inputs, from which its layout, strategy and target are inferred.
 
-    They come from the first input whose layout is not ``contiguous`` or, if there is none, whose
-    strategy is not ``normal``. The case has no target if all inputs, or none, differ in this way.
+    All three are taken from the first input whose layout is not ``contiguous`` or, if there is
+    none, from the first whose strategy is not ``normal``. If all inputs, or none, are of that sort,
+    the case has no target.
     """
     special = [i for i in inputs if i.layout != "contiguous"] or [
         i for i in inputs if i.strategy != "normal"
@@ -143,7 +144,7 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
 
 
 def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the sizes of all dims; try sizes for dims that no shape contains."""
+    """Return the sizes of all dims; find sizes that fit for dims that no shape contains."""
     known = {dim.name: seen[dim.name] for dim in schema.dims if dim.name in seen}
     if not (schema.derived or schema.limits):
         return tuple(known.items())
@@ -160,7 +161,10 @@ def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], .
 
 
 def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
-    """Return the case with this seed among the op's cases, in a list; empty if there is none."""
+    """Return the op's case with this seed, in a list; empty if no early case of the op has it.
+
+    Only the first `LOOKED_AT` cases of the workspace's master seed are searched.
+    """
     cases = iterate_cases(
         subject.schema,
         seed=subject.seed,
@@ -174,7 +178,7 @@ def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
 def records_from_words(
     workspace: Workspace, seed: int, op: str, dtype: str | None = None, text: str | None = None
 ) -> list[FailureRecord]:
-    """Make records of the cases with a seed, as if ``run`` had found these failures.
+    """Make records of the cases with a seed, as if ``run`` had found that they fail.
 
     Raises
     ------

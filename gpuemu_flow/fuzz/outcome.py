@@ -32,7 +32,7 @@ class OpFuzzOutcome:
     cases, cached : int
         Number of judged cases, and number of cases whose verdict came from the action cache.
     coverage : Coverage
-        Coverage of these cases.
+        Coverage by the judged cases.
     worst_margin : float
         Largest finite share of the tolerance that a passed case used.
     margins : list of int
@@ -45,7 +45,7 @@ class OpFuzzOutcome:
     timed_out_again : bool
         True if `MOST_TIMEOUTS` cases in a row timed out.
     tally : Tally
-        Counts of compared elements, and the verdict on all cases.
+        Counts of compared elements and of verdicts, over all cases.
     """
 
     def __init__(self, op: str, seed: int, most_failures: int = MOST_FAILURES) -> None:
@@ -87,7 +87,7 @@ class OpFuzzOutcome:
             self.margins[min(MARGIN_BUCKETS - 1, int(share * MARGIN_BUCKETS))] += 1
 
     def _take_sample(self, number: int, case: Case) -> None:
-        """Keep the case if its seed is among the lowest, in whatever order cases come."""
+        """Keep the case if its seed is among the lowest, in whatever order the cases arrive."""
         entry = (-case.seed, -number, case)
         if len(self._sample) < MOST_PASSING:
             heapq.heappush(self._sample, entry)
@@ -95,12 +95,12 @@ class OpFuzzOutcome:
             heapq.heapreplace(self._sample, entry)
 
     def count(self, verdict: Verdict) -> int:
-        """Count the cases that have a verdict."""
+        """Return the number of cases with this verdict."""
         return self.tally.counts.get(verdict, 0)
 
     @property
     def failures(self) -> list[Judged]:
-        """Return the cases that failed or ended in an error, by number.
+        """Return the cases that failed or ended in an error, sorted by number.
 
         If there are many, this is a selection; see `FailureSample`.
         """
@@ -108,7 +108,7 @@ class OpFuzzOutcome:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Count, by kind, the failures that `failures` leaves out; empty if it contains all."""
+        """Map each kind of failure to the number that `failures` leaves out, if there are any."""
         return self._failures.left_out()
 
     def wants(self, judged: Judged) -> bool:
@@ -117,11 +117,11 @@ class OpFuzzOutcome:
 
     @property
     def passing(self) -> list[Case]:
-        """Return passed cases in their order; if there are many, those with the lowest seeds."""
+        """Return passed cases, sorted by number; if there are many, those with the lowest seeds."""
         return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
 
     def counted(self) -> Mapping[str, Counter[str]]:
-        """Count the cases by dtype, class of shapes, layout and strategy."""
+        """Count the cases by dtype, by class of shapes, by layout and by strategy."""
         return {
             what: self.coverage.by(aspect)
             for what, aspect in (

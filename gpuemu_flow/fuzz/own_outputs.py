@@ -46,7 +46,7 @@ class OwnOutputs:
     Parameters
     ----------
     start : Path
-        The workspace, or a folder in it.
+        The workspace's folder, or a folder below it.
     environ : mapping
 
     Raises
@@ -95,7 +95,7 @@ class OwnOutputs:
         inputs: Arrays | None = None,
         tolerance: tuple[float, float] | None = None,
     ) -> CheckResult:
-        """Judge outputs for a case.
+        """Judge outputs that the caller computed for a case.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class OwnOutputs:
         return result
 
     def judge_error(self, op: str, case: Case, error: RunError) -> CheckResult:
-        """Judge a case for which the op gave no outputs, or none that can be judged."""
+        """Judge a case for which the op gave no outputs, or only outputs that cannot be judged."""
         with self._lock:
             return self._evaluator(self._subject(op, case.dtype, None), None).judge_error(
                 case, error
@@ -146,22 +146,22 @@ class OwnOutputs:
         return self.judge_error(op, case, explained)
 
     def given_values(self, op: str, dtype: str, inputs: Arrays) -> dict[str, Any]:
-        """Return the inputs as functions get them: scalars as values, None for an absent input."""
+        """Return inputs as functions receive them: scalars as values, absent inputs as None."""
         with self._lock:
             return given_values(self._subject(op, dtype, None).reference, inputs)
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Return the names of an op's outputs, in order."""
+        """Return the names of an op's outputs, in the order of its schema."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
 
     def declared_outputs(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Return the names of an op's outputs that its schema declares."""
+        """Return the output names that the op's schema declares; empty if it declares none."""
         with self._lock:
             return self._subject(op, dtype, None).reference.output_names
 
     def with_changed_inputs(self, op: str, dtype: str, returned: Any, inputs: Arrays | None) -> Any:
-        """Add outputs that an op left in its inputs to the value that it returned.
+        """Return the op's return value together with the outputs that the op wrote into its inputs.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class OwnOutputs:
         return replace(made, subject=replace(made.subject, samples=samples))
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
-        """Return warm programs for a subject; close the least recently used ones above a limit."""
+        """Return warm programs for a subject; only the `WARM` most recently used ones are kept."""
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
             self._warm.move_to_end(key)
@@ -248,5 +248,5 @@ class OwnOutputs:
 
 
 def output_names(subject: Subject) -> tuple[str, ...]:
-    """Return the names of the outputs; the default name if the schema names none."""
+    """Return the names of a subject's outputs, or the default name if its schema declares none."""
     return subject.reference.output_names or (DEFAULT_OUTPUT,)

@@ -28,7 +28,7 @@ class CaseSequence:
     seed : int
         Master seed.
     strategies, layouts : tuple of str
-        Empty means the op's own.
+        Empty means those that are configured for the op.
     """
 
     dtype: str
@@ -39,7 +39,7 @@ class CaseSequence:
 
 @dataclass
 class _Planned:
-    """A case sequence with the cases planned so far."""
+    """The cases of a sequence that have been planned so far, and an iterator for more."""
 
     more: Iterator[Case]
     cases: list[Case] = field(default_factory=list)
@@ -53,7 +53,7 @@ class PlannedCases:
         self._lock = threading.Lock()
 
     def case(self, op: OpConfig, sequence: CaseSequence, index: int) -> Case:
-        """Return one case.
+        """Return the case at `index` in a sequence of an op's cases.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""New cases that wait to be run, grouped by the parts of a condition that they meet."""
+"""Cases that wait to be run, grouped by the parts of a condition that they meet."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Waiting:
         self._tried[quadrant] = self._tried.get(quadrant, 0) + 1
 
     def each_tried(self, least: int) -> bool:
-        """Tell whether enough judged cases met each part without the other part."""
+        """Tell whether, for each part, at least `least` judged cases met that part only."""
         alone = [quadrant for quadrant in self._outer() if any(quadrant)]
         return all(self._tried.get(quadrant, 0) >= least for quadrant in alone)
 

@@ -40,7 +40,7 @@ DIFFERS = "results differ between equal calls: it fails in some of them only"
 
 
 class FailureSetting(enum.Enum):
-    """A setting in which a failure occurs; its value is a sentence to show to the user."""
+    """A setting in which a failure occurs; the member's value is a sentence to show to the user."""
 
     ALONE = ""
     AFTER_DECOY = "shows only after a call on other inputs of the same shapes: the op keeps state"
@@ -62,14 +62,13 @@ def judge_in(
     setting : FailureSetting
         The setting. Callers try the simplest first, since a failure in it is easiest to explain.
     evaluator : CaseEvaluator
-        Evaluator. It must run the op in a new process if state of earlier calls must have no
-        influence.
+        Runs the op. It must use a new process if state from earlier calls must have no influence.
     case : Case
         The case that the inputs belong to, with their shapes and layouts.
     inputs : mapping of str to ndarray
         The inputs' values, in their layouts.
     record : FailureRecord
-        The record of the failure that is expected.
+        The record of the expected failure, whose kind decides which checks are needed.
     """
     watched = record.kind in _WATCHED
     checks = Checks(inputs_unchanged=True, repeat=True) if watched else Checks()
@@ -94,7 +93,7 @@ def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], b
     Returns
     -------
     str
-        `DIFFERS` if identical runs differ; empty if the failure occurs in the simplest setting.
+        `DIFFERS` if identical runs gave different results; empty if `setting` is the simplest one.
     """
     if setting is FailureSetting.ALONE:
         return ""
@@ -111,7 +110,7 @@ def recorded_reason(record: FailureRecord) -> str:
 
 
 def shows_all(record: FailureRecord, result: CheckResult) -> bool:
-    """Tell whether a result has the recorded verdict and every recorded reason for it."""
+    """Tell whether a result has the recorded verdict, and every reason that was recorded for it."""
     recorded = CheckResult.from_json(record.result)
     reasons = {reason(failure) for failure in result.failures}
     wanted = {reason(failure) for failure in recorded.failures}
@@ -121,6 +120,6 @@ def shows_all(record: FailureRecord, result: CheckResult) -> bool:
 
 
 def fails_alike(record: FailureRecord, result: CheckResult) -> bool:
-    """Tell whether a result contains the reason of the recorded failure."""
+    """Tell whether a result has the recorded verdict, and the main recorded reason for it."""
     reasons = {reason(failure) for failure in result.failures}
     return result.verdict.value == record.verdict and recorded_reason(record) in reasons

@@ -58,7 +58,11 @@ PREFERRED = (
 
 @dataclass(frozen=True)
 class Tried:
-    """One new case after its run; `failed` is true if it failed in the examined way."""
+    """One case after its run.
+
+    `failed` is True if the case failed in the examined way, False if it passed, and None if it
+    failed in another way or has no verdict.
+    """
 
     case: Case
     failed: bool | None
@@ -68,19 +72,20 @@ class Tried:
 
 
 class RelationSearch:
-    """Maintains the set of relations that explain all failing cases so far.
+    """Maintains the set of relations that explain the failing cases observed so far.
 
     Parameters
     ----------
     schema : OpSchema
     ask : callable
-        Evaluates the reference on other inputs.
+        Evaluates the reference on given inputs.
 
     Attributes
     ----------
     left : set of Relation or None
-        The remaining relations; None until a case was observed.
+        The remaining relations; None until a failing case was observed.
     enough : int
+        Number of new failing cases that a relation has to explain.
     """
 
     enough = ENOUGH
@@ -96,13 +101,13 @@ class RelationSearch:
 
     @staticmethod
     def is_plain(case: Case) -> bool:
-        """Tell whether a case has the values and the number of elements to reveal relations."""
+        """Tell whether a case can reveal relations, by its values and its number of elements."""
         if any(0 in spec.shape for spec in case.inputs):
             return False
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
 
     def candidates(self, failing: Sequence[Case]) -> list[Case]:
-        """List a few failing cases to begin with; they have different, small sizes above 1."""
+        """List a few failing cases to begin with, small but with sizes above 1 where possible."""
         plain = sorted(filter(self.is_plain, failing), key=_how_telling)
         chosen: list[Case] = []
         for case in plain:
@@ -111,7 +116,7 @@ class RelationSearch:
         return chosen[:FIRST]
 
     def observe(self, tried: Tried) -> bool | None:
-        """Drop the relations that a case contradicts.
+        """Test relations on one more case, and drop those that too many cases have contradicted.
 
         Returns
         -------
@@ -137,7 +142,7 @@ class RelationSearch:
         return True if True in told else False if False in told or not told else None
 
     def _begin(self, seen: ObservedCase) -> bool:
-        """Find the relations of a first failing case; tell whether there are any."""
+        """Find the relations that explain a first failing case; return True if there are any."""
         if self._begun >= FIRST - 1:
             return False
         found = mask_relations(seen, self._ask)
@@ -164,10 +169,10 @@ class RelationSearch:
         return not tried.failed and relation.kind != "swapped-input"
 
     def weigh(self, passing: Sequence[Case]) -> None:
-        """Drop relations about the ends of dims that known passing cases contradict.
+        """Drop relations about the ends of dims if known passing cases contradict them.
 
-        No case is run. An op that never writes the end of a dim fails whenever the dim is above 1.
-        So the relation is dropped if several cases with such a size have passed.
+        No case is run. An op that never writes the end of a dim fails whenever the dim's size is
+        above 1. So the relation is dropped if several cases with a size above 1 have passed.
         """
         plain = [
             dict(case.dims)
@@ -184,10 +189,10 @@ class RelationSearch:
         }
 
     def spared(self, tried: Tried) -> None:
-        """Drop each relation that enough passing cases contradict, this case included.
+        """Test relations on a passing case, and drop those that enough passing cases contradict.
 
-        A relation about unwritten elements is dropped after one such case, other relations after
-        two.
+        A relation about unwritten elements is dropped after one contradicting case, any other
+        relation after two.
         """
         seen = self.observation(tried)
         if seen is None or tried.failed is not False:
@@ -224,7 +229,7 @@ class RelationSearch:
         )
 
     def output_shape(self, case: Case) -> tuple[int, ...] | None:
-        """Return the shape of the only output of a case, before it is run."""
+        """Return the shape of a case's only output before a run; None if it cannot be told."""
         sizes = dict(case.dims)
         if len(self._schema.outputs) != 1 or not sizes:
             return None
@@ -232,7 +237,7 @@ class RelationSearch:
         return tuple(sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in axes)
 
     def observation(self, tried: Tried) -> ObservedCase | None:
-        """Return a case's tensors as floats; None if they cannot be compared."""
+        """Return a case's tensors as floats; None if its outputs cannot be compared."""
         actual = _floats(tried.actual)
         expected = _floats(tried.expected)
         if actual is None or expected is None or actual.keys() != expected.keys():
@@ -258,7 +263,8 @@ def _floats(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]
 def _how_telling(case: Case) -> tuple[bool, bool, int]:
     """Return a sort key that puts the most telling cases first.
 
-    They have no dim of size 1 and at least 64 elements; among these cases, small ones come first.
+    Cases without a dim of size 1 come first, among these the cases of at least 64 elements, and
+    among these the smaller ones.
     """
     return any(size == 1 for _, size in case.dims), case.numel < 64, case.numel
 

@@ -44,7 +44,8 @@ class RemoteRun:
     source : CaseSource
     verdicts : VerdictCache
     lookup : Lookup
-        The states of inputs on this machine. A reply counts only if the worker has the same states.
+        Tells the states of inputs on this machine. A reply counts only if they are the same on the
+        worker.
     cancel : threading.Event
     """
 
@@ -69,10 +70,11 @@ class RemoteRun:
         self._ended = False
 
     def judged(self) -> Iterator[Told]:
-        """Yield the results of the cases, in order.
+        """Yield the results of the cases, in the order of the cases.
 
-        A result is the index of the case's subject, the verdict, and the outcome. The outcome is
-        None unless the case was judged now, and failed or ended in an error.
+        A result has three parts: the index of the case's subject, the verdict, and the judged case.
+        The last is None if the verdict came from the cache, or if the case neither failed nor ended
+        in an error.
         """
         while not self._cancel.is_set():
             self._fill()
@@ -125,7 +127,7 @@ class RemoteRun:
         self._farm.submit(CaseBatch(which, tuple(waiting)), sorted(self._verified[which]))
 
     def _take(self, batch: CaseBatch, reply: BatchReply | None) -> None:
-        """Keep the verdicts of one reply."""
+        """Keep the verdicts of one reply, and adapt the size of batches to its duration."""
         which = batch.which
         if reply is None:
             (queued,) = batch.cases
@@ -148,7 +150,7 @@ class RemoteRun:
         self._ready[queued.number] = (which, Judged(queued.number, case, result), evaluated)
 
     def _agrees(self, which: int, reply: BatchReply) -> bool:
-        """Tell whether no input changed while a worker judged, so that its verdicts may be kept.
+        """Tell whether a worker's verdicts may be cached: no input was written to while it judged.
 
         Raises
         ------

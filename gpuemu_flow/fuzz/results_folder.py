@@ -1,4 +1,4 @@
-"""Find the folder of submissions' results without loading the modules that judge them."""
+"""Find the folder for results of submissions, without loading the modules that judge them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def results_folder(config: Config, cache: WorkspaceCache) -> Path:
-    """Return the folder for the results of submissions: the cache, or ``[storage] db_path``.
+    """Return the folder for the results of submissions: in the cache, or at ``[storage] db_path``.
 
     If several workspaces name the same `db_path`, each has a separate folder there.
     """

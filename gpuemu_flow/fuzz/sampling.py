@@ -1,4 +1,4 @@
-"""Choose the cases from which an op's traits are found, for requests with their own inputs."""
+"""Choose the cases that show an op's traits, for requests that bring their own inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
 
 
 def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
-    """Tell whether inputs have a schema's names and ranks, and one size for each of its dims."""
+    """Tell whether inputs match a schema's names, ranks and dims, each dim having only one size."""
     if [spec.name for spec in inputs] != [tensor.name for tensor in schema.inputs]:
         return False
     shapes = {spec.shape for spec in inputs}

@@ -169,7 +169,7 @@ def _fuzz_op(
 
 
 def _gaps(subjects: Iterable[OpSubject], outcome: OpFuzzOutcome) -> Iterator[str]:
-    """Yield the aspects that this run did not exercise."""
+    """Yield, as text, the dtypes, shape classes, layouts and strategies that the run left out."""
     for subject in subjects:
         known = (subject.subject.dtype, subject.layouts, subject.strategies)
         for gap in outcome.coverage.gaps(
@@ -197,7 +197,7 @@ def _stopped_early(outcome: OpFuzzOutcome, options: FuzzOptions, cancel: Event) 
 def _causes(
     workspace: Workspace, op: str, outcome: OpFuzzOutcome, options: FuzzOptions, cancel: Event
 ) -> Sequence[Cause]:
-    """Return causes of the failures, confirmed by new cases; none if `cancel` is set meanwhile."""
+    """Return causes of the failures, confirmed by new cases; empty if `cancel` is set meanwhile."""
     if not outcome.failures or cancel.is_set() or options.fail_fast:
         return ()
     budget = cause_budget(workspace, confirm=options.confirm)
@@ -250,7 +250,7 @@ def _group(
     outcome: OpFuzzOutcome,
     text: str,
 ) -> CauseGroup:
-    """Return one group's failures, smallest first, and store the group's cause in each record."""
+    """Make one group of failures with the same cause, and store the cause in each record."""
     records = [_record(log, known, op, judged, text) for judged in members]
     smallest = members[0].result
     return CauseGroup(
@@ -263,7 +263,10 @@ def _group(
 
 
 def _shape_classes(failing: Iterable[Judged], outcome: OpFuzzOutcome) -> dict[str, tuple[int, int]]:
-    """Count failing and passing cases by class of shapes; empty if failures were left out."""
+    """Map each class of shapes to its numbers of failing and passing cases; empty if unknown.
+
+    The numbers are unknown if the outcome left failures out.
+    """
     if outcome.left_out:
         return {}
     passed = outcome.passed_classes
@@ -272,7 +275,7 @@ def _shape_classes(failing: Iterable[Judged], outcome: OpFuzzOutcome) -> dict[st
 
 
 def _recorded(log: FailureLog, op: str, failing: Sequence[Judged]) -> dict[str, str]:
-    """Map each failing case to the id of its newest record."""
+    """Map the digest of each failing case to the id of the case's newest record."""
     wanted = {digest_json(judged.case.to_json()) for judged in failing}
     newest: dict[str, tuple[str, str]] = {}
     for record in log.store if wanted else ():

@@ -33,7 +33,7 @@ from gpuemu_flow.types import Case, Json
 
 @dataclass(frozen=True)
 class OpTasks:
-    """The tasks of one op in one dtype, from which its subject is made."""
+    """The tasks of one op in one dtype; the op's subject is made from them."""
 
     generate: TaskSpec
     op: TaskSpec
@@ -64,13 +64,13 @@ class OpTasks:
 
 
 def tasks_of(graph: Graph, op: str, dtype: str) -> OpTasks:
-    """Select the tasks of one op in one dtype from a graph that has them."""
+    """Return the tasks of one op in one dtype from a graph that contains these tasks."""
     stage_names = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
     return OpTasks(*(graph.tasks[f"{stage}:{op}:{dtype}"] for stage in stage_names))
 
 
 def make_subject(tasks: OpTasks, samples: Sequence[Case]) -> Subject:
-    """Make the subject of an op in one dtype; every command, the daemon and clients use it.
+    """Make the subject of an op in one dtype, in the same way for commands, daemon and clients.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class OpSubject:
     op_sources, reference_sources : Discovered
         The files that are known, before a run, to be part of the two programs.
     hidden : tuple of str
-        Files of the workspace that the reference was seen to use, and that the op must not read.
+        Files of the workspace that the reference was seen to use; the op must not read these files.
     known : tuple of str or None
         Files that are never hidden, see `TaskSpec.known`; None if no file is hidden at all.
     others : RuleOutputs
@@ -137,7 +137,7 @@ def op_names(workspace: Workspace) -> list[str]:
 
 
 def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
-    """Return `names`, or all ops when there are none.
+    """Return the ops with these names; without names, return all ops that can be run.
 
     Raises
     ------
@@ -264,15 +264,15 @@ def op_subject(
 def open_ordered(
     workspace: Workspace, pool: Pool, subject: Subject, cancel: Event | None = None
 ) -> Iterator[CaseEvaluator]:
-    """Open warm programs of an op for the duration of a context.
+    """Open warm programs of an op in a context, and check at its end which files they used.
 
     Results from inside the context are valid only if leaving it raises no error.
 
     Raises
     ------
     RunnerError
-        On leaving: ``needs-missing`` for a program that used the output of a rule without waiting
-        for the rule.
+        At the end of the context: ``needs-missing`` if a program used the output of a rule without
+        waiting for the rule.
     """
     others = RuleOutputs.not_awaited(workspace.graph, workspace.root, subject.name)
     with open_evaluator(pool, subject, cancel) as evaluator:
@@ -281,5 +281,5 @@ def open_ordered(
 
 
 def outputs_key(reference_key: str, dtype: str, reference_dtype: str | None) -> str:
-    """Return the key of everything that decides a reference's outputs on a case."""
+    """Return a digest of everything, except the case, that decides a reference's outputs."""
     return digest_json([reference_key, dtype, reference_dtype])

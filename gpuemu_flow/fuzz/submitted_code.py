@@ -1,4 +1,4 @@
-"""Select submissions that still count: newer code makes the results of older code obsolete."""
+"""Select submitted results that still count: newer code makes results of older code obsolete."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpuemu_flow.types import BAD
 
 @dataclass
 class _Run:
-    """The submissions of one process with one state of its code.
+    """The submissions that one process made with one state of its code.
 
-    `code` is the digest of that state, `first` and `last` are the times of the first and of the
-    last submission in ns.
+    `code` is the digest of that state. `first` and `last` are the times, in ns, of the first and
+    the last of these submissions.
     """
 
     code: str
@@ -25,11 +25,11 @@ class _Run:
 
 
 def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return the results of states of the code that are not obsolete, oldest first.
+    """Return the results, oldest first, that come from a state of the code that is not obsolete.
 
-    A state of the code is obsolete if, after its last submission, another state submitted for the
-    first time. States that submit alternately, such as two checkouts of one origin, both count.
-    Submissions that do not identify their code count until the user forgets them.
+    A state of the code becomes obsolete when, after its last submission, another state submits for
+    the first time. States that submit alternately, such as two checkouts of one origin, both count.
+    Submissions that do not identify their code count until the user removes them by ``clean``.
     """
     ordered = sorted(stored, key=lambda one: one.key)
     runs: dict[tuple[str, str], dict[tuple[object, str], _Run]] = defaultdict(dict)
@@ -50,21 +50,21 @@ def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
 
 
 def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return the newest result of each op, dtype, case and code.
+    """Return the newest result for each op, dtype, case and code; `stored` has the oldest first.
 
-    Results of the same case with other code are kept apart: a pass of one code must not hide a
-    failure of another code. Nor may a pass hide a failure of the same code on inputs that a client
-    made: an op that gives other outputs for equal inputs did not pass.
+    Results of the same case with different code are kept apart: a pass of one code must not hide a
+    failure of another code. A pass must also not hide a failure of the same code on inputs that a
+    client made: an op that gives different outputs for equal inputs is not correct.
     """
     return list({_case(one): one for one in stored}.values())
 
 
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
-    """Select, as `newest_of_each` does, from the results whose `judged_by` is `now`.
+    """Return the newest results, as `newest_of_each` does, but only of those judged by `now`.
 
-    A later result with another `judged_by`, due to another tolerance or reference, does not hide an
-    earlier failure. It does hide an earlier pass if the later code did not identify itself, since
-    the code may have changed in between.
+    A later result has a different `judged_by` if, for example, the tolerance or the reference has
+    changed. Such a result does not hide an earlier failure. It hides an earlier pass only if its
+    submission did not identify the code, since the code may have changed in between.
 
     Parameters
     ----------

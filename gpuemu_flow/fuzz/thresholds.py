@@ -27,8 +27,8 @@ TILE = 8
 Known = tuple[CaseFacts, bool]
 
 Probe = Callable[[Sequence[Predicate], str, int], bool | None]
-"""Tells whether a case fails if it meets the predicates and a dim has a certain size; None if there
-is no such case."""
+"""Callable that tells whether a case fails in which the predicates hold and a dim has a given size;
+it returns None if there is no such case."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Allowance:
 def with_exact_numbers(
     predicates: Sequence[Predicate], known: Sequence[Known], probe: Probe
 ) -> tuple[Predicate, ...]:
-    """Return a condition whose numbers about sizes were made exact by new cases.
+    """Return the condition with exact multiples and thresholds of sizes, found by further cases.
 
     Parameters
     ----------
@@ -80,9 +80,9 @@ def _multiple(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Halve the multiple in a predicate while new cases support the half.
+    """Return a predicate whose multiple is halved as often as new cases support it.
 
-    In these cases, the size is a multiple of the half, but not of the multiple itself.
+    In the new cases, the size is a multiple of the half, but not of the multiple itself.
     """
     name, step = predicate.subject, int(str(predicate.value))
     as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true
@@ -97,7 +97,7 @@ def _multiple(
 
 
 def _odd_multiples(half: int, about: Sequence[int]) -> list[int]:
-    """List odd multiples of a number; multiples next to known sizes come first."""
+    """List odd multiples of `half`, sorted by their distance from the median of `about`."""
     if not about:
         return []
     center = sorted(about)[len(about) // 2]
@@ -131,7 +131,7 @@ def _threshold(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Return a predicate with its threshold found by bisection between known sizes."""
+    """Return a predicate with an exact threshold, found by bisection between known sizes."""
     name, bound = predicate.subject, int(str(predicate.value))
     fit = [each for each in known if all(other.holds(each[0]) for other in others)]
     rising = predicate.kind == "above"
@@ -159,8 +159,8 @@ def _threshold(
 def _rounded(size: int) -> int:
     """Round a size down to a multiple of `TILE`, unless the size is at most two tiles.
 
-    Thresholds of kernels are multiples of tiles. The threshold that was found may be too high: just
-    above its true threshold, a bug affects the fewest cases, so that a case may pass there.
+    Kernels usually have thresholds at multiples of a tile. The threshold found may be too high:
+    just above the true threshold, a bug affects the fewest elements, so that a case may pass there.
     """
     return size // TILE * TILE if size > 2 * TILE else size
 
@@ -168,7 +168,10 @@ def _rounded(size: int) -> int:
 def _first(
     sizes: Iterable[int], others: Sequence[Predicate], name: str, probe: Probe
 ) -> tuple[int, bool | None]:
-    """Return the first size with which a case could be run, and whether it fails."""
+    """Return the first size with which a case can be run, and whether the case fails.
+
+    If no case can be run, return (0, None).
+    """
     for size in sizes:
         failed = probe(others, name, size)
         if failed is not None:
@@ -177,5 +180,5 @@ def _first(
 
 
 def _sizes(known: Iterable[Known], name: str, *, failed: bool) -> list[int]:
-    """List the sizes of a dim in the cases that fail, or in those that pass."""
+    """List the sizes that a dim has in the failing cases if `failed`, else in the passing cases."""
     return [facts.sizes[name] for facts, bad in known if bad is failed and name in facts.sizes]

@@ -25,25 +25,25 @@ WRITE_SECONDS = 0.25
 
 
 def checks_for(number: int) -> Checks:
-    """Return the checks of a case: all for the first and some later cases, few for others."""
+    """Return the checks of a case: all for the first cases and then for every n-th, else few."""
     full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
     return FULL_CHECKS if full else PLAIN
 
 
 def expected_key(subject: OpSubject) -> str:
-    """Return the key of everything that decides the reference's outputs on a case."""
+    """Return a digest of everything, except the case, that decides the reference's outputs."""
     asked = subject.subject
     return outputs_key(subject.reference_key, asked.dtype, asked.reference_dtype)
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return the key of all that decides the verdicts on an op, as far as known before a run."""
+    """Return a digest of everything known before a run that decides verdicts, except the case."""
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])
 
 
 def case_key(number: int, case: Case) -> list[Json]:
-    """Return the part of a verdict's key that depends on the case and its number in the run."""
+    """Return the part of a verdict's key that depends on the case and on its number in the run."""
     return [checks_for(number) is FULL_CHECKS, case.identity()]
 
 
@@ -54,10 +54,11 @@ class VerdictCache:
     ----------
     cache : WorkspaceCache
     subjects : sequence of OpSubject
-        The op in each of its dtypes; a case names its subject by the index in this sequence.
+        The op in each of its dtypes. The parameter `which` of the methods is an index into this
+        sequence.
     lookup : Lookup
     force : bool
-        True to find no stored verdicts.
+        True to ignore stored verdicts.
 
     Attributes
     ----------
@@ -89,13 +90,13 @@ class VerdictCache:
         self._written = time.monotonic()
 
     def find(self, which: int, key: list[Json]) -> CheckResult | None:
-        """Return the verdict on a case for the present inputs; None if it has to be judged."""
+        """Return the cached verdict on a case, if it holds for the present inputs; else None."""
         return self.inputs[which].find(
             lambda b: cached_verdict(self._cache, digest_json([b, *key]))
         )
 
     def put(self, which: int, key: list[Json], result: CheckResult) -> None:
-        """Cache a verdict, except ``error``, since an error may not occur again."""
+        """Cache a verdict, unless it is ``error``, since the error may not occur again."""
         if result.verdict not in (Verdict.ERROR, Verdict.SKIPPED):
             self._write((self.inputs[which], key, result.to_json()))
 
@@ -104,7 +105,7 @@ class VerdictCache:
         self._write(force=True)
 
     def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
-        """Store verdicts in groups, since one transaction costs more than judging a tiny case.
+        """Collect verdicts, and store them in groups: a transaction costs more than a tiny case.
 
         Verdicts are dropped if a program, or a file that it reads, was edited meanwhile.
         """
@@ -123,7 +124,7 @@ class VerdictCache:
             )
 
     def _is_due(self, *, force: bool) -> bool:
-        """Tell whether enough verdicts wait, or have waited long enough, to be written."""
+        """Tell whether to write now: many verdicts wait, or some have waited long enough."""
         count = len(self._unwritten)
         if force or count >= MOST_WRITTEN:
             return count > 0

@@ -42,7 +42,7 @@ MOST_REMEMBERED = 64
 
 @dataclass(frozen=True)
 class Query:
-    """Changes that a request may make to an op.
+    """The op that a request asks for, and the changes that the request makes to it.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class WireInputs:
     ----------
     begun : int
         Time at which observation began. A program that was loaded later matches its files, unless
-        one of them was written to since then.
+        one of the files was written to after this time.
     parts : dict of str to str
         States of all inputs.
     """
@@ -107,7 +107,7 @@ class WireInputs:
         self.parts = lookup.parts(names)
 
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> bool:
-        """Add the inputs that one program was seen to use so far.
+        """Add the inputs that the program `who` was seen to use so far.
 
         Returns
         -------
@@ -195,8 +195,8 @@ class WireSubject:
     def judged_by(self) -> str:
         """Return a digest of all facts known so far that decide a verdict, except the case.
 
-        If an input was written to meanwhile, the digest is unique, since the program may have read
-        a content that the input no longer has.
+        If an input was written to after observation began, the digest is unique, since the program
+        may have read content that the input no longer has.
         """
         if self.seen.moved:
             return digest_json([self.base, "moved", self.seen.begun])
@@ -218,14 +218,14 @@ class WireSubject:
 
     @property
     def output_name(self) -> str:
-        """Return the name of the output that protocol v1 leaves unnamed."""
+        """Return the name of the single output, which protocol v1 does not name."""
         names = self.subject.reference.output_names
         return names[0] if names else DEFAULT_OUTPUT
 
 
 @dataclass(frozen=True)
 class _Compiled:
-    """One op in one dtype, as compiled from the configuration, and the state of its files then."""
+    """One op in one dtype, as compiled from the configuration, with the state of its files then."""
 
     subject: Subject
     stamps: tuple[tuple[str, Stamp | None], ...]
@@ -267,11 +267,12 @@ class Subjects:
         Parameters
         ----------
         case : Case
-            The requested case. If the op's own cases do not represent it, the op's traits and the
+            The requested case. If its inputs do not fit the op's schema, the op's traits and the
             dtypes of its outputs are found on this case's shapes.
         checked_later : bool
             True if the caller discards all verdicts unless `WireSubject.learn` returns True after
-            judging. The inputs that programs were seen to use are then not looked at now.
+            judging. The call then does not check whether the inputs that programs used have
+            changed.
         """
         compiled = self._current(query.op, query.dtype, checked_later=checked_later)
         key = query.key()
@@ -288,14 +289,14 @@ class Subjects:
         return known
 
     def judged_by(self, query: Query) -> str:
-        """Return `WireSubject.judged_by` of the subject of a query."""
+        """Return the digest `WireSubject.judged_by` of the subject that a query asks for."""
         compiled = self._current(query.op, query.dtype)
         return digest_json(
             [self._base(query, compiled, self._as_queried(query, compiled)), compiled.seen.parts]
         )
 
     def stamps(self, op: str, dtype: str) -> dict[str, Stamp | None]:
-        """Return the stamp of each file that `judged_by` depends on, by path; None if missing."""
+        """Map the path of each file that `judged_by` depends on to its stamp; None if missing."""
         compiled = self._current(op, dtype)
         names, lookup = compiled.seen.names, self._lookup
         paths = [lookup.path(member) for member in (*names.files, *names.missed)]
@@ -365,7 +366,7 @@ class Subjects:
             return known
 
     def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
-        """Compile an op in one dtype by the graph's compiler."""
+        """Compile an op in one dtype as the graph's compiler does, even if the op cannot be run."""
         stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
         config = replace(self._config, ops=(stand_in,), targets={})
         graph = Compiler(config, self._cache, Overrides(), self._version).graph()
@@ -398,7 +399,7 @@ class Subjects:
         )
 
     def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:
-        """Build compiled parts of programs; return the builds' sources and the PTX files."""
+        """Build the compiled parts of programs; return the builds' sources, outputs and PTX."""
         found: set[str] = set()
         for spec in specs:
             build_code(self._workspace, spec, graph)
@@ -413,10 +414,11 @@ class Subjects:
 
 
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
-    """Convert keyword arguments of a request, all strings, to other types where it is safe.
+    """Convert a request's keyword arguments from strings to other types where this is safe.
 
     For a callable, texts of numbers, booleans and None are converted. A script must receive the
-    text that was sent, so a value is converted only if it becomes the same text again.
+    text that was sent. So its values are converted only if they are converted back to the same
+    text.
     """
     typed = {}
     for name, value in given.items():
@@ -450,7 +452,8 @@ def tolerance_of(
     """Take ``atol`` and ``rtol`` out of a request's kwargs, unless they name arguments of the op.
 
     The published client's adapters send tolerances in this way. The upstream daemon passes them on
-    to the script, which fails.
+    to the script, which then fails. The first result is (atol, rtol), or None if the request has
+    neither.
 
     Raises
     ------
@@ -479,8 +482,9 @@ def tolerance_of(
 def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
     """Take ``precision`` out of a request's kwargs, unless it names an argument of the op.
 
-    The returned precision is empty if the request has none or has the configured one. A value that
-    is no precision stays an argument, since some references have an argument of this name.
+    The returned precision is empty if the request has none, or asks for the configured one. A value
+    that names no precision stays in the kwargs, since some references have an argument of this
+    name.
     """
     rest = dict(kwargs)
     if "precision" in op.kwargs or rest.get("precision") not in PRECISIONS:

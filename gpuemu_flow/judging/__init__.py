@@ -1,1 +1,1 @@
-"""The only code that evaluates a case: inputs, op, reference, comparison, checks, verdict."""
+"""The only code that evaluates a case: inputs, op, reference, comparison, checks and verdict."""

@@ -1,9 +1,9 @@
 """Judge many cases of one op fast, in warm workers of op and reference.
 
-``run`` works in stages, so that each can be cached. Fuzzing, reproducing, minimising and the
-daemon judge one case at a time, as fast as possible: the reference's worker makes the inputs in
-memory that it shares with the op's worker, and judges the outputs there. The verdict comes from
-`judge`, as in ``run``.
+``run`` works in stages, so that each stage can be cached. Fuzzing, reproducing, minimising and the
+daemon judge cases directly, as fast as possible: the reference's worker makes the inputs in memory
+that it shares with the op's worker, and judges the outputs there. The verdict comes from `judge`,
+as in ``run``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class CaseEvaluator(ReferenceEvaluator):
     ----------
     batch_size : BatchSize
     rounds : int
-        Number of times that programs were called, for one case or for many; while it stays the
-        same, `observed` has nothing new about the cases judged so far.
+        Number of times that programs were called, for one case or for many. While the number stays
+        the same, `observed` returns nothing new.
     """
 
     def __init__(
@@ -89,10 +89,11 @@ class CaseEvaluator(ReferenceEvaluator):
         return _not_run(case) or self._try(case, None, checks)
 
     def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> EvaluatedCase:
-        """Judge given inputs; `case` provides the dtype, seed and strategy.
+        """Judge a case on the given inputs; `case` provides the dtype, seed and strategy.
 
-        If the checks include `decoy` or `guards`, the case also provides shapes and layouts. An
-        input that could not be made when the case was recorded is made now.
+        If the checks include `decoy` or `guards`, `case` also provides shapes and layouts. If an
+        input could not be made when the case was recorded, all inputs are made now, and `inputs` is
+        ignored.
         """
         if not is_made(case):
             return self.judge(case, checks)
@@ -101,8 +102,8 @@ class CaseEvaluator(ReferenceEvaluator):
     def judge_all(self, cases: Sequence[Case]) -> Iterator[EvaluatedCase]:
         """Judge one case after the other as `judge` does, with `PLAIN` checks and fewer messages.
 
-        A case whose programs fail is judged again separately. `batch_size` tells how many cases to
-        pass.
+        A case whose programs fail is judged again separately. `batch_size` tells how many cases
+        callers should pass.
         """
         self.rounds += 1
         begin = time.perf_counter()
@@ -123,7 +124,10 @@ class CaseEvaluator(ReferenceEvaluator):
             yield evaluated
 
     def _try_all(self, cases: Sequence[Case]) -> list[CheckResult | None]:
-        """Judge the cases of a batch that precede a failure of a program; return their verdicts."""
+        """Judge the cases of a batch up to the first failure of a program; return their verdicts.
+
+        The verdict is None for a case that must be judged separately.
+        """
         arena = self._op.arena()
         if arena is None:
             return []
@@ -194,7 +198,7 @@ class CaseEvaluator(ReferenceEvaluator):
         return EvaluatedCase(case, result, actual, inputs, lambda: self._expected(about))
 
     def _modified(self, changed: Iterable[Failure]) -> list[Failure]:
-        """Return the changes to inputs that the op must not modify."""
+        """Return the changes to inputs, without those to inputs that the op may change."""
         mutates = self.subject.op.mutates
         return [failure for failure in changed if failure.output not in mutates]
 
@@ -212,7 +216,7 @@ class CaseEvaluator(ReferenceEvaluator):
         return SharedInputs(about.peer, about.slots[0], lambda: materialise(case))
 
     def _settle(self, judge_request: JudgeRequest, actual: Arrays, outcome: Outcome) -> CheckResult:
-        """Return the verdict after the op has finished."""
+        """Return the verdict on a case once the op has finished."""
         call = self._op.done
         if outcome.error is not None:
             judge_request.method, judge_request.bring = "expected", False
@@ -230,7 +234,10 @@ class CaseEvaluator(ReferenceEvaluator):
         return with_printed(result, outcome.printed)
 
     def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
-        """Return the files with the reference's stored outputs, and the paths for new files."""
+        """Return the files with stored outputs of the reference, and paths for new such files.
+
+        The result holds the fields `known` and `stage` of `PreparedBatch`.
+        """
         if self._expected_cache is None:
             return {}
         found = [self._expected_cache.find(case) for case in cases]
@@ -242,7 +249,7 @@ class CaseEvaluator(ReferenceEvaluator):
         return {"known": [None if path is None else str(path) for path in found], "stage": stage}
 
     def _learn(self, judge_request: JudgeRequest) -> None:
-        """Store outputs of the reference, and facts about it, so that it need not run again."""
+        """Store the reference's outputs, and facts about it, so that it need not run again."""
         news = self._setup.facts != judge_request.facts
         self._setup.facts = judge_request.facts
         if self._expected_cache is None:
@@ -257,7 +264,7 @@ class CaseEvaluator(ReferenceEvaluator):
 
 
 def _not_run(case: Case) -> EvaluatedCase | None:
-    """Return the verdict on a case with an input that could not be made; None for other cases."""
+    """Return the error verdict if an input of a case could not be made; None for other cases."""
     error = input_error(case)
     if error is None:
         return None

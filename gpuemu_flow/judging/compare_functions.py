@@ -1,9 +1,9 @@
-"""Call the user's functions that compare an output, only in the reference's process.
+"""Call the user's functions that compare an output; this is done only in the reference's process.
 
-Such a function gets ``(actual, expected, inputs, tolerance)`` and returns its failures, as a list
-of texts or of ``{"message": ..., "index": [...]}``. It may also return a mapping with
-``failures`` and, optionally, ``compared``, the number of elements that were compared. None
-means that nothing was compared.
+A compare function gets ``(actual, expected, inputs, tolerance)`` and returns its failures, as a
+list of texts or of ``{"message": ..., "index": [...]}``. It may also return a mapping with
+``failures`` and, optionally, ``compared``, the number of elements that were compared. None means
+that nothing was compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST = 500
 
 
 class CompareError(Exception):
-    """Raised if a compare function cannot be loaded, raises, or returns no list of failures."""
+    """Raised if a compare function cannot be loaded, fails, or returns a malformed result."""
 
     def __init__(self, message: str, place: str = "", why: str = "compare-failed") -> None:
         super().__init__(message)
@@ -58,7 +58,8 @@ class CompareFunctions:
     Parameters
     ----------
     reference : Program
-        The op's reference. The functions get scalars and absent inputs as the reference gets them.
+        The op's reference. The functions get scalars and absent inputs in the same form as the
+        reference.
     """
 
     def __init__(self, reference: Program) -> None:
@@ -114,7 +115,7 @@ class CompareFunctions:
         return self._loaded[ref]
 
     def _place(self, error: Exception) -> str:
-        """Return the location of the innermost workspace line in an exception's traceback."""
+        """Return the location of the innermost workspace line in a traceback; '' if none."""
         below = self._root.rstrip(os.sep) + os.sep
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.filename.startswith(below)]

@@ -1,4 +1,4 @@
-"""Results of evaluators: judged cases, and cases ready to be judged; also sizes of batches."""
+"""What evaluators return: judged cases, and cases ready to be judged; also sizes of batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class EvaluatedCase:
     case : Case
     result : CheckResult
     actual : mapping of str to ndarray
-        Views that are valid until the next case; empty if the op gave no outputs.
+        The op's outputs, as views that are valid until the next case is judged; empty if there are
+        none.
     """
 
     case: Case
@@ -42,7 +43,7 @@ class EvaluatedCase:
 
     @cached_property
     def expected(self) -> Arrays:
-        """Fetch the reference's outputs; only possible while `actual` is valid."""
+        """Fetch the reference's outputs, which is possible only while `actual` is valid."""
         return self.bring_expected()
 
 
@@ -73,11 +74,11 @@ class Prepared:
 
 
 class BatchSize:
-    """Chooses the number of cases in one message to the programs: as many as run in a short time.
+    """Chooses how many cases one message to the programs has: as many as run in a short time.
 
-    A message costs as much as a small case, so few messages are better. But while a message is
-    processed, it cannot be interrupted and shows no progress, and the tensors of too many cases do
-    not fit the processor's cache.
+    A message costs as much as a small case, so few messages are better. But the processing of a
+    message cannot be interrupted and shows no progress, and the tensors of too many cases do not
+    fit into the processor's cache.
     """
 
     MAX_CASES = 128
@@ -88,7 +89,7 @@ class BatchSize:
         self._allowed = 1
 
     def admits(self, count: int, nbytes: int) -> bool:
-        """Tell whether a batch may have this number of cases and of bytes of inputs."""
+        """Tell whether a batch may have `count` cases with inputs of `nbytes` bytes in total."""
         return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
 
     def took(self, count: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Expected outputs of slow references, stored so that an edited op does not run them again.
+"""Expected outputs of slow references, stored so that they need not run again for an edited op.
 
 Outputs are stored only if computing them costs more than storing them: on small cases, most
 references take less time than writing a file. The outputs are blobs, stored under the digests of
@@ -51,7 +51,7 @@ def worth_keeping(seconds: float, nbytes: int) -> bool:
     Parameters
     ----------
     seconds : float
-        Duration of the reference's own call.
+        Duration of the reference's call.
     nbytes : int
     """
     write = WRITE_SECONDS + WRITE_SECONDS_PER_BYTE * nbytes
@@ -60,14 +60,17 @@ def worth_keeping(seconds: float, nbytes: int) -> bool:
 
 
 class Effort:
-    """Measures the cost of a call; create it when the call begins."""
+    """Measures the cost of a call; the object must be made when the call begins."""
 
     def __init__(self) -> None:
         self._before = resource.getrusage(resource.RUSAGE_SELF)
         self._begin = time.perf_counter()
 
     def is_worth_keeping(self, nbytes: int) -> bool:
-        """Tell whether outputs of this size are worth storing, given the call's processor time."""
+        """Tell whether outputs of this size are worth storing, given the call's duration so far.
+
+        Time in which other processes used the processor is not counted.
+        """
         passed = time.perf_counter() - self._begin
         if not worth_keeping(passed, nbytes):
             return False
@@ -83,9 +86,9 @@ def own_seconds(
     Parameters
     ----------
     passed : float
-        Elapsed seconds. All of them count if this process has also waited voluntarily.
+        Elapsed seconds, returned unchanged if the process also waited voluntarily.
     before, now : struct_rusage
-        Resource usage of this process at the beginning and the end of that time.
+        Resource usage of this process at the beginning and the end of the elapsed time.
     """
     if now.ru_nvcsw > before.ru_nvcsw:
         return passed
@@ -132,7 +135,7 @@ class ExpectedStore:
     inputs : SeenInputs, optional
         Inputs that the reference was seen to use; they belong to the key.
     force : bool
-        True to find nothing, whatever is stored.
+        True to ignore stored outputs, so that `find` returns None.
     limit : int
         Maximum number of bytes that this object stores; outputs beyond it are not stored.
 
@@ -163,13 +166,13 @@ class ExpectedStore:
         self.found = self.stored = 0
 
     def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
-        """Make the key of later outputs include the inputs that the reference was seen to use."""
+        """Add inputs that the reference was seen to use to the key of the stored outputs."""
         if self.inputs is not None:
             self.inputs.learn("reference", seen, given)
 
     @property
     def full(self) -> bool:
-        """Tell whether the limit is reached, so that nothing more is stored."""
+        """Tell whether the limit of stored bytes is reached, so that nothing more is stored."""
         return self._left <= 0
 
     def find(self, case: Case) -> Path | None:
@@ -195,7 +198,7 @@ class ExpectedStore:
         """Store outputs from a worker's staged file, and tell whether they were stored.
 
         The staged file is always removed. Its outputs are not stored if the limit is reached, or if
-        the file does not match `digest`, since the op may have written to it.
+        the file does not match `digest`: the op may then have written to the file.
         """
         try:
             data = self._cache.files.read(staged)
@@ -226,7 +229,7 @@ class ExpectedStore:
         return self._record("fact", name)
 
     def remember(self, name: str, value: Json) -> None:
-        """Store a small fact about the reference that can be found only by evaluating it."""
+        """Store a small fact about the reference, to save another run that finds it."""
         self._put("fact", name, value)
 
     def _record(self, kind: str, what: Json) -> Json | None:
@@ -239,7 +242,7 @@ class ExpectedStore:
         return get(self._reference_key) if self.inputs is None else self.inputs.find(get)
 
     def _put(self, kind: str, what: Json, value: Json) -> None:
-        """Store a value, unless one of the inputs that it depends on was written to meanwhile."""
+        """Store a value, unless an input that it depends on was written to in the meantime."""
         base = self._reference_key if self.inputs is None else self.inputs.key()
         if base is not None:
             self._cache.actions.put(_key(base, kind, what), value)

@@ -27,7 +27,7 @@ Generators = Mapping[str, Program]
 
 SLOW = "reference-timeout"
 LOADING = 10.0
-"""Seconds beyond the time limit for the start of a process and the imports of a function."""
+"""Seconds for the start of a process and the imports of a function, added to the time limit."""
 _TRANSIENT = (SLOW, "op-crashed", "op-out-of-memory", "op-broke-runner")
 MOST_CALLS = 64
 
@@ -40,9 +40,9 @@ def with_generated(
     cancel: Event | None = None,
     on_observed: OnObserved | None = None,
 ) -> list[Case]:
-    """Return the cases with values for all inputs that the user's functions return.
+    """Return the cases, completed by the values of inputs that the user's functions make.
 
-    If a function fails, crashes or hangs, the input gets the error in place of values.
+    If a function fails, crashes or hangs, its input gets the error in place of values.
 
     Raises
     ------
@@ -65,13 +65,13 @@ def with_generated(
 
 
 def fit_together(cases: Sequence[Case]) -> bool:
-    """Tell whether all inputs could be made, and all returned values fit into one message."""
+    """Tell whether all inputs of the cases could be made, and their values fit into one message."""
     given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]
     return not any(map(case_fault, cases)) and sum(len(g.data) for g in given) <= MOST_ANSWERED
 
 
 def usable(samples: Sequence[Case]) -> list[Case]:
-    """Return the samples whose inputs can all be made; if there are none, all samples."""
+    """Return the samples whose inputs could all be made; if there are none, return all samples."""
     return [case for case in samples if case_fault(case) is None] or list(samples)
 
 
@@ -89,7 +89,7 @@ def _call_of(case: Case, spec: InputSpec) -> GeneratorCall:
 
 
 def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
-    """Return the values from the user's process, or an error if they cannot be read."""
+    """Return the values that the user's process sent, or an error if they cannot be read."""
     if given.slug:
         return given
     try:
@@ -102,8 +102,8 @@ def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
 class _GeneratorCaller:
     """Calls one of the user's functions for many inputs.
 
-    If a worker is lost, only one of the inputs gets no values. If the function gives no result in
-    time for `MOST_TIMEOUTS` inputs in a row, it is not called for the remaining ones.
+    If a worker is lost, only one of the inputs is left without values. If the function exceeds its
+    time limit for `MOST_TIMEOUTS` inputs in a row, it is not called for the remaining inputs.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class _GeneratorCaller:
 
 
 def _read(answer: Json) -> list[GeneratedValues]:
-    """Parse the answers of a worker; return none if they are malformed."""
+    """Parse a worker's answers; return an empty list if they are malformed."""
     kinds = {name: type(value) for name, value in vars(GeneratedValues()).items()}
     if not isinstance(answer, list):
         return []

@@ -1,9 +1,9 @@
-"""Call a user's function that returns an input's values, twice, in a separate worker.
+"""Call a user's function that makes an input's values: twice, and in a separate worker.
 
 The function receives, by keyword, each of the following arguments that it names: ``seed``, ``rng``
 (a numpy Generator of that seed), ``case_seed`` (the same number for all inputs of a case), the
-input's ``name``, ``shape``, ``dtype`` and ``strategy``, the ``shapes`` of all inputs, and ``dims``
-by name.
+input's ``name``, ``shape``, ``dtype`` and ``strategy``, the ``shapes`` of all inputs by name, and
+``dims`` (the sizes of all dims by name).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SIGNATURE = f"arguments that a generator may name: {', '.join(ARGUMENTS)}"
 
 @dataclass(frozen=True)
 class GeneratorCall:
-    """One input of one case that a function is to return.
+    """One input of one case whose values a user's function has to return.
 
     Attributes
     ----------
@@ -70,18 +70,18 @@ class GeneratorCall:
     dims: Mapping[str, int]
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
+        """Return the call as plain JSON; `from_json` is the inverse."""
         shapes = {name: list(shape) for name, shape in self.shapes.items()}
         return {**vars(self), "shape": list(self.shape), "shapes": shapes}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> GeneratorCall:
-        """Rebuild from the result of `to_json`."""
+        """Rebuild a call from the result of `to_json`."""
         shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
         return cls(**{**data, "shape": tuple(data["shape"]), "shapes": shapes})
 
     def arguments(self) -> dict[str, Any]:
-        """Make new arguments for each call, since a function may change them."""
+        """Return new arguments for one call of the function, which may change them."""
         seed = SeededRng(self.seed).derive("data").derive(f"input_{self.position}").gen_u64()
         return {
             "seed": seed,
@@ -97,7 +97,7 @@ class GeneratorCall:
 
 
 def generate_all(payload: Json, evaluator: Evaluator) -> Json:
-    """Make as many of the calls as one message can answer; a job for `jobs.run_job`.
+    """Make calls until the answers fill one message; runs as a job of `jobs.run_job`.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def generate_all(payload: Json, evaluator: Evaluator) -> Json:
 def _answer(
     function: Callable[..., Any], program: Program, label: str, call: GeneratorCall
 ) -> GeneratedValues:
-    """Call the function twice; return its values, or the error."""
+    """Call the function twice; return the values, or an error if it failed or the values differ."""
     try:
         names = _names(function)
         first, second = (_called(function, call, names) for _ in range(2))
@@ -144,7 +144,7 @@ def _answer(
 
 
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's arguments; raise OpError if it requires any other."""
+    """Return the names of the arguments to pass to a function; raise OpError if it needs others."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of a function that is not written in Python
@@ -168,7 +168,7 @@ def _fault(slug: str, message: str) -> OpError:
 def _called(
     function: Callable[..., Any], call: GeneratorCall, names: tuple[str, ...]
 ) -> np.ndarray:
-    """Return a copy of the function's result, or raise OpError ``generate-result`` if no array."""
+    """Call the function, and return a copy of its result; raise OpError if that is no array."""
     given = call.arguments()
     returned = function(**{name: given[name] for name in names})
     try:

@@ -1,4 +1,4 @@
-"""Convert the cases of one message to short JSON, since most differ only by their seeds."""
+"""Convert the cases of one message to short JSON: most cases differ only by their seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _all_but_seed = attrgetter(*(field.name for field in fields(Case) if field.name 
 
 
 def cases_to_json(cases: Sequence[Case]) -> list[Json]:
-    """Return cases as JSON, but only the seed of each case that otherwise equals the first."""
+    """Return each case as JSON, or only its seed if it otherwise equals the first case."""
     first, *others = cases
     rest = _all_but_seed(first)
     found: list[Json] = [first.to_json()]

@@ -29,13 +29,13 @@ def gradients_in(outputs: Arrays) -> frozenset[str]:
 
 
 def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
-    """Return the expected outputs, except the gradients that a client did not submit."""
+    """Return the expected outputs without the gradients that a client did not submit."""
     missing = gradients_in(expected) - actual.keys()
     return {n: a for n, a in expected.items() if n not in missing} if missing else expected
 
 
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
-    """Return the result of a submission.
+    """Return the result of a submission that may lack gradients.
 
     If gradients are missing, the verdict ``passed`` becomes ``inconclusive``.
 
@@ -67,10 +67,10 @@ def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckR
 
 
 def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[str]]) -> Arrays:
-    """Return an op's outputs with a gradient for each parameter of the reference, and no others.
+    """Return an op's outputs, with gradients of exactly those parameters that the reference has.
 
-    A parameter that the op lacks or froze gets a gradient of zeros, since a missing gradient counts
-    as 0 in PyTorch.
+    If the op lacks a parameter, or has frozen it, the gradient is zeros: PyTorch treats a missing
+    gradient as 0.
     """
     kept = {n: a for n, a in actual.items() if n in expected or not is_of_parameter(n)}
     missing = {
@@ -82,14 +82,14 @@ def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[
 
 
 def excused(result: CheckResult, actual: Arrays, kinks: Kinks) -> dict[str, Excused]:
-    """Find elements of failed gradients that may have several values, at kinks of the reference."""
+    """Find elements of failed gradients that may have several values: at kinks of the reference."""
     failed = {failure.output for failure in result.failures if is_gradient(failure.output)}
     found = {name: kinks.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
     return {name: excuse for name, excuse in found.items() if excuse}
 
 
 def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) -> Arrays:
-    """Return the outputs, with the reference's values in elements that differ but are correct."""
+    """Return the outputs; elements that differ but are correct get the reference's values."""
     with np.errstate(all="ignore"):
         replaced = {
             name: np.where(excuse.right, expected[name].astype(actual[name].dtype), actual[name])
@@ -99,7 +99,7 @@ def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) ->
 
 
 def explained(result: CheckResult, actual: Arrays, found: Mapping[str, Excused]) -> CheckResult:
-    """Add notes on elements that were not judged, and on inputs that no gradient reaches."""
+    """Explain in a result which elements were not judged, and which inputs no gradient reaches."""
     notes = tuple(
         f"{int(excuse.unjudged.sum())} of {excuse.unjudged.size} elements of {name!r} are not held "
         "against the op: the gradient jumps there, or the input is not finite"
@@ -125,14 +125,15 @@ def _explained(failure: Failure, actual: Arrays) -> Failure:
 
 
 def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
-    """Return the worse of the results without and with inputs that require gradients.
+    """Return the worse of two results: without, and with, inputs that require gradients.
 
     Parameters
     ----------
     result : CheckResult
-        The result of the call without such inputs.
+        The result of the call without inputs that require gradients.
     trained : CheckResult
-        The result with such inputs; returned if the verdict of `result` is ``passed``.
+        The result with inputs that require gradients; returned if the verdict of `result` is
+        ``passed``.
     """
     if result.verdict is not Verdict.PASSED:
         return result

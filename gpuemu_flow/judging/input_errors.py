@@ -1,4 +1,4 @@
-"""Error of a case for which the user's function failed to make an input."""
+"""The error of a case whose inputs cannot be made because the user's function failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuemu_flow.types import Case
 
 
 def input_error(case: Case) -> RunError | None:
-    """Return the error of an input of the case that could not be made; None if all were made."""
+    """Return the error of the case's input that could not be made; None if all inputs were made."""
     fault = case_fault(case)
     if fault is None:
         return None

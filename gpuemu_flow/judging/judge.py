@@ -62,9 +62,9 @@ class Criteria:
     tolerance : mapping of dtype name to Tolerance, or Envelope
     policy : Policy
     dtypes : mapping of str to str
-        The dtype that each output should have.
+        The expected dtype of each output.
     contracts : CaseContracts
-        Declared properties of the outputs, and the outputs in the form in which they are compared.
+        Declared properties of the outputs, by which they are also converted for the comparison.
     """
 
     tolerance: Mapping[str, Tolerance] | Envelope
@@ -73,7 +73,7 @@ class Criteria:
     contracts: CaseContracts
 
     def bound(self, name: str, dtype: str) -> Tolerance | Bound:
-        """Return the tolerance of one output, or its bound under the ``auto`` tolerance."""
+        """Return the tolerance of one output, or the error bound under the ``auto`` tolerance."""
         own = self.contracts.tolerances.get(name)
         if own is not None:
             return own
@@ -84,7 +84,7 @@ class Criteria:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The latest case's tensors, with facts that were already derived from them."""
+    """The tensors of the case judged last, with facts that were derived from them."""
 
     inputs: Arrays
     expected: Arrays
@@ -103,16 +103,16 @@ class Judge:
     expected_dtypes : mapping of output name to list of dtype names
         Dtypes that the reference manifest allows for each output; the op chooses among them.
     samples : sequence of Case
-        The op's traits are decided on the shapes of these cases, with plain values, so that all
-        cases are judged alike. See `cases.samples`.
+        Cases on whose shapes, with plain values, the op's traits are decided, so that all cases are
+        judged alike. See `cases.samples`.
     evaluate : Reference
-        Called only under the ``auto`` tolerance, and only if the quick bound does not prove that a
-        case passes.
+        Evaluates the reference, for the ``auto`` tolerance if its quick bound does not suffice, and
+        to explain cases that do not pass.
     traits : OpTraits, optional
-        Traits that another judge of the same op and dtype has found.
+        Traits that another judge of the same op and dtype has already found.
     functions : CompareFunctions, optional
-        The user's functions that compare outputs; only passed in the reference's process. Without
-        them, an output that declares such a function cannot be judged.
+        The user's functions that compare outputs, which run only in the reference's process.
+        Without them, an output that declares such a function cannot be judged.
 
     Attributes
     ----------
@@ -159,12 +159,12 @@ class Judge:
     ) -> CheckResult:
         """Return the verdict on one case's outputs; make its inputs if they are not given.
 
-        If an output of a variant (`numerics.variants`) gets another verdict, the case is
-        inconclusive. For the variant with gradients, the worse verdict counts instead.
+        If the outputs of a variant (`numerics.variants`) get a different verdict, the case is
+        inconclusive. The variant with gradients is an exception: there, the worse verdict counts.
 
-        If a case does not pass, `explain` notes what wrong elements have in common, and evaluates
-        the reference again: if its outputs differ, the verdict is ``error``. This takes longer than
-        the rest.
+        With `explain`, two more steps follow for a case that does not pass, and take longer than
+        the rest. The result notes what the wrong elements have in common. The reference is
+        evaluated again: if its outputs differ this time, the verdict is ``error``.
         """
         if inputs is None:
             inputs = materialise(case)
@@ -182,7 +182,7 @@ class Judge:
     def _check(
         self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
     ) -> CheckResult:
-        """Judge a case's outputs and their variants."""
+        """Judge a case's outputs, and those of the op's variants; combine the verdicts."""
         own: Arrays
         own, variants = split_variants(actual)
         if self._settings.gradients:
@@ -210,7 +210,7 @@ class Judge:
     def _check_own(
         self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
     ) -> CheckResult:
-        """Judge outputs without their variants."""
+        """Judge one set of outputs, without considering variants."""
         criteria = self.criteria(case, expected, inputs, actual)
         seen = None
         given = actual, expected
@@ -277,7 +277,7 @@ class Judge:
     def _apart(
         self, contract: OutputContract, actual: Arrays, inputs: Arrays, criteria: Criteria
     ) -> SeparateVerdict:
-        """Judge one output by its distribution, or by the user's own function."""
+        """Judge one output by its declared distribution, or by the user's compare function."""
         name, contracts = contract.name, criteria.contracts
         values = contracts.masked(name, actual[name])
         if contract.statistics is not None:
@@ -311,7 +311,7 @@ class Judge:
         criteria: Criteria,
         seen: SeenOutputs | None,
     ) -> list[str]:
-        """Suggest the policies under which outputs pass, if the inputs contain NaN or Inf."""
+        """Suggest policies under which the outputs pass, if the inputs contain NaN or Inf."""
         if not SpecialInputs(inputs):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
@@ -340,7 +340,7 @@ class Judge:
         criteria: Criteria,
         result: CheckResult,
     ) -> list[str]:
-        """Suggest a `precision` setting under which the case would pass."""
+        """Suggest a wider `precision` under which the case would pass; empty if there is none."""
         if not isinstance(criteria.tolerance, Envelope):
             return []
         measured = self._measured(case, inputs, expected)
@@ -354,7 +354,7 @@ class Judge:
     def criteria(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
     ) -> Criteria:
-        """Choose the criteria of a case's outputs; `actual` selects among the allowed dtypes."""
+        """Choose the criteria for a case's outputs; `actual` selects among the allowed dtypes."""
         given = actual or {}
         measured = self._measured(case, inputs, expected)
         contracts = measured.contracts
@@ -371,7 +371,7 @@ class Judge:
         return Criteria(tolerance or self._tolerances, policy, dtypes, contracts)
 
     def shared_policy(self, dtype: str) -> Policy | None:
-        """Return the policy for comparing cases together; None if that is not possible."""
+        """Return the policy for comparing cases together; None if each must be judged alone."""
         settings = self._settings
         automatic = settings.tolerance == "auto" and dtype not in self._tolerances
         if settings.gradients or (automatic and self.traits is None):
@@ -381,9 +381,10 @@ class Judge:
     def allowed_dtypes(
         self, expected: Arrays, inputs: Arrays | None = None
     ) -> dict[str, list[str]]:
-        """Return dtypes that each output may have, the likeliest first.
+        """Map each output to the dtypes that it may have, the likeliest first.
 
-        If `inputs` are given, a declared dtype is the only one allowed.
+        If `inputs` are given and the output's dtype is declared, only the declared dtype is
+        allowed.
         """
         declared = {} if inputs is None else declared_dtypes(self._settings.outputs, inputs)
         return {
@@ -401,7 +402,7 @@ class Judge:
         inputs: Arrays,
         criteria: Criteria,
     ) -> list[str]:
-        """Describe the positions of the wrong elements, and what they have in common."""
+        """Describe where the wrong elements are, and what they have in common."""
         outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
         sentences = []
         for name in outputs:
@@ -421,7 +422,7 @@ class Judge:
         return own if own is not None and own in allowed else allowed[0]
 
     def _measured(self, case: Case, inputs: Arrays, expected: Arrays) -> _Measured:
-        """Return the case's tensors, with earlier results if the case is the latest one."""
+        """Return what is known about a case; start anew if another case was judged last."""
         last = self._last
         if last is None or last.inputs is not inputs or last.expected is not expected:
             settings = self._settings
@@ -434,9 +435,9 @@ class Judge:
     def _envelope(
         self, case: Case, last: _Measured, dtypes: Mapping[str, str], precision: str = ""
     ) -> Envelope:
-        """Return the envelope of a case's outputs, as they are compared.
+        """Return the error bounds (envelope) for a case's outputs in the form that is compared.
 
-        `precision` is empty for the op's configured precision.
+        An empty `precision` means the op's configured precision.
         """
         precision = precision or self._settings.precision
         key = (*sorted(dtypes.items()), ("", precision))

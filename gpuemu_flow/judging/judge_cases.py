@@ -1,4 +1,4 @@
-"""Judge one case, or many cases together, by their outputs and the reference's."""
+"""Judge one case, or many together, by comparing the op's outputs with the reference's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Ran:
-    """A case that op and reference have run.
+    """A case on which both op and reference have run.
 
     Attributes
     ----------
@@ -97,12 +97,12 @@ def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult |
 
 
 class Verdicts:
-    """Collects the verdicts on cases in order; small cases wait to be judged together.
+    """Collects verdicts in the order of the cases; small cases wait until they are judged together.
 
     Parameters
     ----------
     made_judge : callable
-        Returns the judge; called with the reference's outputs on some case.
+        Returns the judge, given the reference's outputs on any of the cases.
     explain : bool
         See `Judge.check`.
     """
@@ -118,7 +118,7 @@ class Verdicts:
         self._results.append(None)
 
     def put(self, result: CheckResult) -> None:
-        """Add a verdict."""
+        """Add a verdict that is already known."""
         self._results.append(result)
 
     def add(self, ran: Ran) -> None:
@@ -133,7 +133,7 @@ class Verdicts:
             self._judge()
 
     def finish(self) -> list[Json]:
-        """Judge the waiting cases, and return the verdict on each case; None for skipped cases."""
+        """Judge the waiting cases, and return all verdicts as JSON; None for skipped cases."""
         self._judge()
         return [None if result is None else result_to_json(result) for result in self._results]
 
@@ -165,7 +165,7 @@ def judge_case(
     *,
     explain: bool = True,
 ) -> CheckResult:
-    """Return the verdict on one case's outputs; an error if `Judge.check` does not finish."""
+    """Return the verdict on one case's outputs; if `Judge.check` raises, return an error result."""
     try:
         return judge.check(case, actual, expected, inputs, explain=explain)
     except CompareError as error:

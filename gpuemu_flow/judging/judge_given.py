@@ -1,4 +1,4 @@
-"""Judge outputs that were computed elsewhere, many in one message to the reference's worker."""
+"""Judge outputs that were computed elsewhere: many cases in one message to the reference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GivenCase:
     case : Case
     inputs, outputs : mapping of str to ndarray
     violations : sequence of Failure
-        Findings about the op's run, which are added to the verdict if the outputs are compared.
+        Findings about the op's run. They are added to the verdict if the outputs can be compared.
     """
 
     case: Case
@@ -59,16 +59,17 @@ class GivenCase:
 
 
 class GivenBatch:
-    """A group of given cases, divided into cases to judge together and other cases.
+    """A group of given cases, sorted into those that are judged together and the others.
 
     Attributes
     ----------
     results : list of CheckResult or None
-        One per case: the verdict if an input could not be made, else None.
+        One per case: the verdict, or None until it is known. At first, only cases with an input
+        that could not be made have a verdict.
     refused : dict of int to RunError
-        By case number: the error of a case with outputs that no op could return.
+        By case number: the error of a case whose outputs no op could return.
     plain : dict of int to GivenCase
-        By case number: the other cases, with their outputs as plain arrays in C order.
+        By case number: the remaining cases, with their outputs as plain arrays in C order.
     together : list of int
         Numbers of the cases in the request.
     request : GivenRequest or None
@@ -104,15 +105,15 @@ class GivenBatch:
 
     @property
     def has_all(self) -> bool:
-        """Tell whether the worker's answer, which `read` has not read yet, covers every case."""
+        """Tell whether the worker's answer, which is not read yet, has a result for every case."""
         together = len(self.together) == len(self.given)
         request = self.request
         return request is not None and together and self.is_answered and request.has_all
 
     def read(self) -> dict[str, Json]:
-        """Set `results` from the worker's answer, and return its facts; see `Setup`.
+        """Set `results` from the worker's answer, and return the answer's facts; see `Setup`.
 
-        This takes a while, in which the worker can work on the next request.
+        Reading takes a while; the worker can process the next request meanwhile.
 
         Raises
         ------
@@ -137,7 +138,7 @@ def _as_plain(one: GivenCase) -> GivenCase:
 
 
 class GivenRequest:
-    """A request to judge given outputs, which takes one message; see `runners.work.Work`.
+    """A request, sent in one message, to judge given outputs; see `runners.work.Work`.
 
     Parameters
     ----------
@@ -165,13 +166,16 @@ class GivenRequest:
         self._message = [self._group(numbers, self._arrays) for numbers in self._groups]
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send all cases."""
+        """Send all cases to the worker; see `Work.begin`."""
         forget_prepared(worker_client)
         message = {"method": "given", "index": self._index, "groups": self._message}
         return post(worker_client, message, self._setup, self._arrays, cases=len(self._given))
 
     def _group(self, numbers: Sequence[int], arrays: dict[str, NDArray[Any]]) -> dict[str, Json]:
-        """Stack the tensors of cases with equal shapes: each tensor in a message costs time."""
+        """Stack the tensors of cases with equal shapes, since each tensor in a message costs time.
+
+        The stacked tensors are added to `arrays`. The result describes the group for the message.
+        """
         some = [self._given[number] for number in numbers]
 
         def stacked(of: Sequence[Arrays]) -> dict[str, str]:
@@ -191,7 +195,7 @@ class GivenRequest:
         }
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the verdicts."""
+        """Wait for the worker's answer, and store it unread; see `Work.finish`."""
         attempt, answer = worker_client.collect(self._index)
         if attempt.outcome.ok:
             try:
@@ -209,11 +213,11 @@ class GivenRequest:
 
     @property
     def has_all(self) -> bool:
-        """Tell whether the answer that `finish` took has a result for every case."""
+        """Tell whether the answer that `finish` stored has a result for every case."""
         return all(result is not None for _, found in self._found for result in found)
 
     def results(self) -> list[CheckResult | None]:
-        """Read the answer that `finish` took.
+        """Return the results in the answer that `finish` stored.
 
         Returns
         -------

@@ -31,7 +31,7 @@ EVALUATIONS = 36  # most evaluations of the reference for one case
 
 @dataclass
 class Setup:
-    """Settings of the service; see `judge_service.JudgeService`.
+    """Settings with which a worker's `judge_service.JudgeService` is made.
 
     Attributes
     ----------
@@ -43,8 +43,8 @@ class Setup:
     probes : bool
         True to run the reference once in the case's dtype, to find the dtypes of its outputs.
     facts : dict
-        Facts that a service found by evaluating the reference: ``traits`` and ``allowed`` (see
-        `Judge`). Each is null until it is found.
+        Facts that the service finds by evaluating the reference: ``traits`` and ``allowed`` (see
+        `Judge`). Each is None until it is found.
     """
 
     dtype: str
@@ -55,13 +55,13 @@ class Setup:
     facts: dict[str, Json] = field(default_factory=lambda: {"traits": None, "allowed": None})
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
+        """Return the settings as plain JSON."""
         return {**vars(self), "compare": self.compare.to_json()}
 
 
 @dataclass
 class _Current:
-    """The cases last prepared in the judge's service, and the memory that it shares with the op.
+    """The cases that a worker's judge service has prepared last, and its memory shared with the op.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class _Current:
 
 @dataclass(eq=False)
 class PreparedBatch:
-    """The cases of a request to the service, and the positions of their tensors.
+    """The cases of a request to the judge service, and the positions of their tensors.
 
     Attributes
     ----------
@@ -89,13 +89,14 @@ class PreparedBatch:
         True to write the inputs into the memory shared with the op. False once this is done, since
         the op's outputs follow the inputs in that memory.
     bring : bool
-        True to bring the only case's inputs, and those of its decoy, to this process.
+        True to send the inputs of the only case, and those of its decoy, to this process.
     known : sequence of str or None
-        Per case: the file with the reference's outputs; None if the reference must be run.
+        Per case: the file with the reference's stored outputs; None if the reference must be run.
     stage : sequence of str
         Per case: a file for the reference's outputs, written if they are worth storing.
     widens : bool
-        False if the reference's process ended when float64 outputs were requested.
+        False to request no float64 outputs, since the reference's process ended on an earlier such
+        request.
     slots : list of dict of str to Slot
         Positions of each case's inputs. Empty until they are known, and after a failure.
     brought : sequence of mapping of str to ndarray
@@ -130,9 +131,10 @@ def post(
     cases: int = 1,
     made: int = 0,
 ) -> Attempt | None:
-    """Send a request about cases; a worker's first request carries the settings of its service.
+    """Send a request about cases to a worker; return an attempt only if sending fails.
 
-    The worker makes inputs of up to `made` bytes for each case.
+    A worker's first request also carries the settings of its service. The worker makes inputs of up
+    to `made` bytes for each case.
     """
     if worker_client.cases == 0:
         message.update(target=SERVICE, setup=setup.to_json())
@@ -153,7 +155,7 @@ def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
 
 
 class Evaluation:
-    """A request for the outputs of the reference, or of its float32 shadow, on other inputs.
+    """A request for the outputs of the reference, or of its float32 shadow, on given inputs.
 
     Attributes
     ----------
@@ -205,12 +207,12 @@ class JudgeRequest:
     method : str
         ``judge``, or ``expected`` for the reference's outputs on a single case.
     bring : bool
-        True to return the tensors of ``expected``; False to find out only whether there are any.
+        True to return the outputs with ``expected``; False to find out only whether there are any.
     explain : bool
         True to make ``judge`` find out what the wrong elements have in common.
     watch : bool
-        True if the op's inputs are still where the service wrote them; the service then checks that
-        they are unchanged.
+        True if the op's inputs are still where the service wrote them. It is then checked that they
+        are unchanged.
     actual : mapping of str to ndarray
         Outputs for ``judge``, if there is only one case.
     places : sequence of mapping of str to Slot, or None
@@ -220,7 +222,7 @@ class JudgeRequest:
         Results of ``judge``, one per case with outputs; None for a case that must be requested
         separately.
     changed : list of tuple of Failure
-        Per case: changes to inputs, including inputs that the op is meant to change.
+        Per case: a failure for each changed input, even if the op is meant to change the input.
     facts : dict
         The facts that are known after the request; see `Setup`.
     staged : list of str
@@ -251,7 +253,7 @@ class JudgeRequest:
         self._failed: Attempt | None = None
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Prepare the service for the cases; see `Work`."""
+        """Ask the service to prepare the cases, unless it did already; see `Work.begin`."""
         self._begun_in = worker_client
         self._waiting = False
         self._failed = None
@@ -283,7 +285,7 @@ class JudgeRequest:
         return failed
 
     def wait_prepared(self) -> None:
-        """Wait until this process can read the inputs; a failure is reported by `finish`."""
+        """Wait until the service has prepared the cases; `finish` reports a failure."""
         worker_client = self._begun_in
         if not self._waiting or worker_client is None:
             return
@@ -303,7 +305,7 @@ class JudgeRequest:
             self._failed = worker_client.broken(self.about.index)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Send the request, and store the answer; see `Work`."""
+        """Send the actual request, and store its answer; see `Work.finish`."""
         self.wait_prepared()
         if self._failed is not None:
             return self._failed
@@ -336,7 +338,7 @@ class JudgeRequest:
         return attempt
 
     def find_changes(self) -> list[tuple[Failure, ...]]:
-        """Compare the op's inputs in its memory with new ones, if the request is to watch them."""
+        """Compare inputs in the op's memory with newly made ones; empty if `watch` is False."""
         about = self.about
         if not self.watch or self.places is None or about.peer is None:
             return []

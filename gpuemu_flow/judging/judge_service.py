@@ -1,4 +1,4 @@
-"""Judge in the worker of the reference, so that almost no tensor is copied between processes.
+"""Judge in the reference's worker, so that almost no tensor is copied between processes.
 
 For each case, the service makes the inputs, and copies them to memory that it shares with the op's
 worker. It runs the reference while the op runs, and judges the op's outputs in the shared memory.
@@ -42,13 +42,14 @@ from gpuemu_flow.types import Case, CheckResult, Json, failure_to_json
 Arrays = dict[str, NDArray[Any]]
 
 MOST_BROUGHT = 16 << 20
-"""Bytes of a case's inputs that the coordinator need not make again: shared memory never shrinks,
-and counts towards the reference's memory limit."""
+"""Maximum number of bytes of inputs that are sent to the coordinator, so that it need not make them
+again. There is a limit since shared memory never shrinks, and counts towards the reference's memory
+limit."""
 
 
 @dataclass
 class _Item:
-    """One prepared case with the reference's outputs or its exception; see `PreparedBatch`."""
+    """One prepared case, with the reference's outputs or exception; see `PreparedBatch`."""
 
     case: Case
     inputs: Arrays
@@ -67,7 +68,7 @@ class JudgeService:
     Parameters
     ----------
     setup : mapping
-        See `judge_requests.Setup`. The facts in its `facts` are not determined again.
+        A `judge_requests.Setup` as JSON. Facts that it holds are not determined again.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:
@@ -88,7 +89,7 @@ class JudgeService:
         Raises
         ------
         BaseException
-            The exception that the reference raised on the only case.
+            The reference's exception, if the request concerns a single case.
         """
         if method == "prepare":
             return self._prepare(payload, context)
@@ -113,9 +114,10 @@ class JudgeService:
         return _to_json(context.own.write(outputs))
 
     def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Make the inputs, or copy those received.
+        """Make the cases' inputs, or copy the inputs that came with the request.
 
-        If another process needs them, write them to shared memory, and return the positions.
+        If another process needs the inputs, write them to shared memory, and return their
+        positions.
         """
         cases = [Case.from_json(case) for case in payload["cases"]]
         widens = self._widens and bool(payload["widens"])
@@ -140,7 +142,10 @@ class JudgeService:
         return given if peer is not None else None
 
     def _bring(self, context: ServiceContext) -> Json:
-        """Write the only case's inputs, and its decoy's, to this worker's own memory."""
+        """Write the inputs of the only case and of its decoy to this worker's shared memory.
+
+        Return their positions, or None if they are too large.
+        """
         (item,) = self._items
         if sum(array.nbytes for array in item.inputs.values()) > MOST_BROUGHT:
             return None
@@ -152,10 +157,10 @@ class JudgeService:
         return [_to_json(judged), _to_json(decoy)]
 
     def go_on(self, context: ServiceContext) -> None:
-        """Run the reference while the op runs in its own process.
+        """Run the reference on a single case, while the op runs in its own process.
 
-        If there are several cases, the reference runs on each case just before the case is judged,
-        so that the tensors are still in the processor's cache.
+        If there are several cases, do nothing: the reference then runs on each case just before the
+        case is judged, so that the tensors are still in the processor's cache.
         """
         if len(self._items) == 1:
             self._fill_expected(self._items[0], context)
@@ -168,7 +173,7 @@ class JudgeService:
                 item.failed = error
 
     def _run_reference(self, item: _Item, context: ServiceContext) -> Arrays:
-        """Run the reference in the first dtype that it accepts, on copies of the inputs."""
+        """Run the reference on copies of the inputs, in the first dtype that it accepts."""
         *earlier, last = dtypes_to_try(widened=item.widens)
         for dtype in earlier:
             with suppress(BaseException):  # programs may raise anything
@@ -201,7 +206,10 @@ class JudgeService:
         return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
 
     def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge the available outputs, except those of cases that must be requested separately."""
+        """Judge the prepared cases that have outputs.
+
+        A case that needs a separate request, because the reference failed, gets None as its result.
+        """
         places, arena = payload["places"], context.peer
         if places is None or arena is None:
             places, arena = [payload["slots"]], context.own
@@ -269,14 +277,14 @@ class JudgeService:
         return {"groups": found, "facts": self._found_out()}
 
     def _judge_gradients(self, ran: Ran, context: ServiceContext) -> CheckResult:
-        """Judge outputs of a client, which may lack gradients."""
+        """Judge outputs that a client sent, which may lack gradients."""
         judge = self._made_judge(context, ran.expected)
         told = gradients.as_submitted(ran.actual, ran.expected)
         result = judge_case(judge, ran.case, ran.actual, told, ran.inputs)
         return gradients.half_judged(result, told, ran.expected)
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
-        """Copy the inputs; convert inputs of the case's float type to `input_dtype`."""
+        """Return copies of the inputs; convert those of the case's float type to `input_dtype`."""
         wide = converted(item.inputs, self._dtype, input_dtype)
         return {
             name: array.copy(order="K") if array is item.inputs[name] else array
@@ -284,7 +292,10 @@ class JudgeService:
         }
 
     def _probe(self, context: ServiceContext) -> Outcome:
-        """Return the reference's outputs for inputs of the case's own dtype."""
+        """Run the reference on a sample in the case's dtype; return its outcome.
+
+        If the reference fails, or probing is switched off, the outcome is an error.
+        """
         refused = Outcome(0, ok=False, error=RunError("op-exception", "it gives nothing"))
         if not self._probes:
             return refused
@@ -320,7 +331,7 @@ class JudgeService:
 
 
 def _changed(item: _Item, arena: Arena | None) -> list[Json]:
-    """Compare the op's inputs with private copies; return a failure for each change."""
+    """Compare the op's inputs with private copies; return a failure, as JSON, for each change."""
     if item.given is None or arena is None:
         return []
     found = changed_inputs(item.inputs, arena.views(item.given))
@@ -336,7 +347,7 @@ def _cached(item: _Item) -> Arrays:
 
 
 def _in_order(outputs: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return outputs sorted by name, each array in C order, as blobs hold them.
+    """Return outputs in the order and layout of blobs: sorted by name, each array in C order.
 
     Raises
     ------
@@ -362,7 +373,7 @@ def _to_json(slots: Mapping[str, Slot]) -> dict[str, Json]:
 
 
 def _copies(arena: Arena, data: Mapping[str, Json]) -> Arrays:
-    """Copy tensors, with their layouts, to memory that no other process can write to."""
+    """Copy tensors, with their layouts, out of memory that other processes can write to."""
     return _copied(arena, _slots(data))
 
 
@@ -375,5 +386,5 @@ def _places(slots: Mapping[str, Slot], names: Mapping[str, Json]) -> dict[str, S
 
 
 def _at(stacked: Arrays, number: int) -> Arrays:
-    """Return the tensors of one case from stacked tensors."""
+    """Return the tensors of case `number` from tensors in which several cases are stacked."""
     return {name: array[number, ...] for name, array in stacked.items()}

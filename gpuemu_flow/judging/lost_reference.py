@@ -1,4 +1,4 @@
-"""Judge a case step by step, if judging it in one request ended the reference's process.
+"""Judge a case step by step, after judging it in one request ended the reference's process.
 
 If the process ends while a case is judged in one request, it is unknown which step ended it: the
 call in float64, the call in the case's own dtype, the probe of the output dtypes, or an evaluation
@@ -20,14 +20,14 @@ def ask_expected(
 ) -> tuple[Attempt, JudgeRequest]:
     """Run the reference on a case in float64, or in the case's dtype if float64 ends the process.
 
-    If the reference raises an exception in float64, but the process does not end, the service
-    itself runs the reference in the case's dtype.
+    If the reference only raises an exception in float64, the judge service itself runs it again in
+    the case's dtype.
 
     Returns
     -------
     attempt : Attempt
     request : JudgeRequest
-        The request; it has the outputs if the attempt is good and `bring` is True.
+        The last request made. It has the outputs if the attempt is good and `bring` is True.
     """
     attempt, request = _ask(reference, setup, about, bring=bring)
     if not attempt.ended:
@@ -53,7 +53,7 @@ def _ask(
 def _with_probe_or_without(
     reference: ProgramSession, setup: Setup, request: JudgeRequest
 ) -> Attempt:
-    """Make a request that may probe output dtypes; if the process ends, repeat it without probe."""
+    """Make a request; if the process ends, repeat the request without probing output dtypes."""
     attempt = reference.ask(request)
     if attempt.ended and setup.probes:
         setup.probes = False
@@ -65,7 +65,7 @@ def _with_probe_or_without(
 def judge_in_steps(
     reference: ProgramSession, setup: Setup, request: JudgeRequest, op: RunError | None
 ) -> CheckResult | None:
-    """Judge a case step by step; the reference's process may end in each step.
+    """Judge a case step by step; the reference's process may end in any of the steps.
 
     Parameters
     ----------
@@ -73,14 +73,14 @@ def judge_in_steps(
     setup : Setup
         The request's setup; its `probes` may change.
     request : JudgeRequest
-        The request that lost its process.
+        The request during which the reference's process ended.
     op : RunError or None
-        Reason why the op has no outputs; None if it has some.
+        Reason why the op has no outputs; None if it has outputs.
 
     Returns
     -------
     CheckResult or None
-        The verdict if a program has no outputs; None if `request` has its results now.
+        The verdict if a program has no outputs; None if the results are in `request` now.
     """
     attempt, _ = ask_expected(reference, setup, request.about, bring=False)
     early = without_outputs(attempt.outcome.error, op)

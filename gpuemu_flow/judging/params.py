@@ -1,4 +1,4 @@
-"""Type of the ``compare`` part of an op's configuration: the settings for judging its outputs."""
+"""The ``compare`` part of an op's configuration, as a type: settings for judging its outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CompareParams:
     Attributes
     ----------
     tolerance : str
-        ``auto`` or ``table``, for dtypes without an explicit tolerance.
+        ``auto`` or ``table``; applies to dtypes without an explicit tolerance.
     tolerances : mapping of dtype name to mapping
         Explicit tolerances: ``atol`` and ``rtol``.
     precision : str
@@ -59,7 +59,7 @@ class CompareParams:
     tolerances_from: str = CONFIGURED
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
+        """Return the settings as plain JSON; `from_json` is the inverse."""
         lists = {"invariants": list(self.invariants), "mutates": list(self.mutates)}
         tolerances = {dtype: dict(explicit) for dtype, explicit in self.tolerances.items()}
         outputs = [contract.to_json() for contract in self.outputs]
@@ -71,7 +71,7 @@ class CompareParams:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CompareParams:
-        """Rebuild from the result of `to_json`, or raise TypeError."""
+        """Rebuild the settings from the result of `to_json`, or raise TypeError."""
         given = cls(**data)
         outputs = tuple(OutputContract.from_json(contract) for contract in data.get("outputs", ()))
         return replace(

@@ -1,4 +1,4 @@
-"""Inputs on which the traits of an op are decided."""
+"""Make the inputs on which the traits of an op are decided."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from gpuemu_flow.types import DTYPES, Case
 
 
 def plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
-    """Make inputs of the case's shapes, with ``normal`` values; float inputs are float32."""
+    """Make inputs of a case's shapes, with values of the strategy ``normal``, floats as float32.
+
+    Inputs that a user's function makes keep their strategy.
+    """
     plain = tuple(
         replace(spec, layout="contiguous")
         if spec.rule is not None and spec.rule.generate  # only its function knows valid values

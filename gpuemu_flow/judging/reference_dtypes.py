@@ -10,29 +10,29 @@ from gpuemu_flow.types import COMPLEX, DTYPES, Case
 
 
 def widens(dtype: str, asked: str | None) -> bool:
-    """Tell whether float64 outputs are requested from the reference first.
+    """Tell whether the reference is first asked for float64 outputs.
 
     Parameters
     ----------
     dtype : str
         The case's dtype.
     asked : str, optional
-        ``reference_dtype`` of the op; None leaves the choice to this rule.
+        ``reference_dtype`` of the op; None if it is not configured.
     """
     return DTYPES[dtype].kind == "float" and dtype != WIDE and asked in (None, WIDE)
 
 
 def probe_case(samples: Sequence[Case]) -> Case:
-    """Choose the case on which the reference runs in the case's dtype, to find output dtypes."""
+    """Return the smallest sample, on which the reference runs to find the dtypes of its outputs."""
     return min(samples, key=lambda case: case.numel)
 
 
 def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
-    """Find the allowed dtypes of each output, from a run of the reference in the case's dtype.
+    """Find the allowed dtypes of each output from a run of the reference in the case's dtype.
 
-    If the case's dtype is a float narrower than float64, it is accepted besides the reference's
-    output dtype, since numpy makes float32 of products of bfloat16. Otherwise nothing is returned:
-    only the reference's output dtype is correct.
+    If the case's dtype is a float narrower than float64, the case's dtype is allowed in addition to
+    the reference's output dtype: in numpy, for example, products of bfloat16 are float32. For other
+    dtypes the result is empty, which means that only the reference's output dtype is allowed.
     """
     if DTYPES[dtype].kind != "float" or dtype == WIDE or not ran.ok:
         return {}
@@ -42,8 +42,8 @@ def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
 def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
     """Find the allowed dtypes of each output, the likeliest first.
 
-    A reference that always computes in float64 does not show the output's dtype. Then the case's
-    dtype is expected, and float64 is accepted.
+    A reference that always computes in float64 does not show which dtype an output should have.
+    Then the case's dtype is expected, and float64 is allowed, too.
     """
     native = {output.name: output.dtype for output in probe.outputs} if probe.ok else {}
     sample = next((outcome for outcome in wide if outcome.ok), None)

@@ -92,7 +92,7 @@ class ReferenceEvaluator:
         return with_generated(self._pool, generators, cases, cancel=self._cancel, on_observed=learn)
 
     def made(self, case: Case) -> Case:
-        """Return a case with the values that the user's functions return; see `generated`.
+        """Return a case, completed by the values that the user's functions return; see `generated`.
 
         A function that failed when the case was recorded is called again.
         """
@@ -131,7 +131,10 @@ class ReferenceEvaluator:
         )
 
     def judge_of(self, prepared: Prepared) -> Judge:
-        """Return a judge that works in this process, for callers that need more than verdicts."""
+        """Return a judge, working in this process, for outputs of a prepared case.
+
+        It is meant for callers that need more than verdicts.
+        """
         from gpuemu_flow.judging.judge import Judge  # noqa: PLC0415 - else in workers only
         from gpuemu_flow.judging.traits import OpTraits  # noqa: PLC0415
 
@@ -154,15 +157,15 @@ class ReferenceEvaluator:
     ) -> Iterator[list[CheckResult | None]]:
         """Judge given outputs as `judge_outputs` does, with one message to the reference per group.
 
-        While the reference's worker judges a group, the next group is taken from `groups`. It is
-        sent to the worker before the results of the previous group are read, unless a result of
-        that group is missing.
+        While the reference's worker judges a group, the next group is taken from `groups`. The next
+        group is sent to the worker before the results of the previous group are read, unless the
+        previous group lacks a result.
 
         Parameters
         ----------
         alone : bool
-            True to judge a case separately if its group gives no result for it; False to yield
-            None.
+            True to judge a case separately if its group gives no result for it; False to yield None
+            for the case.
         """
         sent: GivenBatch | None = None
         for given in groups:
@@ -180,14 +183,14 @@ class ReferenceEvaluator:
             yield self._results_of(sent, alone=alone)
 
     def _finish_given(self, sent: GivenBatch) -> bool:
-        """Wait for the answer about a group, and tell whether it has a result for every case."""
+        """Wait for the worker's answer on a group; tell whether it has a result for every case."""
         if sent.request is None:
             return False
         sent.attempt = self._reference.finish_work(sent.request)
         return sent.has_all
 
     def _results_of(self, sent: GivenBatch, *, alone: bool) -> list[CheckResult | None]:
-        """Return the results of a group that the worker has answered."""
+        """Return a group's results; with `alone`, judge each case without a result separately."""
         attempt = sent.attempt
         if sent.is_answered:
             try:
@@ -210,7 +213,7 @@ class ReferenceEvaluator:
         return self._judged(about, sent.plain[number].outputs, one.violations)
 
     def _after_trouble(self, attempt: Attempt, one: GivenCase) -> CheckResult | None:
-        """Return the verdict on a case after the reference failed in its group."""
+        """Return the verdict on a group's only case after the request for the group failed."""
         again = JudgeRequest(self._setup, PreparedBatch([one.case], one.inputs))
         again.actual = one.outputs
         early = self._without_comparison(attempt, again, None)
@@ -269,7 +272,11 @@ class ReferenceEvaluator:
     def _without_comparison(
         self, attempt: Attempt, judge_request: JudgeRequest, op: RunError | None
     ) -> CheckResult | None:
-        """Return the verdict if a program has no outputs; None if the request has results."""
+        """Return the verdict if a program has no outputs; None if there are outputs to compare.
+
+        If the reference's process ended, judge step by step; the results are then in
+        `judge_request`.
+        """
         if attempt.ended:
             judge_request.method = "judge"
             return judge_in_steps(self._reference, self._setup, judge_request, op)
@@ -284,7 +291,7 @@ def _demand(attempt: Attempt) -> None:
 
 
 def only_result(results: Sequence[CheckResult | None]) -> CheckResult:
-    """Return the verdict of a request about one case."""
+    """Return the only verdict of a request about one case."""
     (result,) = results
     if result is None:
         raise RuntimeError("the judge has to have a verdict on an only case")

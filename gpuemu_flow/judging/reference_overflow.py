@@ -1,4 +1,4 @@
-"""Find out whether the reference overflows where an op's finite outputs differ from its Inf."""
+"""Find out whether the reference overflows where it gives Inf and an op gives finite numbers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ _WITH_POLES = (
 
 
 class OverflowWatch(Base):
-    """A float64 array whose numpy functions note their overflows.
+    """A float64 array that records which numpy functions overflow on it.
 
     Attributes
     ----------
     found : dict of str to float
-        By function, the smallest magnitude of its first operand at which it overflowed.
+        For each function that overflowed: the smallest magnitude of its first operand at which it
+        did.
     """
 
     found: dict[str, float]
@@ -72,11 +73,11 @@ def _bare(value: Any) -> Any:
 def overflow_notes(
     actual: Arrays, expected: Arrays, inputs: Arrays, evaluate: Evaluate
 ) -> list[str]:
-    """Return a note if the reference overflows on finite inputs, and the op gives numbers there.
+    """Return a note if the reference overflows to Inf or NaN where the op gives numbers; else [].
 
-    The note is a hint and changes no verdict, since the exact result, of an ``exp`` for example,
-    may be beyond float64. There is none for references that do not compute with numpy, or that are
-    not evaluated in this process.
+    The note is only a hint and changes no verdict: the exact result, of an ``exp`` for example, may
+    really exceed float64. There is no note for references that do not compute with numpy, or that
+    are not evaluated in this process.
     """
     floats = [a for a in inputs.values() if dtype_name(a.dtype) in FLOAT_LIMITS]
     finite = all(np.isfinite(to_float64(array)).all() for array in floats)

@@ -24,7 +24,7 @@ DRAWING_FAR = ("extremes", "special", "large")
 
 
 def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:
-    """Return the precisions, narrowest first, under which a failed case might pass."""
+    """Return the wider precisions, narrowest first, under which a failed case might pass."""
     stats = result.stats
     values_only = all(failure.kind is FailureKind.TOLERANCE for failure in result.failures)
     if not values_only or stats.num_exceeding > FEW * stats.count:
@@ -35,7 +35,7 @@ def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[st
 
 
 def precision_note(precision: str, dtype: str) -> str:
-    """Return a note that a failed case passes under a wider precision, which the note explains."""
+    """Return a note that a failed case passes under a wider precision, and what this allows."""
     what = "the result of every step" if precision == INPUT else "operands of matrix products"
     return (
         f'this passes under `precision = "{precision}"`, where {what} may be rounded to {dtype}; '
@@ -44,7 +44,7 @@ def precision_note(precision: str, dtype: str) -> str:
 
 
 def range_notes(case: Case, inputs: Mapping[str, NDArray[Any]], result: CheckResult) -> list[str]:
-    """Suggest a smaller range of inputs, if elements may have no verdict due to large inputs."""
+    """Suggest a smaller range of inputs, if large inputs may explain elements without verdict."""
     unjudged = result.verdict is Verdict.INCONCLUSIVE and result.stats.num_no_verdict
     if not unjudged or case.dtype == "float64":
         return []

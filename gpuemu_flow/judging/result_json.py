@@ -1,4 +1,4 @@
-"""Convert results to short JSON for messages between processes, since most have only figures."""
+"""Convert results to short JSON for messages between processes; most results have only figures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TYPES = {int, float, tuple, type(None)}
 
 
 def result_to_json(result: CheckResult) -> Json:
-    """Return a result without failures or other remarks as a list: its verdict and its figures.
+    """Convert a result without failures or other remarks to a list: its verdict and its figures.
 
-    The result of `CheckResult.to_json` is returned for all others, and for a result with a figure
-    that JSON does not have.
+    Any other result is converted by `CheckResult.to_json`, and so is a result with a figure that
+    JSON cannot express, such as NaN.
     """
     figures = _read_figures(result.stats)
     for figure in figures:
@@ -29,7 +29,7 @@ def result_to_json(result: CheckResult) -> Json:
 
 
 def result_from_json(data: Json) -> CheckResult:
-    """Rebuild a result from the result of `result_to_json`.
+    """Rebuild a result from the JSON that `result_to_json` returned.
 
     Raises
     ------

@@ -27,7 +27,7 @@ OVERHEAD_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class StoredCase:
-    """One case, and the records of its two programs' outcomes.
+    """One case, and the recorded outcomes of op and reference on it.
 
     Attributes
     ----------
@@ -45,13 +45,13 @@ class StoredCase:
         return without_outputs(_error_of(self.reference), _error_of(self.op))
 
     def verdict(self, compared: CheckResult) -> CheckResult:
-        """Add the runner's findings to the result of the comparison."""
+        """Return the result of the comparison, completed by the runner's findings about the op."""
         violations = [failure_from_json(violation) for violation in self.op["violations"]]
         result = with_violations(compared, violations)
         return with_printed(result, str(self.op.get("printed", "")))
 
     def to_json(self) -> dict[str, Json]:
-        """Return the form that `stored_batch.judge_batch` reads."""
+        """Return the JSON that `stored_batch.judge_batch` reads."""
         return {"case": self.case.to_json(), "op": self.op, "reference": self.reference}
 
 

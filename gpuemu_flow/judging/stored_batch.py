@@ -1,4 +1,4 @@
-"""Judge stored cases in a worker; see `stored`."""
+"""Judge stored cases, inside a worker; see `stored`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[
     Parameters
     ----------
     payload : JSON
-        ``blobs`` (from digest to file), ``compare``, ``expected_dtypes``, ``samples``, ``cases``
-        (each with ``case``, ``op`` and ``reference`` records).
+        Has the keys ``blobs`` (maps digests to files), ``compare``, ``expected_dtypes``,
+        ``samples`` and ``cases`` (each with ``case``, and the records ``op`` and ``reference``).
     evaluator : Evaluator
     """
     samples = [Case.from_json(case) for case in payload["samples"]]

@@ -1,4 +1,4 @@
-"""An op that is to be judged: its two programs, and the settings of the comparison."""
+"""An op under test: its two programs, and the settings of the comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuemu_flow.types import Case, Json
 
 @dataclass(frozen=True)
 class Subject:
-    """An op under test: its programs, and how its outputs are judged.
+    """An op under test, with its programs and the settings by which its outputs are judged.
 
     Attributes
     ----------
@@ -24,9 +24,9 @@ class Subject:
         The dtype of the outputs requested from the reference; None means float64 if the reference
         supports it.
     samples : sequence of Case
-        The op's first cases; see `Judge`.
+        Cases from whose shapes the op's traits are found; see `Judge`.
     generators : mapping of str to Program
-        Functions that return values of inputs, by the text that names them in the schema.
+        Functions that return the values of inputs; the keys are the functions' names in the schema.
     """
 
     name: str
@@ -41,14 +41,15 @@ class Subject:
     def program(self, who: str) -> Program:
         """Return the program of a role: ``op``, ``reference`` or ``generator``.
 
-        If there are several generators, the first is returned, since all have the same environment.
+        If there are several generators, the first is returned: callers need only its environment,
+        and all generators have the same.
         """
         if who == "generator":
             return next(iter(self.generators.values()))
         return self.op if who == "op" else self.reference
 
     def to_json(self) -> dict[str, Json]:
-        """Return the part that a failure's record stores, as plain JSON: all but name and dtype."""
+        """Return the subject, without name and dtype, as plain JSON for a failure's record."""
         return {
             "op": self.op.to_json(),
             "reference": self.reference.to_json(),
@@ -60,7 +61,7 @@ class Subject:
 
     @classmethod
     def from_json(cls, name: str, case: Case, data: Mapping[str, Json]) -> Subject:
-        """Rebuild from `to_json`'s result; `case` replaces the samples that older records lack."""
+        """Rebuild a subject from the result of `to_json`; `case` replaces missing samples."""
         return cls(
             name,
             case.dtype,

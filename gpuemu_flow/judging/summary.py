@@ -11,7 +11,7 @@ WORST = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
 
 
 def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
-    """Return counts per verdict, the extent of the comparison, and the worst error figures."""
+    """Return, as JSON, the overall verdict, the counts per verdict, and the worst error figures."""
     tally = Tally()
     worst = dict.fromkeys(WORST, 0.0)
     for _, result in results:
@@ -29,7 +29,7 @@ def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
 
 
 def tallied(tally: Tally) -> dict[str, Json]:
-    """Return a tally as JSON, like the summary of a comparison."""
+    """Return a tally of verdicts as JSON, with the keys that a comparison's summary has."""
     verdict, reason = tally.verdict()
     counts = tally.counts
     return {

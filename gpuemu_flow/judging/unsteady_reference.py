@@ -40,7 +40,7 @@ TIMES = 2
 def unsteady_output(
     evaluate: Evaluate, inputs: Arrays, expected: Arrays, *, random: Collection[str] = ()
 ) -> Failure | None:
-    """Evaluate a reference again; return a failure if an output differs, None if all are equal.
+    """Evaluate a reference again; return a failure if an output differs, None if none does.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def unsteady_output(
 
 
 def blamed(result: CheckResult, found: Failure) -> CheckResult:
-    """Turn the result of a case that did not pass into an error of its reference."""
+    """Turn the result of a case that did not pass into an error that blames the reference."""
     notes = tuple(failure.message for failure in result.failures)
     told = "it draws random numbers or keeps state between calls: no verdict on the op"
     return replace(
@@ -71,10 +71,10 @@ def blamed(result: CheckResult, found: Failure) -> CheckResult:
 
 
 def _once_more(evaluations: Evaluations, inputs: Arrays, expected: Arrays) -> Failure | None:
-    """Return the first output that differs in one more evaluation; None if all outputs agree.
+    """Evaluate once more; return a failure for the first output that differs, None if all agree.
 
-    The expected outputs may have been computed from float64 inputs or from inputs of the case's own
-    dtypes, so it is enough if an evaluation of either kind agrees.
+    The expected outputs were computed either from float64 inputs or from inputs of the case's own
+    dtypes. So it is enough if one of these two evaluations agrees.
     """
     found: Failure | None = None
     for ask, given in ((evaluations.outputs, widen(inputs)), (evaluations.own_outputs, inputs)):

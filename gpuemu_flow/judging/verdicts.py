@@ -26,8 +26,9 @@ _WHO = {
 def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs.
 
-    If a function that makes an input failed, the failure has a kind of its own, since neither
-    program is at fault. A case that was not run, since it might hang, is skipped.
+    If a user's function that makes an input failed, the failure has a kind of its own, since
+    neither program is at fault. The verdict is ``skipped`` for a case that was not run because
+    earlier cases hung.
     """
     kind = FailureKind.GENERATOR if error.slug in GENERATOR_SLUGS else kind
     place = f"{error.file}:{error.line}" if error.line else ""
@@ -45,13 +46,13 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
 def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
     """Return the verdict if a program has no outputs.
 
-    The reference's error takes precedence over the op's, unless it only says that the reference was
-    not run.
+    The reference's error takes precedence over the op's, unless the reference's error only says
+    that it was not run.
 
     Returns
     -------
     CheckResult or None
-        None if both programs have outputs, which then have to be compared.
+        None if both programs have outputs; these still have to be compared.
     """
     both = ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION))
     found = [(error, kind) for error, kind in both if error is not None]
@@ -63,15 +64,15 @@ def without_outputs(reference: RunError | None, op: RunError | None) -> CheckRes
 def comparison_failed(error: RunError) -> CheckResult:
     """Return the verdict on a case whose comparison did not finish.
 
-    A comparison evaluates the reference on other inputs, and there the reference may raise, crash
-    or hang.
+    A comparison evaluates the reference on further inputs, on which the reference may raise an
+    exception, crash or hang.
     """
     told = replace(error, message=f"while comparing: {error.message}")
     return run_error_result(FailureKind.REFERENCE, told)
 
 
 def reason(failure: Failure) -> str:
-    """Return a text that distinguishes failures of one kind, such as a crash and an exception.
+    """Return a text that tells apart failures of the same kind, such as a crash and an exception.
 
     Cases with the same reason may have the same cause; cases with different reasons rarely do.
     """
@@ -79,7 +80,10 @@ def reason(failure: Failure) -> str:
 
 
 def with_violations(result: CheckResult, violations: Sequence[Failure]) -> CheckResult:
-    """Add the runner's findings (an input modified, a guard overwritten) to a verdict."""
+    """Add the runner's findings, such as a modified input, to a result; the verdict becomes failed.
+
+    An ``error`` stays an ``error``.
+    """
     if not violations:
         return result
     verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED

@@ -1,1 +1,1 @@
-"""The compiled back end: a kernel as C, built by the system's compiler, loaded by ctypes."""
+"""The compiled back end: it writes a kernel as C, compiles the C, and loads the library."""

@@ -33,13 +33,14 @@ _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """The decision whether numpy or compiled C runs a launch.
+    """The decision whether numpy or compiled C is to run a launch.
 
     Attributes
     ----------
     compiled : bool
+        True for C.
     note : str
-        Reason why C does not run a launch that requested C or is large; empty if there is none.
+        Reason, for the user, why numpy runs a launch; empty if there is nothing to explain.
     """
 
     compiled: bool
@@ -48,7 +49,7 @@ class BackendChoice:
 
 @dataclass
 class NativeKernel:
-    """The compiled form of one kernel, made on first use."""
+    """One kernel as compiled C; the kernel is compiled when C is first chosen for it."""
 
     program: KernelProgram
     blocks: Blocks
@@ -67,7 +68,7 @@ class NativeKernel:
             ``auto``, ``numpy`` or ``c``. ``auto`` chooses C if the launch is large and the kernel's
             results do not depend on the order of blocks, so that both back ends give the same bits.
         threads, blocks : int
-            Number of threads of a block, and of blocks of the grid.
+            Number of threads per block, and number of blocks in the grid.
         checks : collection of str
         together : int
             Blocks per cluster.
@@ -131,7 +132,7 @@ class NativeKernel:
 
 
 def _weigh(blocks: Blocks) -> int:
-    """Estimate the number of steps of a thread, counting steps in loops several times."""
+    """Estimate the number of steps that a thread executes; steps in loops count several times."""
     depth = [0] * len(blocks.starts)
     for b, follow in enumerate(blocks.successors):
         for target in follow:
@@ -145,7 +146,7 @@ def _weigh(blocks: Blocks) -> int:
 
 
 def _reaches_blocks(step: Step) -> bool:
-    """Tell whether a step may access memory that other blocks see."""
+    """Tell whether a step may access memory that other blocks can access, too."""
     memory = next((o for o in step.operands if isinstance(o, MemoryOperand)), None)
     return memory is not None and space_of(step, memory) not in ("shared", "local")
 

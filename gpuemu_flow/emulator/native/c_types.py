@@ -23,12 +23,12 @@ def c_type(type_name: str) -> str:
 
 
 def bits_type(size: int) -> str:
-    """Return the unsigned C type of a size in bytes."""
+    """Return the unsigned C type with this size in bytes."""
     return f"uint{8 * size}_t"
 
 
 def as_bits(expression: str, type_name: str) -> str:
-    """Write the expression for a value's bits as an unsigned integer of its own size."""
+    """Write the C expression for a value's bits as an unsigned integer of the same size."""
     code = DTYPES[type_name]
     if code == "f4":
         return f"fau({expression})"
@@ -38,7 +38,7 @@ def as_bits(expression: str, type_name: str) -> str:
 
 
 def from_bits(expression: str, type_name: str) -> str:
-    """Write the expression that interprets bits of the type's size as a value of the type."""
+    """Write the C expression that interprets bits of a type's size as a value of the type."""
     code = DTYPES[type_name]
     if code == "f4":
         return f"asf({expression})"

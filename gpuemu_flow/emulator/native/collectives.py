@@ -1,4 +1,4 @@
-"""Steps that the threads of a warp execute together, as C: each is a segment of its own."""
+"""Steps that the threads of a warp execute together, as C; each step is a separate segment."""
 
 from __future__ import annotations
 

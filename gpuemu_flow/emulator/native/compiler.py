@@ -1,4 +1,4 @@
-"""Compile C to a library and load it; a private cache keeps libraries by their content."""
+"""Compile C to a library and load it; a private cache keeps libraries by their source's digest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OVERRIDE = "GPUEMU_CC"
 
 
 class CompileError(Exception):
-    """Error of a kernel that could not be compiled or loaded; the text says why."""
+    """Raised if a kernel could not be compiled or loaded; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class CCompiler:
     flags: tuple[str, ...]
 
     def key(self, source: str) -> str:
-        """Return the name of a source's library: a digest of source, compiler and flags."""
+        """Return the digest that names a source's library in the cache."""
         parts = (self.path, self.version, *self.flags, platform.machine(), source)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -116,7 +116,7 @@ def _machine_flags() -> tuple[str, ...]:
 
 
 def load_library(source: str, compiler: CCompiler, folder: Path) -> ctypes.CDLL:
-    """Return the library of a source, from the cache or compiled now.
+    """Return the library of a C source, from the cache if possible; else compile it now.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the cache's folder, private to the user; raise OSError if it is not the user's own."""
+    """Make the cache's folder private to the user; raise OSError if it belongs to another user."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
@@ -166,7 +166,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_sound(path: Path) -> bool:
-    """Tell whether a library is the user's, writable by nobody else, and ends with its digest."""
+    """Tell whether a library is the user's own, not writable by others, and has a valid digest."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -205,7 +205,7 @@ def _build(source: str, compiler: CCompiler, target: Path) -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Drop the least recently used libraries."""
+    """Remove the least recently used libraries if there are more than `MAX_LIBRARIES`."""
     found = [(entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in
              os.scandir(folder) if entry.name.endswith(".so")]  # fmt: skip
     for _, path in sorted(found)[: max(0, len(found) - MAX_LIBRARIES)]:

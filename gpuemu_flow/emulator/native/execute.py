@@ -20,11 +20,12 @@ CHUNK = 1 << 15
 _PAD = 64
 
 _FIRST_MARK = 2**32 - (1 << 18)
-"""Marks of stores begin near their largest value, so that wrapping around is a common event."""
+"""First mark of a store, near the largest value, so that wrapping around happens often enough to
+be tested."""
 
 
 class _Args(ctypes.Structure):
-    """The structure ``Args`` of the generated C."""
+    """The C structure ``Args``: the arguments of the generated function ``run``."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("g", "gs")),
@@ -62,14 +63,15 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
     ----------
     library : CDLL
     launch : KernelLaunch
-        The launch, whose arena holds the buffers, and afterwards the results.
+        The launch. Its arena holds the buffers, into which the results are written.
     ids : int array
         Linear block numbers in the order in which they run.
 
     Returns
     -------
     bool
-        False when the numpy back end must repeat the launch from the start, to examine an event.
+        False if the numpy back end must repeat the launch, since C met an event that it cannot
+        judge, such as a possible race.
 
     Raises
     ------
@@ -136,7 +138,7 @@ def _arguments(launch: KernelLaunch, ids: Array) -> tuple[list[Array], _Args]:
 
 
 def _shared_template(launch: KernelLaunch, unwritten: int) -> Array:
-    """Make the initial state of each byte of a block's shared memory; 0 outside of variables."""
+    """Return the initial state of each byte of a block's shared memory; 0 outside of variables."""
     program = launch.program
     size = program.shared_bytes
     if launch.dynamic_shared:

@@ -1,4 +1,4 @@
-"""Write a whole kernel as C: a function for each segment, and tables of how the segments end."""
+"""Write a whole kernel as C: a function for each segment, and tables that say how segments end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_STEPS = 12_000
 
 @dataclass
 class _Segment:
-    """One generated function, before it is decided which registers are stored in arrays."""
+    """One generated function, while it is not yet decided which registers are stored in arrays."""
 
     number: int
     writers: tuple[SegmentWriter, ...]
@@ -61,7 +61,7 @@ def generate(program: KernelProgram, *, races: bool = False) -> str:
     ----------
     program : KernelProgram
     races : bool
-        True if accesses are watched for races.
+        True to generate code that watches accesses for races.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def generate(program: KernelProgram, *, races: bool = False) -> str:
     Raises
     ------
     LackingError
-        If the back end lacks an instruction or an operand's form, or the kernel has too many steps.
+        The back end lacks an instruction or a form of operand, or the kernel has too many steps.
     """
     if len(program.steps) > MAX_STEPS:
         raise LackingError(f"a kernel of more than {MAX_STEPS:,} steps")

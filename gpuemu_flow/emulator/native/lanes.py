@@ -44,8 +44,8 @@ def lane_wise(opcode: Opcode, arguments: Arguments) -> str | None:
     opcode : Opcode
         An opcode that numpy knows, whose operands have been checked.
     arguments : sequence of str
-        C expressions without side effects, of the types of the form's sources; for ``lop3`` also
-        the lookup table, as a number.
+        C expressions of the operands, of the types of the form's sources and without side
+        effects; for ``lop3`` also the lookup table, as a number.
 
     Returns
     -------

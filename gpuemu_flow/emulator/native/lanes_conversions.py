@@ -12,7 +12,7 @@ _INTEGER_TYPES = frozenset(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 
 
 def conversion(opcode: Opcode, words: Words, args: Arguments) -> str | None:
-    """Return a ``cvt`` as C, or None if the back end lacks it."""
+    """Write a ``cvt`` as a C expression; return None if the back end lacks it."""
     to, source = opcode.types
     known = (*ROUNDINGS, "rni", "rzi", "rmi", "rpi", "rna")
     mode = next((m for m in known if m in words), "")
@@ -100,7 +100,7 @@ def _from_float(to: str, source: str, mode: str, value: str, *, ftz: bool, sat: 
 
 
 def _between(to: str, source: str, mode: str, value: str, *, ftz: bool, sat: bool) -> str | None:
-    """Write the C expression of a conversion between float types; None if it rounds by ``rna``."""
+    """Write a conversion between float types as C; return None for rounding mode ``rna``."""
     if mode == "rna":
         return None
     if mode in INTEGRAL:

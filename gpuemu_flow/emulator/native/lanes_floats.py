@@ -12,7 +12,10 @@ _SUFFIX = {"f32": "f", "f64": "d"}
 
 
 def _flagged(kind: str, words: Words, inner: str) -> str | None:
-    """Apply ``.ftz`` and ``.sat`` to a result that was computed from flushed operands."""
+    """Add ``.ftz`` and ``.sat`` to the C of a result; None if the back end lacks the combination.
+
+    The operands must have been flushed already.
+    """
     if kind == "f64":
         if words & {"ftz"}:
             return None
@@ -50,7 +53,7 @@ _HALVES = {"f16": "h", "f16x2": "h", "bf16": "b", "bf16x2": "b"}
 
 
 def _pairwise(kind: str, function: str, args: Arguments) -> str:
-    """Write the call of a function of 16-bit floats, or for a packed type one call per half."""
+    """Write a call of a function of 16-bit floats; for a packed type, a call for each half."""
     if not kind.endswith("x2"):
         return f"{function}({', '.join(args)})"
     low, high = (", ".join(f"{part}({a})" for a in args) for part in ("LO", "HI"))

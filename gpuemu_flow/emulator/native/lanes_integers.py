@@ -22,7 +22,7 @@ def _wrapping(operator: str, type_name: str, a: str, b: str) -> str:
 
 
 def _product(type_name: str, words: Words, a: str, b: str) -> tuple[str, str]:
-    """Write a product and name its type."""
+    """Write a product as a C expression; return it and its PTX type."""
     bits, kind = width(type_name), type_name[0]
     if "lo" in words:
         return _wrapping("*", type_name, a, b), type_name

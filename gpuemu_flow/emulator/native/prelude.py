@@ -1,9 +1,10 @@
 """C that every generated file begins with: state, checked memory, integer helpers.
 
-Generated C contains no text from the PTX file, only numbers and names made here. Every access of
-emulated memory goes through ``at_load`` or ``at_store``: an offset that is outside, misaligned,
-unwritten or constant sets ``err`` and becomes offset 0, whose 64 bytes no buffer uses. A launch
-that set ``err`` is thrown away and repeated by numpy, which describes the findings.
+Generated C contains no text from the PTX file, only numbers and names made here. Every access to
+emulated memory is checked, in most cases by ``at_load`` or ``at_store``: for an offset that is out
+of bounds, misaligned, unwritten or read-only, they set ``err`` and return offset 0, whose 64 bytes
+no buffer uses. A launch that set ``err`` is thrown away and repeated by numpy, which describes the
+findings.
 """
 
 from __future__ import annotations

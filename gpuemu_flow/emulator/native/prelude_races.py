@@ -1,8 +1,8 @@
 """C that detects possible races and missing threads; numpy decides whether they are real.
 
-A suspicious access sets ``err``, and the launch is repeated with `SharedRaces` and `GlobalRaces`,
+A suspicious access sets ``err``. The launch is then repeated with `SharedRaces` and `GlobalRaces`,
 which know more ways in which accesses are ordered, and report the findings. So this code may
-suspect accesses that are not races, but must not miss a race.
+suspect accesses that are no races, but must not miss a race.
 
 A cell is ``quiet`` for one warp, or for all warps, as long as a further read by such a warp before
 the next barrier need be neither checked nor recorded. Such a cell is also readable, so most loads
@@ -11,17 +11,19 @@ for all warps. Stamps are counted up. Before the count begins again at 0, the ar
 that no old stamp is mistaken for a new one. The first stamps are near the largest value, so that
 this happens often.
 
-Recorded for shared memory: the clocks of warps, as in `SharedRaces`, and for each cell the last
-writers and the readers since the last barrier of the whole block (``epoch``). Threads run one after
-another here, so a store of the value already there counts as a read: in another order it might
-change something. Recorded for global memory: which block accessed a cell, and whether several did.
+For shared memory, the code records the clocks of warps, as in `SharedRaces`. For each cell, it
+records the last writers, and the readers since the last barrier of the whole block (``epoch``).
+Threads run one after another here, so a store of the value that a cell already holds counts as a
+read: in another order, the store might change the value. For global memory, the code records which
+block accessed a cell, and whether several blocks did.
 
-Stores in one instruction: a cell's mark holds the number of the run of a segment, the thread that
-was first to store to it in that run, and whether that thread changed the value once more. Another
-thread that stores a different value in that run is suspected. After such a change, every other
-thread that stores to the cell in that run is suspected. Strong stores, each in a segment of its
-own, are compared only within a warp. Stores to shared memory that are not strong need no marks: if
-their values differ, they are suspected anyway.
+To detect conflicting stores by one instruction, each cell has a mark. It holds the number of one
+run of a segment, the first thread that stored to the cell in this run, and whether the same thread
+changed the value once more. Another thread that stores a different value in the run is suspected.
+If the first thread changed the value once more, every other thread that stores to the cell in the
+run is suspected. Strong stores, each in a segment of its own, are compared only within a warp.
+Stores to shared memory that are not strong need no marks: if their values differ, they are
+suspected anyway.
 """
 
 from __future__ import annotations

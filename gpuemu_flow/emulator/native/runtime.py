@@ -1,6 +1,7 @@
 """C code that runs the threads of a block as `BlockMachine` does.
 
-Threads at the same segment form a group. The group at the lowest segment usually runs next.
+Threads that have reached the same segment form a group. The group at the segment with the lowest
+number usually runs next.
 """
 
 from __future__ import annotations

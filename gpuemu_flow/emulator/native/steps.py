@@ -397,7 +397,7 @@ def _stackrestore(writer: SegmentWriter, step: Step) -> None:
 
 
 def _nothing(writer: SegmentWriter, step: Step) -> None:
-    """Write nothing: the step changes no value here."""
+    """Write nothing, since the step changes no value in this back end."""
 
 
 _STEPS: dict[str, StepWriter] = {

@@ -1,4 +1,4 @@
-"""C for a step that a warp executes together: read by lane, compute, write by lane."""
+"""C for a step that a warp executes together: read each lane, compute, then write each lane."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class WarpBody:
         return name
 
     def take_all(self, name: str, operands: Sequence[Operand]) -> None:
-        """Read several registers of every lane into rows of one array."""
+        """Write code that reads several registers of every lane into rows of the array `name`."""
         self.arrays.append(f"uint32_t {name}[{len(operands)}][32]")
         for k, operand in enumerate(operands):
             self.reader.do(f"{name}[{k}][l] = {self.reader.read(operand, 'b32')};")
 
     def take_address(self, address: Operand) -> str:
-        """Read an address operand of every lane."""
+        """Write code that reads an address operand of every lane; return the name of the array."""
         assert isinstance(address, MemoryOperand)
         name = f"x{len(self.arrays)}"
         self.arrays.append(f"uint64_t {name}[32]")
@@ -54,7 +54,7 @@ class WarpBody:
         return name
 
     def give(self, step: Step, values: Sequence[str], types: Sequence[str]) -> None:
-        """Write results, given as C expressions in which ``l`` is the lane."""
+        """Write code that assigns results, given as C expressions in which ``l`` is the lane."""
         items = items_of(step.operands[0])
         names = [
             self.writer.temporary("uint8_t" if t == "pred" else bits_type(SIZES[t]), v)
@@ -65,7 +65,11 @@ class WarpBody:
                 self.writer.write(item, name, type_name)
 
     def check_members(self, given: str = "") -> None:
-        """Check that all threads of a member mask arrive or, without a mask, all of the warp."""
+        """Write the check that all threads of a member mask arrive.
+
+        `given` names the array of the lanes' masks; without it, all threads of the warp must
+        arrive.
+        """
         if not given:
             self.work.append("uint32_t everyone[32]; memset(everyone, 255, sizeof everyone);")
         self.work.append(f"members(s, {given or 'everyone'}, mask, alive);")

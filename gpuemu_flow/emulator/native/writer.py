@@ -1,8 +1,8 @@
-"""Write the steps of one segment as C: read operands as a type, write results under a guard.
+"""Write the steps of one segment as C, with typed reads of operands and guarded writes of results.
 
 A segment is a piece of a basic block that one thread may execute from end to end before the next
-thread begins. Registers that other segments see lie in arrays by thread (``f->r7[t]``); inside of
-a segment they are C variables.
+thread begins. Registers that other segments use are stored in arrays, indexed by thread
+(``f->r7[t]``); inside of a segment they are C variables.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SPECIALS = {
 
 
 class LackingError(Exception):
-    """Raised for something that the back end lacks; the text names it."""
+    """Raised for something that the back end does not support; the text names it."""
 
 
 class SegmentWriter:
@@ -78,7 +78,7 @@ class SegmentWriter:
         self._temporaries = 0
 
     def do(self, line: str) -> None:
-        """Add a line."""
+        """Add a line of C."""
         self.lines.append(line)
 
     def temporary(self, kind: str, expression: str) -> str:
@@ -89,13 +89,13 @@ class SegmentWriter:
         return name
 
     def register(self, number: int) -> str:
-        """Return the C expression for a register that is read."""
+        """Return the C variable of a register that is read, and record the read."""
         if number not in self._sure:
             self.read_first.add(number)
         return f"r{number}"
 
     def read(self, operand: Operand, type_name: str) -> str:
-        """Write the expression that reads an operand as a PTX type."""
+        """Write the C expression that reads an operand as a value of a PTX type."""
         if isinstance(operand, Register):
             return self._read_register(operand, type_name)
         if isinstance(operand, Immediate):
@@ -115,7 +115,7 @@ class SegmentWriter:
         return _narrowed(self.register(register.number), SIZES[register.type], type_name)
 
     def symbol(self, operand: Symbol) -> str:
-        """Write the address of a variable."""
+        """Write the C expression for the address of a variable."""
         if operand.space == "global":
             moved = operand.displacement & 0xFFFFFFFFFFFFFFFF
             return f"(s->a->sym[{operand.offset}] + {moved}ull)"
@@ -127,7 +127,7 @@ class SegmentWriter:
         return f"{offset & 0xFFFFFFFFFFFFFFFF}ull"
 
     def address(self, operand: MemoryOperand) -> str:
-        """Write an address operand as 64 bits."""
+        """Write the C expression for an address operand, as 64 bits."""
         base, moved = operand.base, operand.displacement
         if isinstance(base, Symbol):
             return self.symbol(Symbol(base.space, base.offset, base.displacement + moved))
@@ -139,14 +139,14 @@ class SegmentWriter:
         return f"({name} + {moved & 0xFFFFFFFFFFFFFFFF}ull)"
 
     def guard(self, step: Step) -> str:
-        """Write the condition of a guarded step; an empty string for none."""
+        """Write the condition under which a step is executed; return '' if it has no guard."""
         if step.guard is None:
             return ""
         name = self.register(step.guard.number)
         return f"!{name}" if step.negated else name
 
     def write(self, operand: Operand, value: str, type_name: str, guard: str = "") -> None:
-        """Assign a value of a PTX type to a register, under a condition."""
+        """Add an assignment of a value to a register; an empty `guard` means no condition."""
         if isinstance(operand, Sink):
             self.do(f"(void)({value});")
             return
@@ -171,7 +171,7 @@ class SegmentWriter:
 
 
 def _narrowed(expression: str, size: int, type_name: str) -> str:
-    """Write the expression that reads a value of `size` bytes as a PTX type."""
+    """Write the C expression that converts a value of `size` bytes to a PTX type."""
     if DTYPES[type_name] == "?":
         return expression
     if SIZES[type_name] != size:
@@ -180,7 +180,7 @@ def _narrowed(expression: str, size: int, type_name: str) -> str:
 
 
 def immediate(operand: Immediate, type_name: str) -> str:
-    """Write a constant as a PTX type."""
+    """Write a constant as a C expression of a PTX type."""
     code, size = DTYPES[type_name], SIZES[type_name]
     if code == "?":
         return str(int(bool(operand.value)))

@@ -52,7 +52,7 @@ def f64_to_bfloat(x: Array, mode: str) -> Array:
 
 
 def tensor_float(x: Array, mode: str) -> Array:
-    """Round float32 to tf32 bits (``cvt.rna.tf32.f32``, ``cvt.rn.tf32.f32``, ``rz``)."""
+    """Round float32 to tf32 bits in mode ``rna``, ``rn`` or ``rz``."""
     bits = x.view(np.uint32)
     if mode == "rna":
         rounded = bits + np.uint32(0x1000)
@@ -79,7 +79,7 @@ def convert(to: str, source: str, mode: str, *, ftz: bool, sat: bool) -> Lanes |
     Returns
     -------
     callable or None
-        None for a pair of types that is not known here.
+        None for a pair of types that the emulator does not know.
     """
     if source == "bf16":
         inner = convert(to, "f32", mode, ftz=ftz, sat=sat)

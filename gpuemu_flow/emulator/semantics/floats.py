@@ -34,7 +34,7 @@ _TINY = np.float64(2.0**-125)
 
 
 def flush(x: Array) -> Array:
-    """Flush subnormals to a zero of their sign (``.ftz``)."""
+    """Flush subnormals to zeros of the same sign (``.ftz``)."""
     small = np.abs(x) < _SMALLEST[x.dtype]
     if not small.any():
         return x
@@ -55,7 +55,10 @@ def saturate(x: Array) -> Array:
 
 
 def with_flags(function: Lanes, *, ftz: bool = False, sat: bool = False) -> Lanes:
-    """Wrap arithmetic with ``.ftz`` on inputs and output, ``.sat`` and canonical NaN."""
+    """Wrap a function so that it applies ``.ftz`` to operands and result, then ``.sat``.
+
+    The wrapped function returns NaN as the canonical NaN; ``.sat`` replaces NaN by 0.
+    """
     if not ftz and not sat:
         return lambda *xs: canonical(function(*xs))
     if not ftz:
@@ -87,7 +90,7 @@ def add(mode: str, dtype: str) -> Lanes:
 
 
 def _signed_zero_sum(out: Array, a: Array, b: Array, mode: str) -> Array:
-    """Set the sign of an exact cancellation by the rounding mode: minus when rounding down."""
+    """Set the sign of zeros from exact cancellation: minus when rounding down, else plus."""
     if mode != "rm":
         return out
     cancelled = (out == 0) & (np.signbit(a) != np.signbit(b)) & (a == -b)
@@ -105,14 +108,14 @@ def _directed_sum(a: Array, b: Array, mode: str) -> Array:
 
 
 def _overflow(value: Array, mode: str) -> Array:
-    """Round a finite result that overflowed, in a directed mode: to Inf or the largest number."""
+    """Return Inf or the largest finite number for results that overflowed in a directed mode."""
     largest = np.copysign(np.finfo(np.float64).max, value)
     keep = (mode == "rm") & (value < 0) | (mode == "rp") & (value > 0)
     return np.where(keep, value, largest)
 
 
 def _adjust(value: Array, error: Array, mode: str) -> Array:
-    """Move values from the nearest number to the neighbour that a directed mode demands."""
+    """Move values that were rounded to nearest to the neighbour that a directed mode demands."""
     if mode == "rm":
         move, toward = error < 0, np.float64(-np.inf)
     elif mode == "rp":
@@ -191,8 +194,8 @@ def fma64(mode: str) -> Lanes:
     """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
     The product and the sums are computed together with their rounding errors. The result is rounded
-    to odd, then in the mode. Lanes whose exponents are so extreme that the computation of rounding
-    errors under- or overflows are computed one by one in rational arithmetic.
+    to odd, then in the given mode. If a lane's exponents are so extreme that the computation of
+    rounding errors under- or overflows, the lane is computed separately, in rational arithmetic.
     """
     return lambda a, b, c: _fma64(a, b, c, mode)
 
@@ -229,7 +232,7 @@ def _moderate(x: Array) -> Array:
 
 
 def divide(mode: str, dtype: str) -> Lanes:
-    """Return ``div`` as a function of arrays (PTX ISA, "div"), correctly rounded in all forms."""
+    """Return ``div`` in a rounding mode as a function of arrays (PTX ISA, "div")."""
     if mode == "rn":
         return np.divide
     return lambda a, b: _directed_quotient(a, b, mode)
@@ -307,7 +310,7 @@ def maximum_nan(a: Array, b: Array) -> Array:
 
 
 def copy_sign(a: Array, b: Array) -> Array:
-    """Compute ``copysign`` (PTX ISA, "copysign"): the sign of `a` on `b`."""
+    """Compute ``copysign`` (PTX ISA, "copysign"): the magnitude of `b` with the sign of `a`."""
     return np.copysign(b, a)
 
 

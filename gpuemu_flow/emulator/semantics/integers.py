@@ -122,9 +122,10 @@ def _part(x: Array, shift: int, bits: int, signed: bool) -> Array:
 
 
 def find_nth_set(mask: Array, base: Array, offset: Array) -> Array:
-    """Compute ``fns`` (PTX ISA, "fns"): the n-th set bit from `base` on, or all ones.
+    """Compute ``fns`` (PTX ISA, "fns"): the position of the n-th set bit, counted from bit `base`.
 
-    With an offset of 0 the result is `base` if that bit is set; a negative offset counts downwards.
+    `offset` is n; a negative n counts downwards. With n = 0, only the bit `base` itself counts. The
+    result is all ones if there is no such bit.
     """
     mask, base, offset = np.broadcast_arrays(mask, base, offset)
     found = np.full(mask.shape, 0xFFFFFFFF, np.uint32)
@@ -236,7 +237,7 @@ def leading_zeros(a: Array) -> Array:
 
 
 def find_bit(signed: bool, shift_amount: bool) -> Lanes:
-    """Return ``bfind`` (PTX ISA, "bfind"): the top bit that differs from the sign."""
+    """Return ``bfind`` (PTX ISA, "bfind"): the index of the top bit that differs from the sign."""
 
     def find(a: Array) -> Array:
         bits = 8 * a.dtype.itemsize

@@ -41,7 +41,7 @@ def fresh(count: Array) -> Array:
 
 
 def _changed(word: Array, arrivals: Array, awaited: Array, dropped: Array) -> Array:
-    """Count arrivals and bytes; begin the next phase if none are pending."""
+    """Return the object with arrivals and bytes counted, in its next phase if none are pending."""
     left = np.maximum(pending(word).astype(np.int64) - arrivals, 0)
     expected = (word >> _EXPECTED_AT & _COUNT).astype(np.int64)
     expected = np.maximum(expected - dropped, 0)

@@ -63,7 +63,7 @@ def twice_integers(function: Lanes, dtype: str) -> Lanes:
 
 
 def in_bfloat(function: Lanes) -> Lanes:
-    """Turn a float64 function, exact or rounded to odd, into bf16 arithmetic on bits."""
+    """Turn a float64 function, exact or rounded to odd, into a function of bf16 bits."""
 
     def compute(*xs: Array) -> Array:
         wide = [bfloat_to_f32(x).astype(np.float64) for x in xs]
@@ -79,7 +79,7 @@ def odd_sum(a: Array, b: Array) -> Array:
 
 
 def odd_fma(a: Array, b: Array, c: Array) -> Array:
-    """Compute ``a * b + c`` and round it to odd; the product must be exact."""
+    """Compute ``a * b + c`` and round it to odd; ``a * b`` must be exact in float64."""
     return odd_sum(a * b, c)
 
 

@@ -31,7 +31,7 @@ def to_odd(value: Array, error: Array) -> Array:
     Parameters
     ----------
     value : float64 array
-        Rounded to nearest.
+        The result, rounded to nearest.
     error : float64 array
         Exact value minus `value`, or any number of the same sign.
     """
@@ -46,7 +46,7 @@ def to_odd(value: Array, error: Array) -> Array:
 
 
 def narrow(exact: Array, dtype: type[np.floating], mode: str) -> Array:
-    """Round float64 values (exact, or rounded to odd) to a narrower type in a mode.
+    """Round float64 values (exact, or rounded to odd) to a narrower type in a given mode.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def narrow(exact: Array, dtype: type[np.floating], mode: str) -> Array:
 
 
 def exact_fma64(a: float, b: float, c: float, mode: str) -> float:
-    """Compute one ``a * b + c`` of finite doubles with one rounding, by rational arithmetic."""
+    """Compute one ``a * b + c`` of finite doubles by rational arithmetic, and round it once."""
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     return round_fraction(exact, mode, negative_zero=_zero_is_negative(a, b, c, mode))
 
@@ -96,7 +96,7 @@ def exact_root(a: float, mode: str) -> float:
 def one_by_one(
     result: Array, hard: Array, compute: Callable[..., float], *operands: Array
 ) -> Array:
-    """Compute the lanes `hard` again, one at a time, since array arithmetic is not exact there."""
+    """Recompute the lanes in the mask `hard` one at a time: array arithmetic is not exact there."""
     lanes = np.flatnonzero(hard)
     if not lanes.size:
         return result
@@ -115,7 +115,7 @@ def _zero_is_negative(a: float, b: float, c: float, mode: str) -> bool:
 
 
 def round_fraction(exact: Fraction, mode: str, *, negative_zero: bool = False) -> float:
-    """Round a rational number to a double in a mode."""
+    """Round a rational number to a double in a mode; 0 gives -0.0 if `negative_zero` is True."""
     if exact == 0:
         return -0.0 if negative_zero else 0.0
     magnitude = abs(exact)
@@ -143,7 +143,7 @@ def round_fraction(exact: Fraction, mode: str, *, negative_zero: bool = False) -
 
 
 def product_error(a: Array, b: Array, p: Array) -> Array:
-    """Compute the exact rounding error of ``p = a * b``; exponents must not be extreme (Dekker)."""
+    """Compute the exact rounding error of ``p = a * b`` (Dekker); exponents must not be extreme."""
     t = _SPLIT * a
     ah = t - (t - a)
     al = a - ah
