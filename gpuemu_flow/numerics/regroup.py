@@ -17,12 +17,13 @@ from gpuemu_flow.numerics.single import Single, operands_in_float32, wrapped
 
 
 class _Regrouped(Single):
-    """A float32 array that, until it is changed, remembers the two arrays it was computed from.
+    """A float32 array that remembers, until it is changed, the two arrays it was computed from.
 
     Attributes
     ----------
     terms : (ndarray, ndarray) or None
-        The array is the first minus the second; None if it is no sum or difference, or has changed.
+        Two arrays: this array is the first minus the second. None if this array is no sum or
+        difference, or has been changed.
     """
 
     terms: tuple[NDArray[Any], NDArray[Any]] | None = None
@@ -68,7 +69,7 @@ def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
     Notes
     -----
-    Other uses of an intermediate sum see its usual value. Arithmetic on single elements, and that
-    of other libraries, is unchanged.
+    An intermediate sum keeps its usual value for everything except further sums. Arithmetic on
+    single elements, and that of other libraries, is unchanged.
     """
     return wrapped(inputs, _Regrouped)
