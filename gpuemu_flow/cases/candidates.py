@@ -22,7 +22,7 @@ class StopMinimising(Exception):  # noqa: N818 - an event, not an error
 
 
 class BudgetSpentError(Exception):
-    """Raised when the predicate may not be called again."""
+    """Raised when all permitted calls of the predicate have been made."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,16 @@ class Candidate:
         return expanded_axis(self.inputs[name].shape)
 
     def stored(self, name: str) -> Array:
-        """Return the values of an input; what its layout repeats is included once."""
+        """Return an input's values, including only once each element that its layout repeats."""
         values = self.inputs[name]
         axis = self.repeated_axis(name)
         return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
 
     def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
-        """Return the candidate with other values of some inputs, in the shapes of `stored`."""
+        """Return the candidate with other values of some inputs.
+
+        The new values have the shapes of the arrays that `stored` returns.
+        """
         inputs = dict(self.inputs)
         for name, values in changed.items():
             inputs[name] = np.broadcast_to(values, inputs[name].shape)
@@ -167,7 +170,7 @@ class Search:
         return known
 
     def accept(self, candidate: Candidate, step: str) -> bool:
-        """Make a candidate, corrected to satisfy the schema, the best if it fails.
+        """Correct a candidate to satisfy the schema, and make it the best one if it fails.
 
         Return True if it is now the best; `step` is then logged as the name of the reduction. A
         candidate that was the best before is not accepted again, so that steps cannot go round in

@@ -21,7 +21,7 @@ JUDGED = (Verdict.PASSED, Verdict.FAILED)
 
 
 class Cell(NamedTuple):
-    """The features of a case that it is counted by."""
+    """The features by which a case is counted."""
 
     op: str
     dtype: str

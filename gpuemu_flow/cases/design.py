@@ -201,6 +201,6 @@ def _pairs(shape_class: str, strategy: str, layout: str) -> tuple[Feature, Featu
 
 
 def _by_rank(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
-    """Return all pairs of one member of each sequence, early members with early ones first."""
+    """Return all pairs of a member of each sequence, those of early members first."""
     ranked = [(i + j, i, j) for i in range(len(first)) for j in range(len(second))]
     return [(first[i], second[j]) for _, i, j in sorted(ranked)]

@@ -175,7 +175,7 @@ def _trigger(failing: Facts, passing: Facts) -> TriggeringFeature | None:
 def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
     """Count, for each useful pair of conditions, the passing cases that meet both.
 
-    A pair is useful if fewer passing cases meet both conditions than meet either one.
+    A pair is useful if fewer passing cases meet both conditions than meet either one alone.
     """
     ranked = sorted(holders, key=lambda c: (len(holders[c]), _rank((c,))))
     pairs: dict[Conditions, int] = {}
@@ -191,8 +191,8 @@ def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
 def _preferred(options: dict[Conditions, int], slack: int) -> Conditions | None:
     """Return the option of the likeliest kind among those with nearly the fewest exceptions.
 
-    `options` has the number of exceptions of each option; `slack` more than the fewest are
-    accepted.
+    `options` has the number of exceptions of each option. Options with up to `slack` more
+    exceptions than the fewest are considered.
     """
     if not options:
         return None

@@ -145,7 +145,7 @@ class SequenceConfig:
 
 
 def unknown_layout(value: str, path: str) -> Problem:
-    """Return the problem of a layout that protocol v1 does not have."""
+    """Return the problem that reports a layout unknown to protocol v1."""
     shown = value[:MAX_SHOWN]
     hint = did_you_mean(shown.lower(), LAYOUTS_V1)
     return Problem("unknown-layout", f"{path}: unknown layout {shown!r}", hint)

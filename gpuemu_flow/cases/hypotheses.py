@@ -1,12 +1,12 @@
 """Hypotheses about a cause: the conditions that the cases support, and the case to try next.
 
 Each condition is a hypothesis: the op fails where the condition holds and nowhere else, except that
-in a few cases the bug does not show. Its weight is its earlier weight times the likelihood of the
-verdicts (Bayes' rule); the next case to try is the one that divides the weights most evenly (after
-MacKay, "Information-based objective functions for active data selection", Neural Computation 4,
-1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The Design of
-Experiments", 1935), with Bonferroni's correction for the number of conditions that differ on the
-cases (C. E. Bonferroni, 1936).
+in a few cases the bug does not show. The weight of a hypothesis is its earlier weight times the
+likelihood of the verdicts (Bayes' rule); the next case to try is the one that divides the weights
+most evenly (after MacKay, "Information-based objective functions for active data selection", Neural
+Computation 4, 1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The
+Design of Experiments", 1935), with Bonferroni's correction for the number of conditions that differ
+on the cases (C. E. Bonferroni, 1936).
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _signed(rows: ManyRows, info: np.iinfo[Any], low: int, end: int) -> Array:
-    """Draw from [low, end), or from [0, end - low) if unsigned, within the type's limits."""
+    """Draw from [low, end), or from [0, end - low) for an unsigned type, within its limits."""
     if info.min == 0:
         low, end = 0, end - low
     low, end = max(low, int(info.min)), min(end, int(info.max) + 1)

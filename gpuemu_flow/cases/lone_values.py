@@ -26,7 +26,7 @@ TILES = (128, 64, 32)
 
 
 def may_hold_lone(spec: InputSpec) -> bool:
-    """Tell whether single zeros may be written among the values of an input."""
+    """Tell whether lone values may be written into an input."""
     rule = spec.rule or ValueRule()
     whole = rule.kind or rule.values or rule.concerns_whole or spec.layout == "expanded"
     if whole or not spec.shape or 0 in spec.shape or spec.shape[-1] < 2:
@@ -61,7 +61,7 @@ def put_lone(
     All other elements of the first row are made nonzero, and all others of the second row 0. A
     single row gets the lone zero. In the second turn, the whole tensor instead of a row is written:
     its last element is the lone zero or, in a vector, the lone nonzero value. In booleans, all rows
-    are written in either turn, alternately with a lone false and a lone true.
+    are written in every turn, alternately with a lone false and a lone true.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def _leave_one(row: Array, other: float, place: int, *, zero: bool) -> None:
 
 
 def _place(width: int, rng: SeededRng, number: int) -> int:
-    """Return a position in a row: the start of the last tile, the last one, or a random one.
+    """Return a position in a row: the start of the last tile, the last position, or a random one.
 
     `number` selects among the three; the last tile may be whole or partial.
     """

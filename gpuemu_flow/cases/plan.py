@@ -103,7 +103,7 @@ def iterate_cases(
 
 
 def possible_layouts(schema: OpSchema, layouts: Sequence[str]) -> tuple[str, ...]:
-    """Return the layouts for which some input has enough dims, or only ``contiguous``."""
+    """Return the layouts for which some input has enough dims; ``contiguous`` if none remain."""
     ranks = [len(tensor.dims) for tensor in schema.inputs]
     most = max((*ranks, *map(len, schema.fixed_shapes)), default=0)
     possible = dict.fromkeys(name for name in layouts if LEAST_RANKS.get(name, 0) <= most)
@@ -370,7 +370,8 @@ def inputs_of(
 def _turn_of(turn: int, position: int, count: int) -> int:
     """Choose a number below `count` for a turn of the input at `position`.
 
-    Each number is chosen once; after that, the choice is pseudo-random, to avoid correlations.
+    The first `count` turns choose each number once; later choices are pseudo-random, to avoid
+    correlations.
     """
     if turn < count:
         return (turn + position) % count

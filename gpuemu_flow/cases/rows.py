@@ -107,7 +107,7 @@ class ManyRows:
         return zeros
 
     def few_values(self, palette: Array) -> Array:
-        """Draw rows of, in turn, one value, two values and four values of a palette."""
+        """Draw rows that consist of one, two and four values of a palette, in turn."""
         rngs = self.rngs.derive("palette")
         few = palette[rngs.shuffled(palette.size)[:, :4]]
         values = np.empty(self.shape, palette.dtype)

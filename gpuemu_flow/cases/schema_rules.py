@@ -85,9 +85,10 @@ class RuleReader:
         self.report((*self.path, key), slug, message, hint)
 
     def read(self) -> tuple[float | None, float | None, ValueRule | None]:
-        """Return the two bounds, if they are numbers, and the rule.
+        """Return the two bounds and the rule.
 
-        Bounds that are expressions are part of the rule. The rule is None if the table needs none.
+        If a bound is an expression, both bounds are returned as None and are part of the rule. The
+        rule is None if the table needs none.
         """
         kind = self.kind()
         low, high = self.bounds()

@@ -21,9 +21,9 @@
 
 A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size
 from the class that it has had least often, so that an effect of one dim is not blamed on another.
-Where tensors would grow large, it takes a small size. A dim with a list of candidates takes only
-candidates, and is in a class if a candidate is. If a range allows only multiples of a number, and
-none of them is in a class, the class applies to the multiples divided by the number.
+Where tensors would grow large, the dim takes a small size. A dim with a list of candidates takes
+only candidates, and is in a class if a candidate is. If a range allows only multiples of a number,
+and none of them is in a class, the class applies to the multiples divided by the number.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 
 
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes; insert one far above the first as the second, if the dim allows it.
+    """Return the sizes with a second size far above the first, if the dim allows it.
 
     If a kernel's tiles are large, the first size lies in the first tile. Without a second size far
     above, a last, partial tile would be tested only if the maximum size happens to end in one.
@@ -250,7 +250,7 @@ class ShapePlanner:
         return allowed_sizes(self._schema, named, rarely) or allowed_sizes(self._schema) or named
 
     def _tensor_axes(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return for each tensor the product of its fixed sizes and the indices of its dims."""
+        """Return, for each tensor, the product of its fixed sizes, and the indices of its dims."""
         place = {dim.name: i for i, dim in enumerate(self._dims)}
         out = []
         for tensor in (*self._schema.inputs, *self._schema.outputs):
@@ -329,7 +329,7 @@ class ShapePlanner:
         return tuple(n for n in sizes if self._largest([*least[:i], n, *least[i + 1 :]]) <= limit)
 
     def _equal_pairs(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Return pairs of dims that can have the same size above 1, with these sizes."""
+        """Return pairs of dims (by index) that can have equal sizes above 1, with such sizes."""
         order = [i for i in self._focus_order if self._dims[i].largest > 1]
         pairs: list[tuple[int, int, tuple[int, ...]]] = []
         for place, i in enumerate(order):

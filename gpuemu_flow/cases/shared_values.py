@@ -1,8 +1,8 @@
 """Values that an input takes from another input, so that ops meet equal values when they compare.
 
-Inputs that are drawn in the same way share values under `ties` and `integers`. Other values would
-never be equal by chance, such as sorted edges and the values that are looked up in them, or values
-and a threshold: an op that uses ``<`` in place of ``<=`` would pass.
+Inputs that are drawn in the same way share values under `ties` and `integers` anyway. Other values
+would never be equal by chance, such as sorted edges and the values that are looked up in them, or
+values and a threshold: an op that uses ``<`` in place of ``<=`` would pass.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Axis:
     name : str
         Name of the schema's dim, or ``axis <n>``.
     members : tuple of (str, int)
-        For each of these axes, the input and the number of its axis.
+        For each of these axes, the name of the input and the number of the axis.
     dim : Dim or None
         Sizes that the schema allows; None allows all sizes from 1.
     """

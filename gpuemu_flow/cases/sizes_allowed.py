@@ -30,7 +30,7 @@ def allowed_sizes(
     wanted : mapping of str to int, optional
         The wanted size of every dim; by default the smallest.
     keep : sequence of str
-        Dims whose sizes are changed only if changing other dims does not suffice.
+        Dims whose sizes should be changed last.
 
     Returns
     -------

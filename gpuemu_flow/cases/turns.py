@@ -14,8 +14,8 @@ So the first cases in which an input has a strategy show its varieties in turn. 
 - `ties`: a few values, then only zeros, of both signs if the range allows it.
 - `sparse`, with a single row: its first half is zeros.
 - `special`: NaN and both infinities, then a single +Inf, a single NaN, and only -Inf. In the first
-  case in which several inputs of the same shape are drawn by it, one of them lends some of its NaN
-  and infinities to the others, which keep their own.
+  case in which several inputs of the same shape have this strategy, some NaN and infinities of one
+  are also written into the others.
 - `normal`, beside another input that is drawn in another way and may be compared with this one: a
   quarter of the values are values of that input, in two cases. Then, in three cases of long rows,
   a row with a single zero, and one with a single nonzero value. Integers have all of these, and
@@ -108,8 +108,9 @@ class Turns:
     def _with_lone(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
         """Give lone values to the input that had them least often; see `lone_values`.
 
-        Only inputs without another variety are considered. Nothing is done if another input has a
-        strategy other than that of lone values: its many zeros could hide them.
+        Only inputs without another variety are considered. Nothing is done if any input has a
+        strategy other than `normal`, because such strategies can draw many zeros, which could hide
+        the lone values.
         """
         for spec in inputs:
             width = spec.shape[-1] if spec.shape else 0

@@ -156,7 +156,7 @@ class _Format:
 
 
 def _bits(values: Array) -> Array:
-    """Return floats as unsigned integers, on which a sign changes without a branch."""
+    """Return floats as unsigned integers, so that signs can be changed without branches."""
     return values.view(np.dtype(f"u{values.itemsize}"))
 
 
@@ -267,7 +267,7 @@ def _offset(rows: ManyRows, form: _Format) -> Array:
 
 
 def _extremes(rows: ManyRows, form: _Format) -> Array:
-    """Draw, in alternate rows, limits of the dtype and magnitudes up to their square root.
+    """Draw, in alternate rows, limits of the dtype, and magnitudes up to the largest one's root.
 
     If the largest number overflows in float32 arithmetic when it is squared, it occurs only once: a
     second one in a column would leave no finite element in a matrix product. In about every second
@@ -428,8 +428,8 @@ def put_ends(
     turn : int
         Chooses the end for a single element: the lowest if it is odd, the highest if it is even.
     low, high : float or None
-        The range. An integer without a bound has that of its dtype; for floats, an end that is None
-        is not written.
+        The range. For integers, a bound that is None is that of the dtype; for floats, it is not
+        written.
     """
     dtype = dtype_name(values.dtype) or ""
     kind = DTYPES[dtype].kind if dtype else "bool"

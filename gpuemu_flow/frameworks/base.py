@@ -233,7 +233,7 @@ class FrameworkAdapter(ABC):
         return [self.to_numpy(output) for output in outputs_of(function(tensors))]
 
     def arrays(self, inputs: Inputs) -> dict[str, Array]:
-        """Return the inputs that are tensors as arrays, by name."""
+        """Convert the tensors among the inputs to arrays, by name; leave out other inputs."""
         return {
             name: self.to_numpy(value)
             for name, value in named(inputs).items()

@@ -53,7 +53,7 @@ class JAXAdapter(FrameworkAdapter):
         return str(tensor.dtype)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor has a float dtype, by which JAX can differentiate.
+        """Tell whether JAX can differentiate with respect to a tensor: its dtype must be float.
 
         If `requires` is given, return the tensor unchanged: JAX has no such setting.
         """

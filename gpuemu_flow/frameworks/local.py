@@ -141,7 +141,7 @@ def as_result(
     found: tuple[Failure, ...] = (),
     seconds: float = 0.0,
 ) -> ValidationResult:
-    """Return a comparison in the form in which a client returns the daemon's answer.
+    """Return a comparison as the `ValidationResult` that a client would return.
 
     `found` are further failures, and `seconds` is the duration.
     """
@@ -171,8 +171,8 @@ def as_result(
 def with_changes(result: ValidationResult, changed: Mapping[str, int]) -> ValidationResult:
     """Return a result with notes on the inputs that the op changed in place.
 
-    `changed` has the number of changed elements of each. Such a change is not a failure: without a
-    configuration, it may be intended.
+    `changed` has, for each of these inputs, the number of changed elements. Such a change is not a
+    failure: without a configuration, it may be intended.
     """
     notes = [
         f"inputs-changed: the op changed {count} elements of input {name!r} in place"

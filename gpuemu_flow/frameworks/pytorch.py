@@ -145,11 +145,11 @@ def with_gradients(
     by: Sequence[str] | None = None,
     outputs: Sequence[str] = ("output",),
 ) -> dict[str, Any]:
-    """Return outputs and gradients by name, to submit for an op with ``gradients`` in its config.
+    """Return outputs and gradients by name, to submit for an op that has ``gradients``.
 
-    The gradients are those of the outputs times fixed cotangents, as in the daemon. Do not use it
-    for outputs that are not compared element by element, or that have ``only``: their cotangents
-    are different.
+    The gradients are those of the outputs times fixed cotangents, as in the daemon. Do not use this
+    function for outputs that are not compared element by element, or that have ``only``: their
+    cotangents are different.
 
     Parameters
     ----------

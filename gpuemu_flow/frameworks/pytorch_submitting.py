@@ -1,4 +1,4 @@
-"""The context of ``validate_pytorch`` for an op with ``gradients``, submitted with the output."""
+"""The context of ``validate_pytorch`` for an op with ``gradients``: it also submits these."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ class _Session:
             self._add_noise(self._evaluate(moved.independent(3, NOISE)))
 
     def _flush(self, inputs: Arrays | None) -> None:
-        """Add results on inputs with flushed subnormals; `inputs` is None if there were none."""
+        """Add the results on inputs with flushed subnormals; do nothing if `inputs` is None."""
         if inputs is not None:
             self._add_flushed(self._evaluate(inputs))
 
@@ -459,7 +459,7 @@ class _Session:
     def _evaluate(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> dict[str, NDArray[Any]] | None:
-        """Return flat outputs; None if evaluation fails or outputs are missing or misshapen."""
+        """Return flat outputs; None if evaluation fails or an output is missing or misshapen."""
         return self._checked(self._evaluations.outputs(inputs, shadow=shadow, rounding=rounding))
 
     def _checked(self, outputs: Arrays | None) -> dict[str, NDArray[Any]] | None:

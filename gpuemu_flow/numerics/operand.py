@@ -177,10 +177,11 @@ def round_to(values: Float64Array, fmt: FloatLimits, rng: SeededRng | None = Non
     """Round values to a narrow float format, without its upper limit on exponents.
 
     Notes
-    ----- A correct op may round a multiple of the reference's value, such as probabilities before
-    they are divided by their sum. With `rng`, all values are multiplied by one random factor
-    between 1 and 2, rounded, and divided by the factor. This gives another sample of rounding
-    errors of the same size. Values that the format holds exactly, such as inputs, stay as they are.
+    -----
+    A correct op may round a multiple of the reference's value, such as probabilities before they
+    are divided by their sum. With `rng`, all values are multiplied by one random factor between 1
+    and 2, rounded, and divided by the factor. This gives another sample of rounding errors of the
+    same size. Values that the format holds exactly, such as inputs, stay as they are.
     """
     with np.errstate(all="ignore"):
         result = _to_nearest(values, fmt)

@@ -32,11 +32,11 @@ class OutputMutant:
     Attributes
     ----------
     name : str
-        Unique.
+        A unique name.
     kind : str
         The family of bugs that this one belongs to.
     why : str
-        The real bug that it imitates.
+        The real bug that this one imitates.
     plant : callable
         Makes the wrong tensor from a `Site`; returns None where the bug would not show.
     in_input : bool

@@ -35,7 +35,7 @@ def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -
 
 
 def widen(inputs: Arrays) -> Arrays:
-    """Return all float inputs, of whatever width, as float64."""
+    """Return all float inputs, of any width, as float64."""
     return {
         name: to_float64(array) if dtype_name(array.dtype) in FLOAT_LIMITS else array
         for name, array in inputs.items()
@@ -78,7 +78,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def keyed(self, draw: int) -> Arrays:
-        """Change values by up to one unit, all equal values of all inputs by the same factor.
+        """Change values by up to one unit; equal values of all inputs change by the same factor.
 
         Ties stay ties and a difference of equal values stays zero, as they do under rounding.
         """
@@ -184,9 +184,9 @@ def largest_magnitude(inputs64: Arrays) -> float:
 
 
 def has_far_values(inputs64: Arrays, *, small: bool) -> bool:
-    """Tell whether float32 may overflow on values so large or, if `small`, underflow.
+    """Tell whether float32 may overflow on inputs or, if `small`, underflow.
 
-    "Large" and "small" are the magnitudes `FAR_LARGEST` and `FAR_SMALLEST`.
+    Magnitudes above `FAR_LARGEST` may make it overflow, those below `FAR_SMALLEST` underflow.
     """
     for array in inputs64.values():
         if array.dtype == np.float64:

@@ -3,7 +3,7 @@
 An op that is wrong in one part alone changes little of the whole: a last tile without dropout, one
 lane that always draws 0, another rate in the second half. The choice of the parts does not depend
 on the drawn values, and a bound that holds for few terms as well as for many limits the chance that
-any of them looks wrong.
+any part of a correct output looks wrong.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Division:
     sums : callable
         Takes an array of the output's shape and returns its sum over each small part.
     parts : list of Parts
-        Larger parts, each of which is made of small ones.
+        Each entry divides the output into parts that consist of one or more small parts.
     """
 
     sums: Sums
@@ -94,8 +94,8 @@ def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
     """Yield divisions of `count` indices into blocks of equal length, doubled for each division.
 
     The first blocks have `first` indices. Each division gets its sums from sums over `first`
-    indices. A division is left out if its blocks have fewer than `LEAST` elements of the output,
-    which has `size` in all. `where` names the axis, or the memory, in messages.
+    indices. A division is left out if its blocks have fewer than `LEAST` of the output's `size`
+    elements. `where` names the axis, or the memory, in messages.
     """
     length = first
     while length < count:
@@ -137,7 +137,7 @@ def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
 
 
 def _modulo(modulus: int) -> Sums:
-    """Return a function that sums, for each remainder, the elements whose index has it."""
+    """Return a function that sums the elements whose indices have equal remainders."""
 
     def sums(values: Wide) -> Wide:
         flat = values.reshape(-1)
@@ -268,9 +268,8 @@ class PartEvidence:
     part. If no term is below -L, ``log(1 + y t / L) >= y t / L - c (y t / L)^2`` for ``0 < y < 1``
     with ``c = (-log(1 - y) - y) / y^2``, so that ``exp`` of the sum of the right-hand sides has a
     mean of at most 1 for independent terms t of mean 0 (Fan, Grama and Liu, "Exponential
-    inequalities for martingales with applications", 2015). By Markov's inequality it exceeds ``1 /
-    p`` with a probability of at most p, even if the terms are few and skewed. Several `y` are
-    tried.
+    inequalities for martingales with applications", 2015). By Markov's inequality it exceeds 1/p
+    with a probability of at most p, even if the terms are few and skewed. Several `y` are tried.
     """
 
     def __init__(self, series: Series) -> None:

@@ -41,17 +41,17 @@ def neighbours(terms: Wide, axis: int) -> tuple[Wide, Wide]:
 def are_independent(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
     """Tell whether two sets of terms look independent: their products add up to about 0.
 
-    All terms have a mean of 0. The answer is False only if the sum of the products is so far from 0
-    that independent terms would exceed it with a probability of about ``exp(-at_least)`` at most.
+    All terms have a mean of 0. The answer is False only if the sum of the products is farther from
+    0 than that of independent terms, except with a probability of about ``exp(-at_least)``.
 
     `variance` is that of each term, 0 if unknown. It is needed where few skewed terms happen to be
     all small: the squares of their products are then too small to measure the spread.
 
     The products of skewed terms, such as those of a mask that is nearly always 0, are skewed: a few
-    are large, and many small ones are negative. If none of the large ones occurred, the sum would
-    be negative and its squares far too small. The product of the terms' own squares, which does not
-    depend on which terms are paired, is then the better variance, and the bound for symmetric terms
-    holds for the short tail of skewed ones, too.
+    are large, and many small ones are negative. If none of the large ones occurred, the sum is
+    negative and the squares of the products are far too small. The product of the terms' own
+    squares, which does not depend on which terms are paired, is then the better variance. The bound
+    for symmetric terms also holds for the short tail of skewed ones.
     """
     products = first * second
     total, squares = float(products.sum()), float(np.square(products).sum())
@@ -63,7 +63,7 @@ def are_independent(first: Wide, second: Wide, at_least: float, variance: float)
 
 
 def tile_lags(size: int) -> list[int]:
-    """Return 2^k and 3 · 2^k up to half of a size: lengths after which tiles repeat their draws."""
+    """Return 2^k and 3 · 2^k up to half of `size`: distances after which tiles may repeat."""
     powers = [2**k for k in range(1, max(size, 2).bit_length())]
     return sorted(lag for power in powers for lag in (power, 3 * power // 2) if 2 * lag <= size)
 

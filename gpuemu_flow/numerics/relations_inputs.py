@@ -61,7 +61,7 @@ def holds(relation: Relation, seen: ObservedCase, ask: Ask) -> bool | None:
 
 
 def input_relations(seen: ObservedCase, ask: Ask) -> set[Relation]:
-    """Return every relation of inputs that explains a failing case."""
+    """Return every relation with changed inputs that explains a failing case."""
     found = {relation for relation, make in changes(seen) if _explains(seen, make, ask)}
     found |= {r for r, predictions in _row_statistics(seen, ask) if _all_agree(seen, predictions)}
     return found

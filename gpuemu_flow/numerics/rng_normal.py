@@ -78,7 +78,7 @@ def _doubtful(values: Doubles) -> NDArray[np.bool_]:
 
 
 def approximate_normals(uniforms: Doubles) -> Doubles:
-    """Return the values of `normals_f64` with errors of a few ulp, or more if below `NEAR_ZERO`."""
+    """Return `normals_f64` with errors of a few ulp, and larger ones below `NEAR_ZERO`."""
     radius = np.maximum(uniforms[0::2], SMALLEST_UNIFORM)
     np.log(radius, radius)
     np.multiply(radius, -2.0, radius)

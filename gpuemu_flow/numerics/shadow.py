@@ -72,8 +72,9 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
         None when the source does not parse or has nothing to replace.
 
     Notes
-    ----- Arithmetic on Python's own floats (``float(x)``, ``x.item()``, ``math.exp``) stays in
-    float64; `envelope.shadow_is_faithful` finds out whether this affects the result.
+    -----
+    Arithmetic on Python's own floats (``float(x)``, ``x.item()``, ``math.exp``) stays in float64;
+    `envelope.shadow_is_faithful` finds out whether this affects the result.
     """
     try:
         with warnings.catch_warnings():

@@ -79,7 +79,7 @@ class Single(Base):
         return self._again(self._product(result) if multiplied else result)
 
     def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
-        """Convert as numpy does, but integers to float32 in place of float64."""
+        """Convert as numpy does, but convert integers to float32 when float64 is requested."""
         if self.dtype.kind in _INTEGERS and np.dtype(dtype).char in "fd":
             _note_integers()
             dtype = np.float32

@@ -132,7 +132,7 @@ class Spread:
     def changes_with_constants(self) -> bool:
         """Tell whether perturbed constants change any element by more than rounding errors would.
 
-        Such an element may be the value at another index.
+        After so large a change, the element may be the value at another index.
         """
         if self.fmt is None:
             return False
@@ -299,13 +299,12 @@ class Spread:
 
         Parameters
         ----------
-        longest_dim : int
-        unit_roundoff : float
+        longest_dim : int unit_roundoff : float
             Largest relative error of one rounding.
         terms : int
             Largest number of terms of a sum.
         usual : float
-            The largest |x|, or 1. An S up to this size needs no other evidence, because an
+            The largest |x|, at least 1. An S up to this size needs no other evidence, because an
             intermediate result may be as large.
         weak : bool
             True to make S at least the smaller of `usual` and the largest result.
@@ -313,8 +312,9 @@ class Spread:
             Factor on E.
 
         Notes
-        ----- The change of an element by perturbed constants widens only this element's tolerance.
-        A change that is large relative to the value counts only if it grows with the perturbation,
+        -----
+        The change of an element by perturbed constants widens only this element's tolerance. A
+        change that is large relative to the value counts only if it grows with the perturbation,
         and then without the factor for long dims. There is, however, no verdict where such a change
         does not count but is as small as a few roundings of an input: in an interpolation, the
         input with the weight 0 may be larger than the result by orders of magnitude.
@@ -426,8 +426,8 @@ class Spread:
 
         If the computation had rounding errors as large as S implies, E would show them, because
         each term of a sum was perturbed by a rounding: ``u S / E`` is at most about the root of the
-        number of terms, where u is one rounding. If the value at |x| is merely large, like that of
-        ``1 / (relu(-x) + eps)``, E is not.
+        number of terms, where u is one rounding. A value at |x| that is merely large, such as that
+        of ``1 / (relu(-x) + eps)``, has no effect on E.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)

@@ -222,7 +222,7 @@ class Sample:
 def make_sample(
     judgement: Judgement, expected: Float64Array, ulps: Float64Array | None, weight: float
 ) -> Sample:
-    """Compute the statistics of sampled elements; `ulps` is None for integers and booleans."""
+    """Return the statistics of sampled elements; `ulps` is None for integers and booleans."""
     error = judgement.error
     if judgement.unjudged is not None:
         kept = ~judgement.unjudged
@@ -250,7 +250,7 @@ def combine(
     ----------
     parts : sequence of (Totals, Sample, shape)
         One per output. The worst element of the case is the one with the largest share of its
-        tolerance; its index is in the shape of its output.
+        tolerance; its index refers to its output's shape.
     unjudged : int, optional
         Number of elements without a verdict; by default it is counted in `parts`.
     """

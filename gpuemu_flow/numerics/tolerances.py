@@ -24,7 +24,7 @@ DEFAULTS: dict[str, float] = {
 
 @dataclass(frozen=True)
 class PartialTolerance:
-    """A tolerance as one table gives it for one dtype; for a value None, the next table decides."""
+    """A tolerance as one table gives it for one dtype; None leaves a value to the next table."""
 
     atol: float | None = None
     rtol: float | None = None
@@ -53,7 +53,7 @@ def resolve(
 ) -> Tolerance:
     """Return the tolerance of one dtype: `atol` and `rtol`, each from the first table that sets it.
 
-    The tables are, in order: the call itself, ``[ops.tolerances]``, the kernel's,
+    The tables are, in order: the call itself, ``[ops.tolerances]``, the kernel's tolerances,
     ``[validation.tolerances]``, the documented defaults.
 
     Parameters

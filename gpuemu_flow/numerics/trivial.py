@@ -112,9 +112,10 @@ def trivial_candidates(
     Returns
     -------
     list of TrivialCandidate
-        A candidate is left out if it cannot be made (no input, or no earlier output, has the
-        shapes), or if it is correct, such as zeros where the reference is all zeros. The constant
-        is the median of the finite expected values: of all constants, it comes nearest to passing.
+        A candidate is left out if it cannot be made, for example because no input has the shapes of
+        the outputs, or if it is correct, such as zeros where the reference is all zeros. The
+        constant is the median of the finite expected values: of all constants, it comes nearest to
+        passing.
     """
     wanted = dtypes or {}
     right = {

@@ -49,7 +49,7 @@ def ordered_keys(array: Array) -> NDArray[np.int64]:
 
 
 def ulp_distance(actual: Array, expected: Array) -> NDArray[np.uint64]:
-    """Count the representable values from `expected` to `actual`, in their common dtype.
+    """Count the steps between representable values of the dtype from `expected` to `actual`.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Variants of a case's outputs: those of other legal executions on hardware, besides the op's own.
+"""Variants of a case's outputs: the outputs of other executions that hardware permits.
 
-Until they are judged, they are kept among the op's outputs, under distinct names.
+Until they are judged, they are kept among the op's own outputs, under distinct names.
 """
 
 from __future__ import annotations

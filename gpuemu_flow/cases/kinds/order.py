@@ -81,7 +81,7 @@ def _unique(setting: Setting) -> Array:
 
 
 def _unique_floats(setting: Setting) -> Array:
-    """Return distinct positive floats, drawn by their bit patterns from between the bounds."""
+    """Return distinct positive floats between the bounds, by drawing their bit patterns."""
     target = numpy_dtype(setting.dtype)
     words = np.dtype(f"u{target.itemsize}")
     limits = float_limits(setting.dtype)
