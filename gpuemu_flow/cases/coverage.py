@@ -86,7 +86,7 @@ class Row:
 
 
 class Coverage:
-    """Counts of cases; two coverages can be merged, in either order.
+    """Numbers of cases by `Cell`; two coverages can be merged, in either order.
 
     Examples
     --------

@@ -78,7 +78,7 @@ def _share(
 def _share_specials(
     values: Array, case: Case, spec: InputSpec, low: float | None, high: float | None
 ) -> None:
-    """Copy NaN and infinities from another input, in place, if an input's spec demands it.
+    """Copy NaN and infinities from another input into `values`, if the input's spec demands it.
 
     They keep their positions.
     """

@@ -66,7 +66,7 @@ def plan_cases(
         Dtype of all inputs that have no dtype of their own.
     count : int
     strategies : sequence of str
-        Names or groups (``core``, ``stress``); their order does not matter. Empty = all.
+        Names or groups (``core``, ``stress``); their order does not matter. Empty means all.
     layouts : sequence of str
         Their order does not matter; `possible_layouts` says which of them are used.
 
@@ -89,7 +89,7 @@ def plan_cases(
 def iterate_cases(
     schema: OpSchema, *, seed: int, dtype: str, strategies: Sequence[str], layouts: Sequence[str]
 ) -> Iterator[Case]:
-    """Yield endless cases, beginning with those of `plan_cases`.
+    """Yield cases without end, beginning with those of `plan_cases`.
 
     Parameters and errors are those of `plan_cases`.
     """
@@ -259,7 +259,7 @@ def _targets(schema: OpSchema) -> tuple[int, ...]:
 def _random(
     shapes: ShapePlanner, designer: Designer, seed: int, start: int
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Yield endless seeded choices, in which the largest sizes are less frequent."""
+    """Yield seeded choices without end; the largest sizes are less frequent among them."""
     classes = [c for c in shapes.classes if c not in ("all_maximum", "all_ones", "all_minimum")]
     classes = (classes or list(shapes.classes)) * 4 + list(shapes.classes)
     if shapes.has_ranges:
@@ -381,7 +381,7 @@ def _turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _even_turn_of(turn: int, position: int, count: int) -> int:
-    """Choose a number below `count`; `count` turns give each number once, in varying order."""
+    """Choose a number below `count`; every `count` turns give each number once, in a new order."""
     if turn < count:
         return (turn + position) % count
     again, place = divmod(turn, count)

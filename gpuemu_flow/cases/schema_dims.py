@@ -67,7 +67,7 @@ class Expressions:
 
 
 def used_names(texts: Iterable[object], derived: Iterable[DerivedDim]) -> set[str]:
-    """Return the names used in expressions, including those used in the derived dims they name."""
+    """Return the names that expressions use, also indirectly through the derived dims they name."""
     found: set[str] = set()
     behind = {dim.name: dim.expression for dim in derived}
     todo = [text for text in texts if isinstance(text, str)]

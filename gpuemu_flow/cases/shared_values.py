@@ -37,9 +37,9 @@ COMPARABLE = ("", "sorted", "unique", SCALAR)
 def lenders_of(spec: InputSpec, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
     """Return the inputs of a case from which an input can take values.
 
-    There are none if the input must keep its own values. The two inputs have the same dtype, or the
-    lender is a Python number of the same family, and they are not drawn in the same way. Inputs
-    without a kind take values from earlier inputs only.
+    There are none if the input must keep its own values. The others have the input's dtype, or are
+    Python numbers of the same family. Those without a kind must come before the input and be drawn
+    in another way.
     """
     rule = spec.rule or ValueRule()
     whole = rule.kind or rule.values or rule.concerns_whole

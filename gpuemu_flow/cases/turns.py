@@ -87,7 +87,10 @@ def _is_free(spec: InputSpec) -> bool:
 
 
 class Turns:
-    """Chooses varieties of values: counts, for each input and strategy, those already shown."""
+    """Chooses the variety of values that each input shows in a case.
+
+    To take turns, it counts the varieties that each input has shown of each strategy.
+    """
 
     def __init__(self) -> None:
         self._shown: Counter[tuple[str, str]] = Counter()

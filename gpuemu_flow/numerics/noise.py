@@ -247,7 +247,7 @@ def bare64(value: Any) -> Any:
 def _in_long_double(
     ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any]
 ) -> Any:
-    """Return the result in long double; None if the operation does not support that."""
+    """Return the result of an operation in long double; None if it does not support that."""
     wide = [
         value.astype(np.longdouble) if getattr(value, "dtype", None) == np.float64 else value
         for value in operands

@@ -74,7 +74,7 @@ def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
     Notes
     -----
     A sum of n terms may become infinite where n times the sum of the terms of one sign exceeds the
-    range of float32, and NaN where both signs exceed it. The factor n covers weights that are
+    range of float32, and NaN where this holds for both signs. The factor n covers weights that are
     divided by their sum only at the end, as in an online softmax.
 
     Sums of two arrays (``a + b``), of other libraries, and of methods written in C (``a.dot(b)``)

@@ -198,7 +198,7 @@ def has_far_values(inputs64: Arrays, *, small: bool) -> bool:
 
 
 def shares_by_value(values: Float64Array, key: int) -> Float64Array:
-    """Draw a number from -1 to 1 for each value; with one key, equal values get equal numbers."""
+    """Draw a number from -1 to 1 for each value; equal values get equal numbers under one key."""
     words = _mix(values.reshape(-1).view(np.uint64) ^ np.uint64(key)).reshape(values.shape)
     shares: Float64Array = (words >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
     return shares

@@ -62,7 +62,10 @@ def _axis_size(site: Site, axis: int) -> int:
 
 
 def _partial_tile(size: int) -> tuple[int, int] | None:
-    """Return the start of the last tile and the largest tile width that leaves a partial tile."""
+    """Return the start of the last tile, and the largest tile width that leaves it partial.
+
+    The result is None if no width does.
+    """
     for tile in TILES:
         if size > tile and size % tile:
             return size - size % tile, tile
@@ -82,7 +85,7 @@ def tail_zeroed(axis: int) -> Planter:
 
 
 def last_zeroed(site: Site) -> Array | None:
-    """Set the last index of the last axis to 0."""
+    """Set the elements at the last index of the last axis to 0."""
     return _zeroed(site, -1, slice(-1, None)) if _axis_size(site, -1) > 1 else None
 
 

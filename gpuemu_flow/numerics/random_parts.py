@@ -250,7 +250,9 @@ class Zeros:
     Attributes
     ----------
     marks : ndarray of bool
+        True for the tested elements that are 0.
     share : float
+        Expected share of these elements.
     text : callable
         Returns the message on a part, given the part's number of zeros, its number of elements and
         its name.

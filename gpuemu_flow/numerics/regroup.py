@@ -1,8 +1,9 @@
 """Arithmetic with regrouped sums and differences: ``a - (b + c)`` in place of ``(a - b) - c``.
 
 Perturbed inputs and another memory order do not show the effect of another grouping of three terms.
-A fused log-softmax computes ``x - (max + log sum)``, but its reference ``(x - max) - log sum``. If
-the maximum is 1000, the fused form is off by a rounding of 1000, however small its result is.
+A fused log-softmax computes ``x - (max + log sum)``, but its reference computes ``(x - max) - log
+sum``. If the maximum is 1000, the fused form is off by a rounding of 1000, however small its result
+is.
 """
 
 from __future__ import annotations

@@ -402,10 +402,10 @@ class Spread:
         return excluded if excluded.any() else None
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Return the condition that excuses an op, from errors drawn with rounded operands.
+        """Return the condition under which rounded operands excuse an op's errors.
 
-        The variance is the mean over an element's binade, plus the variance of rounding the output,
-        plus the square of `error`.
+        It is derived from errors drawn with rounded operands. The variance is the mean over an
+        element's binade, plus the variance of rounding the output, plus the square of `error`.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         squares = np.zeros(error.size)
