@@ -78,7 +78,7 @@ class CheckOutcome(Record):
 
 
 def named(inputs: Inputs) -> dict[str, Any]:
-    """Return the inputs by name; name the members of a sequence by position: ``0``, ``1``, …"""
+    """Return the inputs by name; the members of a sequence are named ``0``, ``1`` and so on."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return {str(position): value for position, value in enumerate(inputs)}

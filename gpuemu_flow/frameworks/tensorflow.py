@@ -67,7 +67,7 @@ class TensorFlowAdapter(FrameworkAdapter):
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
         """Tell whether a tensor is a variable; with `requires`, convert it to or from a variable.
 
-        Tapes watch all variables. See `FrameworkAdapter.requires_grad`.
+        Tapes watch variables by default. See `FrameworkAdapter.requires_grad`.
         """
         tf = self.module
         if requires is None:
