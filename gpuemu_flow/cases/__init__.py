@@ -1,1 +1,1 @@
-"""Cases: planned from a seed and an op schema, and made into input tensors."""
+"""Cases: how they are planned from a seed and an op schema, and turned into input tensors."""

@@ -18,11 +18,11 @@ Array = NDArray[Any]
 
 
 class StopMinimising(Exception):  # noqa: N818 - an event, not an error
-    """Raised by the predicate to end a minimisation early; the best candidate is the result."""
+    """Raised by the predicate to end a minimisation early; the result is the best candidate."""
 
 
 class BudgetSpentError(Exception):
-    """Raised when no call of the predicate is left."""
+    """Raised when all permitted calls of the predicate have been made."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Candidate:
         return {name: lay_out(values, self.layouts[name]) for name, values in self.inputs.items()}
 
     def digest(self) -> bytes:
-        """Return a value that is equal for candidates that no program can tell apart."""
+        """Return a digest; it is the same for candidates that no program can tell apart."""
         content = hashlib.sha256()
         for name, values in sorted(self.inputs.items()):
             layout = effective_layout(self.layouts[name], values.shape)
@@ -64,13 +64,16 @@ class Candidate:
         return expanded_axis(self.inputs[name].shape)
 
     def stored(self, name: str) -> Array:
-        """Return the values of an input, without the repetitions of its layout."""
+        """Return an input's values, including only once each element that its layout repeats."""
         values = self.inputs[name]
         axis = self.repeated_axis(name)
         return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
 
     def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
-        """Return the candidate with other values of some inputs, in the shapes of `stored`."""
+        """Return the candidate with other values of some inputs.
+
+        The new values have the shapes of the arrays that `stored` returns.
+        """
         inputs = dict(self.inputs)
         for name, values in changed.items():
             inputs[name] = np.broadcast_to(values, inputs[name].shape)
@@ -117,7 +120,7 @@ Predicate = Callable[[Candidate], bool]
 
 @dataclass
 class Search:
-    """Keeps the best candidate, and every answer of the predicate `still_fails`.
+    """Keeps the best candidate so far, and every answer of the predicate `still_fails`.
 
     Attributes
     ----------
@@ -126,9 +129,9 @@ class Search:
     still_fails : callable
         The predicate: tells whether a candidate fails as the original does.
     budget : int
-        Largest number of calls of the predicate.
+        Largest permitted number of calls of the predicate.
     calls : int
-        Calls made.
+        Number of calls made.
     log : list of str
         One line for each step to a smaller case.
     correct : callable
@@ -146,7 +149,7 @@ class Search:
 
     @property
     def steps(self) -> int:
-        """Count the times that a smaller case was found."""
+        """Return the number of times that a smaller case was found."""
         return len(self.log)
 
     def fails(self, candidate: Candidate) -> bool:
@@ -167,10 +170,11 @@ class Search:
         return known
 
     def accept(self, candidate: Candidate, step: str) -> bool:
-        """Accept a candidate as the best if it fails; `step` names the reduction.
+        """Correct a candidate to satisfy the schema, and make it the best one if it fails.
 
-        A candidate that was the best before is not accepted again, so that steps cannot go round
-        in circles.
+        Return True if it is now the best; `step` is then logged as the name of the reduction. A
+        candidate that was the best before is not accepted again, so that steps cannot go round in
+        circles.
         """
         corrected = self.correct(candidate)
         if corrected is None:

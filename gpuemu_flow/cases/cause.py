@@ -13,13 +13,16 @@ CaseId = tuple[str, int]
 
 
 def case_id(case: Case) -> CaseId:
-    """Return the name under which a cause lists a case."""
+    """Return the id, a case's dtype and seed, by which a cause lists the case."""
     return case.dtype, case.seed
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of all cases and of failed cases, inside and outside of a cause's condition."""
+    """Numbers of all cases and of failed cases, inside and outside of a cause's condition.
+
+    A case is inside if the condition holds for it.
+    """
 
     inside_failed: int = 0
     inside: int = 0
@@ -59,7 +62,7 @@ class Cause:
         ``inside`` counts the failing cases, ``inside_failed`` those that the relation explains,
         ``outside`` the passing cases, and ``outside_failed`` those that contradict the relation.
     members : tuple of (str, int)
-        The failing cases that the cause explains.
+        The failing cases that the cause explains, as (dtype, seed).
     """
 
     stated: bool

@@ -28,7 +28,7 @@ class Condition(NamedTuple):
     subject : str
         The dim, two dims (written ``M and N``) or the input; empty for the case as a whole.
     value : str or int
-        Value of the subject, or the value that the subject is compared with.
+        The subject's value, or the value that it is compared with.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Condition(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Return the condition in words: ``N is not a multiple of 128``."""
+        """Return the condition in words, such as ``N is not a multiple of 128``."""
         of_subject = f" of {self.subject}" if self.subject else ""
         return _SENTENCES[self.kind].format(s=self.subject, of_s=of_subject, v=self.value)
 
@@ -73,10 +73,10 @@ PREFERENCE = (
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """Map the dims of a case, except expressions of other dims, to their sizes.
+    """Map the dims of a case to their sizes, leaving out dims that are expressions of other dims.
 
-    Without a schema, map the axes of inputs instead: ``x[-1]`` is the last axis of ``x``. If inputs
-    have the same shape, only the first of them is used.
+    Without a schema, map the axes of inputs instead: ``x[-1]`` is the last axis of ``x``. Of inputs
+    with the same shape, only the first is used.
     """
     if case.dims:
         # A dim given by an expression says no more than the dims in the expression.

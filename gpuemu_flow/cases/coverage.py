@@ -1,4 +1,4 @@
-"""Coverage: cases per op, dtype, shape class, layout and strategy, and the gaps."""
+"""Coverage: the number of cases per op, dtype, shape class, layout and strategy, and the gaps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JUDGED = (Verdict.PASSED, Verdict.FAILED)
 
 
 class Cell(NamedTuple):
-    """The features that cases are counted by."""
+    """The features by which a case is counted."""
 
     op: str
     dtype: str
@@ -32,7 +32,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Gap:
-    """Features of an op and dtype that no case had.
+    """Values of one aspect that no case of an op and dtype had.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Row:
 
 
 class Coverage:
-    """Counts of cases; two coverages can be merged, in either order.
+    """Numbers of cases by `Cell`; two coverages can be merged, in either order.
 
     Examples
     --------
@@ -140,14 +140,14 @@ class Coverage:
         return sum(self._counts.values())
 
     def by(self, name: str) -> Counter[str]:
-        """Count cases by one field of `Cell`, in the order of the field's values."""
+        """Count cases by one field of `Cell`; the counts are sorted by the field's values."""
         counts: Counter[str] = Counter()
         for cell, number in sorted(self._counts.items(), key=lambda item: getattr(item[0], name)):
             counts[getattr(cell, name)] += number
         return counts
 
     def to_json(self) -> list[Json]:
-        """Return sorted rows: the cell's names, then its cases with and without a verdict."""
+        """Return sorted rows, one for each cell: names, cases judged, cases without a verdict."""
         both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}
         return [[*cell, *numbers] for cell, numbers in sorted(both.items()) if any(numbers)]
 
@@ -178,7 +178,7 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> list[Gap]:
-        """List the values of aspects that no case of an op had, single aspects before pairs.
+        """List, for each aspect, the values that no case of an op had; pairs of aspects come last.
 
         Parameters
         ----------
@@ -211,7 +211,7 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> Row:
-        """Return the table's line for an op and dtype; parameters as for `gaps`."""
+        """Return the table's line for an op and dtype; the parameters are those of `gaps`."""
         cells = {c: n for c, n in self._counts.items() if c.op == op and c.dtype == dtype}
         seen = {}
         for aspect, wanted in _wanted(_possible(schema, layouts, strategies)):
@@ -222,9 +222,9 @@ class Coverage:
 
 
 def _nonfinite_gaps(op: str, schema: OpSchema, dtype: str) -> Iterator[Gap]:
-    """Yield one gap that names the float inputs that can never hold NaN or Inf, if there are any.
+    """Yield a gap that names the float inputs that can never hold NaN or Inf, if there are any.
 
-    A rule, range or kind of such an input excludes NaN and Inf.
+    An input's rule, range or kind can exclude NaN and Inf.
     """
     floats = [t for t in schema.inputs if DTYPES[t.dtype or dtype].kind == "float"]
     missing = tuple(t.name for t in floats if _never_nonfinite(t))
@@ -269,7 +269,10 @@ HEADINGS = ("op", "dtype", "judged", "unjudged", "classes", "layouts", "strategi
 
 
 def table(rows: Iterable[Row]) -> list[list[str]]:
-    """Return the table as text cells, headings first; one column adds up all pairs of aspects."""
+    """Return the table as text cells, headings first.
+
+    The last column of a line is the sum over all pairs of aspects.
+    """
     lines = [list(HEADINGS)]
     for row in rows:
         pairs = [row.seen[" × ".join(pair)] for pair in PAIRS]

@@ -47,7 +47,7 @@ AGENDA = (
 
 
 class Combination(NamedTuple):
-    """The features of one case; `target` is the index of an input, None = all inputs."""
+    """The features of one case; `target` is the index of an input, or None for all inputs."""
 
     shape_class: str
     strategy: str
@@ -66,7 +66,7 @@ class Designer:
     classes, strategies, layouts : tuple of str
         Values to choose from. The classes that are likeliest to reveal bugs come first.
     targets : tuple of int
-        Inputs that can be singled out.
+        Indices of the inputs that can be singled out.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Designer:
         self._take(*combination)
 
     def combinations(self) -> Iterator[Combination]:
-        """Yield combinations likely to reveal bugs, then others until each pair has occurred."""
+        """Yield combinations likely to reveal bugs, then others until every pair has occurred."""
         agenda = [
             (c, s, layout)
             for c, s, layout in AGENDA
@@ -107,7 +107,7 @@ class Designer:
     def _take(
         self, shape_class: str, strategy: str, layout: str, target: int | None = -1
     ) -> Combination:
-        """Make a combination and mark it as used; for target -1 choose the next target."""
+        """Return a combination and mark it as used; for the target -1, choose the next target."""
         if target == -1:
             target = self._next_target(strategy)
         for kind, name in _singles(shape_class, strategy, layout):
@@ -118,7 +118,7 @@ class Designer:
         return Combination(shape_class, strategy, layout, target)
 
     def _next_target(self, strategy: str) -> int | None:
-        """Choose the target: all inputs or one input, in turn; `special` begins with single inputs.
+        """Choose all inputs (None) or one input, in turn; for `special`, single inputs come first.
 
         If all inputs held NaN at once, an op that ignores the NaN of one input would pass.
         """
@@ -131,7 +131,7 @@ class Designer:
         return None if times % 2 == 0 else self.targets[times // 2 % len(self.targets)]
 
     def _news(self, shape_class: str, strategy: str, layout: str) -> int:
-        """Count the pairs that a combination would cover for the first time."""
+        """Return the number of pairs that a combination would cover for the first time."""
         return sum(pair not in self._met for pair in _pairs(shape_class, strategy, layout))
 
     def _uncovered_singles(self) -> Iterator[Combination]:
@@ -157,8 +157,8 @@ class Designer:
     ) -> tuple[str, str, str]:
         """Return the combination of the given names that covers the most new pairs.
 
-        An empty argument allows all names. Among equally good combinations, prefer those whose
-        names were used least, then the one that is likeliest to reveal a bug.
+        An empty argument allows all names. Of equally good combinations, the one whose names were
+        used least is chosen, then the one that is likeliest to reveal a bug.
         """
         best = ("", "", "")
         best_rank = (-1, 0)
@@ -201,6 +201,6 @@ def _pairs(shape_class: str, strategy: str, layout: str) -> tuple[Feature, Featu
 
 
 def _by_rank(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
-    """Return all pairs, ordered by the positions of their members."""
+    """Return all pairs of a member of each sequence, those of early members first."""
     ranked = [(i + j, i, j) for i in range(len(first)) for j in range(len(second))]
     return [(first[i], second[j]) for _, i, j in sorted(ranked)]

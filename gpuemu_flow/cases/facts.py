@@ -1,4 +1,4 @@
-"""Facts about a case before it runs: sizes, memory layouts, contents of its inputs."""
+"""Facts about a case, known before it runs: sizes, memory layouts, contents of its inputs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """Facts about one case, on which conditions are tested.
+    """Facts about one case, for which conditions are tested.
 
     Attributes
     ----------
     sizes : mapping of str to int
-        Sizes of the dims. If there are several dims, `ELEMENTS` names the number of elements of the
-        largest input.
+        Sizes of the dims. If there are several dims, the key `ELEMENTS` has the number of elements
+        of the largest input.
     layouts, strategies : mapping of str to str
         The layout and the strategy of each input.
     marks : frozenset of (str, str)
-        Kinds of values in an input: ``("x", "nan")``.
+        Properties of an input's values: ``("x", "nan")`` says that ``x`` has NaN.
     measures : mapping of (str, str) to float
-        Measures of an input: ``("x", "largest")`` is its largest value.
+        Measures of an input: the value of ``("x", "largest")`` is its largest value.
     """
 
     sizes: Mapping[str, int]

@@ -53,7 +53,7 @@ class TriggeringFeature:
     passing : int
         Number of passing cases that were compared with the failing ones.
     exceptions : int
-        Number of passing cases that have the feature, too.
+        Number of passing cases that have the feature nevertheless.
     """
 
     conditions: tuple[Condition, ...]
@@ -63,7 +63,7 @@ class TriggeringFeature:
 
     @property
     def sentence(self) -> str:
-        """Return the feature in words: ``layout strided of x (7 of 7 such cases fail)``."""
+        """Return the feature in words, such as ``layout strided of x (7 of 7 such cases fail)``."""
         what = " and ".join(condition.sentence for condition in self.conditions)
         such = self.failing + self.exceptions
         others = self.passing - self.exceptions
@@ -73,7 +73,7 @@ class TriggeringFeature:
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Failing cases with one failure kind and, if any was found, one triggering feature."""
+    """Failing cases that share a failure kind and, if one was found, a triggering feature."""
 
     kind: FailureKind
     feature: TriggeringFeature | None
@@ -96,7 +96,7 @@ def group(
     -------
     list of FailureGroup
         The group with the smallest failing case comes first; the cases of each group are sorted by
-        size. A kind whose cases have no feature in common is divided, as often as needed, by the
+        size. A kind whose cases have no feature in common is divided, repeatedly if needed, by the
         condition that explains most of its cases. Unexplained cases form one group without a
         feature.
     """
@@ -120,7 +120,7 @@ def _by_size(case: Case) -> tuple[int, int]:
 
 
 def _some(cases: Sequence[Case]) -> Sequence[Case]:
-    """Return at most `MOST_PASSING` cases, spread evenly."""
+    """Return at most `MOST_PASSING` of the cases, spread evenly over the sequence."""
     if len(cases) <= MOST_PASSING:
         return cases
     return [cases[i * len(cases) // MOST_PASSING] for i in range(MOST_PASSING)]
@@ -173,9 +173,9 @@ def _trigger(failing: Facts, passing: Facts) -> TriggeringFeature | None:
 
 
 def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
-    """Count the passing cases that meet both conditions of a pair, for each pair that may help.
+    """Count, for each useful pair of conditions, the passing cases that meet both.
 
-    Such a pair is met by fewer passing cases than each of its conditions.
+    A pair is useful if fewer passing cases meet both conditions than meet either one alone.
     """
     ranked = sorted(holders, key=lambda c: (len(holders[c]), _rank((c,))))
     pairs: dict[Conditions, int] = {}
@@ -189,7 +189,11 @@ def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
 
 
 def _preferred(options: dict[Conditions, int], slack: int) -> Conditions | None:
-    """Choose an option of the likeliest kind among those with nearly the fewest exceptions."""
+    """Return the option of the likeliest kind among those with nearly the fewest exceptions.
+
+    `options` has the number of exceptions of each option. Options with up to `slack` more
+    exceptions than the fewest are considered.
+    """
     if not options:
         return None
     enough = min(options.values()) + slack
@@ -202,7 +206,7 @@ def _places(conditions: Conditions) -> int:
 
 
 def _rank(conditions: Conditions) -> tuple[int, list[tuple[int, int, str, str]]]:
-    """Return the sort key of preference, a total order so that choices are deterministic."""
+    """Return a sort key: preferred conditions come first, and no two conditions are equal."""
     keys = []
     for kind, subject, value in conditions:
         number = value if isinstance(value, int) else 0
@@ -213,7 +217,10 @@ def _rank(conditions: Conditions) -> tuple[int, list[tuple[int, int, str, str]]]
 
 
 def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[TriggeringFeature | None, list[int]]]:
-    """Yield parts of the failing cases by index, each with the feature that explains it."""
+    """Yield parts of the failing cases, as indices, each with the feature that explains it.
+
+    The feature is None for a part that no feature explains.
+    """
     rest = list(range(len(failing)))
     while rest:
         feature = _trigger([failing[i] for i in rest], passing)
@@ -228,7 +235,10 @@ def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[TriggeringFeature 
 
 
 def _largest_part(failing: Facts, rest: list[int], passing: Facts) -> list[int] | None:
-    """Return the part of the failing cases that the best single condition explains, or None."""
+    """Return the failing cases of `rest` that the best single condition explains, or None.
+
+    Cases are given and returned as indices.
+    """
     with_it = Counter(condition for i in rest for condition in failing[i])
     without = Counter(condition for facts in passing for condition in facts)
     options = [

@@ -23,7 +23,7 @@ _REQUIRED_LISTS = ("batch_sizes", "seq_lengths", "hidden_dims")
 
 @dataclass(frozen=True)
 class ShapeOptions:
-    """Sizes of (batch, sequence, hidden) to draw from, and shapes of edge cases.
+    """Sizes of (batch, sequence, hidden) to draw from, and whole shapes of edge cases.
 
     Repeated entries are drawn more often. The defaults are those of gpuemu's own CI runs.
     """
@@ -50,7 +50,8 @@ class WireSchema:
     ----------
     name : str
     dims : tuple of (str, tuple of int)
-        Candidate sizes per dim: none means 1; if a name is repeated, its last entry counts.
+        Candidate sizes of each dim; an empty tuple means size 1. If a name is repeated, its last
+        entry counts.
     inputs : tuple of SchemaTensor
     output : SchemaTensor or None
     """
@@ -127,7 +128,7 @@ class SequenceConfig:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return the configuration as a request carries it, with the protocol's layout names."""
+        """Return the configuration as a request states it, with the protocol's layout names."""
         options, schema = self.shape_options, self.op_schema
         return {
             "seed": self.seed,
@@ -144,7 +145,7 @@ class SequenceConfig:
 
 
 def unknown_layout(value: str, path: str) -> Problem:
-    """Return the problem of a layout that protocol v1 does not have."""
+    """Return the problem that reports a layout unknown to protocol v1."""
     shown = value[:MAX_SHOWN]
     hint = did_you_mean(shown.lower(), LAYOUTS_V1)
     return Problem("unknown-layout", f"{path}: unknown layout {shown!r}", hint)

@@ -36,9 +36,10 @@ per call hardly matters."""
 def input_values(case: Case, spec: InputSpec) -> Array:
     """Return the values of one input, read-only where the layout repeats them.
 
-    The data come from the domains ``data`` and ``input_<position>`` of the case's seed, so that an
-    input does not depend on the others, unless it is to share values with them. For the layout
-    ``expanded`` the values are drawn once for the reduced shape and repeated without copying.
+    The random numbers come from the domains ``data`` and ``input_<position>`` of the case's seed,
+    so that an input does not depend on the others, unless its spec demands that it share values
+    with them. For the layout ``expanded`` the values are drawn once for the reduced shape and
+    repeated without copying.
 
     Raises
     ------
@@ -67,7 +68,7 @@ def input_values(case: Case, spec: InputSpec) -> Array:
 def _share(
     values: Array, case: Case, spec: InputSpec, seed: int, low: float | None, high: float | None
 ) -> None:
-    """Write values of other inputs among those of an input, in place, if its spec demands it."""
+    """Write values of other inputs into an input's values, in place, if its spec demands it."""
     if spec.strategy == SHARING and spec.turn in SHARING_TURNS:
         lent = [input_values(case, other) for other in lenders_of(spec, case.inputs)]
         if lent:
@@ -77,7 +78,10 @@ def _share(
 def _share_specials(
     values: Array, case: Case, spec: InputSpec, low: float | None, high: float | None
 ) -> None:
-    """Write NaN and infinities of another input at their places, if an input's spec demands it."""
+    """Copy NaN and infinities from another input into `values`, if the input's spec demands it.
+
+    They keep their positions.
+    """
     lender = specials_lender(spec, case.inputs)
     if lender is not None:
         nonfinite = spec.rule.nonfinite if spec.rule else None
@@ -105,10 +109,10 @@ def _range(spec: InputSpec) -> tuple[float | None, float | None]:
 def _finished(
     values: Array, spec: InputSpec, seed: int, low: float | None, high: float | None
 ) -> Array:
-    """Put the ends of the range into drawn values, and repeat the values along an axis.
+    """Add to drawn values what the input's spec demands, and repeat them for ``expanded``.
 
-    Both are done only if the input's spec demands it. For `special`, NaN and infinities are written
-    as well as the ends.
+    A spec can demand the ends of the range, lone values, negative zeros, NaN and infinities, or the
+    same sign in the whole first row.
     """
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)
@@ -126,11 +130,11 @@ def _finished(
 
 
 def _sign_first_row(values: Array, *, negative: bool) -> None:
-    """Give the first of several rows one sign, in place.
+    """If there are several rows, give all elements of the first one the same sign, in place.
 
-    A product of the first rows of two inputs is then far below 0. In causal attention, it is the
-    only score of the first query that is not masked: an op that masks with -10,000 in place of -Inf
-    fails, since the masked scores outweigh it.
+    The product of the first rows of two inputs is then far below 0. In causal attention, this
+    product is the only score of the first query that is not masked. An op that masks with -10,000
+    in place of -Inf fails, because the masked scores outweigh the product.
     """
     if values.ndim > 1 and values.size > values.shape[-1]:
         first = values.reshape(-1, values.shape[-1])[0]
@@ -140,7 +144,7 @@ def _sign_first_row(values: Array, *, negative: bool) -> None:
 
 
 def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
-    """Return, by name, the values of the input that a rule compares with, if there is one."""
+    """Return the values of the input that a rule compares with, by name; empty without one."""
     return {
         spec.name: input_values(case, spec)
         for spec in case.inputs
@@ -178,7 +182,7 @@ def materialise_each(cases: Sequence[Case]) -> Iterator[dict[str, Array]]:
 
 
 def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
-    """Return the values of small inputs by (case, input position).
+    """Return the values of small inputs by (case, input position); a case is given as its index.
 
     Inputs with the same strategy, drawn shape, dtype and range are drawn together.
     """
@@ -206,7 +210,10 @@ def materialise_guarded(
     buffers: Mapping[str, NDArray[np.uint8]] | None = None,
     values: Mapping[str, Array] | None = None,
 ) -> dict[str, LaidOut]:
-    """Return the inputs as `materialise` does, between guard zones, in the `buffers` if given."""
+    """Return the inputs as `materialise` does, but with guard zones around them.
+
+    An input that has one of the `buffers` is laid out in it; other inputs get new memory.
+    """
     buffers = buffers or {}
     return {
         spec.name: lay_out_guarded(
@@ -221,5 +228,5 @@ def _values(case: Case, spec: InputSpec, given: Mapping[str, Array] | None) -> A
 
 
 def decoy_case(case: Case) -> Case:
-    """Return a case of the same shapes, layouts and dtypes with other values."""
+    """Return a case with the same shapes, layouts and dtypes but other values."""
     return replace(case, seed=derive_seed(case.seed, "decoy"))

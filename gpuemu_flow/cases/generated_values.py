@@ -1,4 +1,4 @@
-"""Values of inputs that a user's function returned, stored in the case as text."""
+"""Values that a user's function returned for an input, stored in the case as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_BYTES = 4 << 20
 
 
 class GenerateError(UsageError):
-    """Error of an input without values: its function failed or was not called."""
+    """Raised for an input without values, because its function failed or was not called."""
 
 
 def encode_values(values: Array) -> GeneratedValues:
@@ -68,12 +68,12 @@ def decode_values(spec: InputSpec) -> Array:
 
 
 def fault_of(given: GeneratedValues) -> Problem:
-    """Return the problem that explains why a function returned no values."""
+    """Return the problem that explains why a user's function returned no values."""
     return Problem(given.slug, given.message, given.hint, given.file, given.line)
 
 
 def case_fault(case: Case) -> GeneratedValues | None:
-    """Return the failure of a function that generates an input of the case; None if none failed."""
+    """Return the failure of a user's function for an input of the case; None if none failed."""
     for spec in case.inputs:
         if spec.is_generated and spec.given is not None and spec.given.slug:
             return spec.given
@@ -81,7 +81,7 @@ def case_fault(case: Case) -> GeneratedValues | None:
 
 
 def is_made(case: Case) -> bool:
-    """Tell whether the values of all inputs can be made here."""
+    """Tell whether all inputs of a case have values, including those that are generated."""
     return all(spec.has_values for spec in case.inputs)
 
 
@@ -94,17 +94,17 @@ def demand_made(case: Case) -> Case:
 
 
 def unmade(case: Case) -> Case:
-    """Return the case without the values and errors of the user's functions."""
+    """Return the case without the values and errors that the user's functions returned."""
     return replace(case, inputs=tuple(replace(spec, given=None) for spec in case.inputs))
 
 
 def wanted_of(case: Case) -> tuple[InputSpec, ...]:
-    """Return the inputs of a case that are generated and have no values yet."""
+    """Return the inputs for which a user's function must still be called."""
     return tuple(spec for spec in case.inputs if spec.is_generated and spec.given is None)
 
 
 def with_values(case: Case, found: Mapping[str, GeneratedValues]) -> Case:
-    """Return the case with values of some inputs, by name."""
+    """Return the case with the given values of some inputs; `found` maps names to values."""
     inputs = tuple(
         replace(spec, given=found[spec.name]) if spec.name in found else spec
         for spec in case.inputs

@@ -46,7 +46,9 @@ class ArgumentGroup:
 def spread(
     schema: Json, names: Sequence[str], report: Report
 ) -> tuple[Json, tuple[str, ...], dict[str, ArgumentGroup]]:
-    """Return a schema and input names with members in place of groups, and the groups by name.
+    """Return a schema and input names with groups replaced by their members, and the groups.
+
+    The groups are returned by name.
 
     Parameters
     ----------

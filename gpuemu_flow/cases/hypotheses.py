@@ -1,12 +1,12 @@
-"""Hypotheses about a cause: the conditions that cases support, and the case to try next.
+"""Hypotheses about a cause: the conditions that the cases support, and the case to try next.
 
 Each condition is a hypothesis: the op fails where the condition holds and nowhere else, except that
-in a few cases the bug does not show. Its weight is its earlier weight times the likelihood of the
-verdicts (Bayes' rule); the next case is the case that divides the weights most evenly (the idea:
-MacKay, "Information-based objective functions for active data selection", Neural Computation 4,
-1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The Design of
-Experiments", 1935), with Bonferroni's correction for the number of conditions that differ on the
-cases (C. E. Bonferroni, 1936).
+in a few cases the bug does not show. The weight of a hypothesis is its earlier weight times the
+likelihood of the verdicts (Bayes' rule); the next case to try is the one that divides the weights
+most evenly (after MacKay, "Information-based objective functions for active data selection", Neural
+Computation 4, 1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The
+Design of Experiments", 1935), with Bonferroni's correction for the number of conditions that differ
+on the cases (C. E. Bonferroni, 1936).
 """
 
 from __future__ import annotations
@@ -39,19 +39,21 @@ ALMOST_SURE = 0.95
 class Hypothesis:
     """A condition (one predicate, or two together), weighed by the cases judged so far.
 
+    A case is inside if the condition holds for it.
+
     Attributes
     ----------
     predicates : tuple of Predicate
     weight : float
-        Share of all weights; see the module.
+        Share of the sum of all weights; see the module.
     inside_failed, inside, outside_failed, outside : int
         Numbers of cases.
     chance : float
         The p-value of Fisher's exact test, corrected for the number of conditions; at most 1.
     tried : int
-        The factor of the correction: for a single condition, the number of single conditions that
-        hold for different sets of cases, plus the number of possible bounds; for a pair, the number
-        of pairs of such conditions.
+        The factor of the correction. For a single condition, it is the number of single conditions
+        that hold for different sets of cases, plus the number of possible bounds; for a pair, it is
+        the number of pairs of such conditions.
     """
 
     predicates: tuple[Predicate, ...]
@@ -70,7 +72,7 @@ class Hypothesis:
 
 
 def sentence_of(predicates: Sequence[Predicate]) -> str:
-    """Return predicates that hold together as a sentence for people, without counts."""
+    """Return a sentence for people, without counts, that says that all predicates hold."""
     return " and ".join(predicate.sentence for predicate in predicates)
 
 
@@ -80,7 +82,7 @@ def holds(predicates: Sequence[Predicate], facts: CaseFacts) -> bool:
 
 
 def hypotheses(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Hypothesis]:
-    """Return the conditions that the verdicts support, heaviest first, at most `MOST`.
+    """Return the conditions that the verdicts support, largest weight first, at most `MOST`.
 
     Parameters
     ----------
@@ -160,13 +162,13 @@ def _hypothesis(
 def chance_of(
     predicates: Sequence[Predicate], facts: Sequence[CaseFacts], fails: Sequence[bool], tried: int
 ) -> float:
-    """Apply Fisher's exact test to a condition, corrected for the number of conditions `tried`."""
+    """Return the p-value of Fisher's test for a condition, corrected for `tried` conditions."""
     inside = np.fromiter((holds(predicates, each) for each in facts), bool, len(facts))
     return _hypothesis(tuple(predicates), inside, np.asarray(fails, bool), 0.0, tried).chance
 
 
 def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:
-    """Compute the one-sided p-value of Fisher's exact test.
+    """Return the one-sided p-value of Fisher's exact test.
 
     It is the probability of at least `inside_failed` failures by chance, the upper tail of the
     hypergeometric distribution.
@@ -181,7 +183,10 @@ def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -
 
 
 def most_divided(found: Sequence[Hypothesis], pool: Sequence[CaseFacts]) -> int | None:
-    """Return the index of the case whose verdict hypotheses dispute most; None if all agree."""
+    """Return the index in `pool` of the case on which the hypotheses disagree most.
+
+    The result is None if they all predict the same verdicts.
+    """
     if not found or not pool:
         return None
     total = sum(belief.weight for belief in found)

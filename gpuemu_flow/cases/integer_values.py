@@ -4,10 +4,12 @@ For integers, strategies have these meanings: `negative` of an unsigned type dra
 its upper half (negative if read as signed); `special` has the smallest and largest value and 0 in
 place of -Inf, +Inf and NaN; `extremes` has the smallest and largest two values, 0 and 1 in every
 second row, and magnitudes up to the root of the largest value in the other rows. If there is a
-range, the values of every strategy lie in it. Booleans are the signs of 8-bit integers: `negative`
-is all false, `offset` all true. But `sparse` and `special` have rows in which a single element is
-true or false: an op that reduces rows (all, any) may stop reading early, and in most rows the first
-elements decide.
+range, the values of every strategy lie in it.
+
+A boolean is true where an 8-bit integer drawn by the strategy is positive: `negative` is all false,
+`offset` all true. The exceptions are `sparse` and `special`: they have rows in which a single
+element is true or false. An op that reduces rows (all, any) may stop reading early, and in most
+rows the first elements decide.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ FEW = 17  # distinct values of `integers` in a range
 
 
 def draw_bools(strategy: str, rows: ManyRows) -> NDArray[np.bool_]:
-    """Draw booleans of shape ``rows.shape``; `uniform` is drawn elsewhere."""
+    """Draw booleans of shape ``rows.shape`` for any strategy except `uniform`."""
     signs: NDArray[np.bool_] = draw_integers(strategy, rows, np.dtype(np.int8)) > 0
     if strategy in _ALONE:
         _leave_alone(signs, rows, value=_ALONE[strategy])
@@ -39,7 +41,10 @@ def draw_bools(strategy: str, rows: ManyRows) -> NDArray[np.bool_]:
 
 
 def _leave_alone(signs: NDArray[np.bool_], rows: ManyRows, *, value: bool) -> None:
-    """Set two rows in three to `value` at one random place, and to its opposite elsewhere."""
+    """In two of three rows, set one random element to `value` and all others to its opposite.
+
+    `signs` is changed in place.
+    """
     chosen = ~rows.every(3) if rows.number > 1 else np.ones((len(signs), 1), np.bool_)
     tensors, numbers = np.nonzero(chosen)
     signs[tensors, numbers] = not value
@@ -53,9 +58,10 @@ def draw_integers(
     low: float | None = None,
     high: float | None = None,
 ) -> Array:
-    """Return integers of shape ``rows.shape`` in [low, high], or without bounds.
+    """Return integers of shape ``rows.shape``, within [low, high] if there are bounds.
 
-    A range that holds no integer of the dtype gives the nearest integer.
+    If one bound is None, the values lie within 1000 of the other bound. If the range holds no
+    integer of the dtype, all values are the integer nearest to it.
     """
     info = np.iinfo(dtype)
     if low is None and high is None:
@@ -76,7 +82,7 @@ def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _signed(rows: ManyRows, info: np.iinfo[Any], low: int, end: int) -> Array:
-    """Return values in [low, end), or in [0, end - low) if unsigned, within the type's range."""
+    """Draw from [low, end), or from [0, end - low) for an unsigned type, within its limits."""
     if info.min == 0:
         low, end = 0, end - low
     low, end = max(low, int(info.min)), min(end, int(info.max) + 1)
@@ -150,7 +156,7 @@ _INTEGERS: dict[str, Callable[[ManyRows, np.iinfo[Any]], Array]] = {
 
 
 def _ranged(strategy: str, rows: ManyRows, first: int, end: int) -> Array:
-    """Draw values of [first, end), with the strategy's structure as far as the range allows."""
+    """Draw values from [first, end), with the strategy's structure as far as the range allows."""
     span = end - first
     if strategy in ("extremes", "special"):
         palette = np.array([first, end - 1, first + span // 2])
@@ -174,7 +180,7 @@ def _ranged(strategy: str, rows: ManyRows, first: int, end: int) -> Array:
 def _near_the_first(rows: ManyRows, first: int, span: int) -> Array:
     """Draw values whose distances from `first` have a uniformly distributed number of bits.
 
-    Valid indices of short tensors are near `first`, and so are the limits of such indices.
+    Valid indices of short tensors are near `first`, as are the limits of such indices.
     """
     bits = rows.rngs.ranges(rows.count, 1, span.bit_length() + 1)
     words = rows.rngs.u64(rows.count) >> (64 - bits).astype(np.uint64)

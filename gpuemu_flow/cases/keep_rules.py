@@ -1,4 +1,4 @@
-"""Correct smaller versions of a case so that they satisfy its schema and rules of inputs."""
+"""Correct smaller versions of a case to satisfy its schema and the rules of its inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ Correct = Callable[[Candidate], "Candidate | None"]
 
 
 def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
-    """Return a function that makes a candidate satisfy the schema, or returns None if it cannot.
+    """Return a function that corrects a candidate so that it satisfies the schema.
+
+    The function returns the corrected candidate, or None if the candidate cannot be corrected.
 
     Parameters
     ----------
@@ -41,10 +43,10 @@ def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
 
 
 def _as_returned(schema: OpSchema, start: Candidate, candidate: Candidate) -> Candidate | None:
-    """Return the corrected candidate if it has the sizes and the returned values of `start`.
+    """Return the corrected candidate if its sizes and generated values are those of `start`.
 
-    Return None otherwise, since the values that the user's functions would return for other sizes
-    are not known here.
+    Return None otherwise, because it is not known what the user's functions would return for other
+    sizes.
     """
     if dict(candidate.dims) != dict(start.dims):
         return None
@@ -105,7 +107,10 @@ def _in_order(schema: OpSchema) -> list[TensorDef]:
 
 
 def _fitted(schema: OpSchema, candidate: Candidate) -> Candidate | None:
-    """Return the candidate cut to the new sizes of derived dims; None if that is impossible."""
+    """Return the candidate with inputs cut to the new sizes of derived dims.
+
+    Return None if the sizes are not allowed, or if an input is too small to be cut.
+    """
     try:
         free = {dim.name: candidate.dims[dim.name] for dim in schema.dims}
     except KeyError:

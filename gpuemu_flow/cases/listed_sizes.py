@@ -1,4 +1,4 @@
-"""Find sizes that a schema lists and that no case has tried."""
+"""Find the sizes that a schema lists but no case has tried."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MOST_NAMED = 8
 
 
 def untried_sizes(schema: OpSchema, tried: Iterable[Mapping[str, int]]) -> tuple[str, ...]:
-    """Return a text for each dim with listed sizes that no case had: ``N = 9, 11``.
+    """Return a text, such as ``N = 9, 11``, for each dim with listed sizes that no case had.
 
-    Sizes that the schema's limits exclude do not count.
+    Sizes that the schema's limits exclude are left out.
 
     Parameters
     ----------
     schema : OpSchema
     tried : iterable of mapping
-        The sizes by dim of each case.
+        For each case, the size of each dim.
     """
     listed = [dim for dim in schema.dims if len(dim.candidates) > 1]
     if not listed:
@@ -39,7 +39,7 @@ def untried_sizes(schema: OpSchema, tried: Iterable[Mapping[str, int]]) -> tuple
 
 
 def _is_possible(schema: OpSchema, name: str, size: int) -> bool:
-    """Tell whether the schema allows a size of a dim together with some sizes of the others."""
+    """Tell whether the schema allows a size of a dim together with some sizes of the other dims."""
     wanted = {dim.name: dim.smallest for dim in schema.dims}
     sizes = allowed_sizes(schema, {**wanted, name: size}, keep=(name,))
     return sizes is not None and sizes[name] == size

@@ -1,7 +1,7 @@
-"""Rows with a single zero, and rows with a single value that is not zero, at places far back.
+"""Lone values: rows with a single zero or a single nonzero value, often far back in the row.
 
 An op that tells whether all or any elements of a row are nonzero may stop reading early. In rows of
-random values the first elements decide, so that nothing shows it.
+random values the first elements decide the result, so the bug would not show.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TILES = (128, 64, 32)
 
 
 def may_hold_lone(spec: InputSpec) -> bool:
-    """Tell whether single zeros may be written among the values of an input."""
+    """Tell whether lone values may be written into an input."""
     rule = spec.rule or ValueRule()
     whole = rule.kind or rule.values or rule.concerns_whole or spec.layout == "expanded"
     if whole or not spec.shape or 0 in spec.shape or spec.shape[-1] < 2:
@@ -38,7 +38,7 @@ def may_hold_lone(spec: InputSpec) -> bool:
 
 
 def _other_than_zero(dtype: str, low: Any, high: Any) -> float | None:
-    """Return a value of the range other than 0; None if there is none, or if 0 is outside."""
+    """Return a value of the range other than 0; None if there is none, or if 0 is out of range."""
     if (low is not None and low > 0) or (high is not None and high < 0):
         return None
     family = DTYPES[dtype].kind
@@ -56,12 +56,12 @@ def _other_than_zero(dtype: str, low: Any, high: Any) -> float | None:
 def put_lone(
     values: Array, dtype: str, rng: SeededRng, turn: int, low: float | None, high: float | None
 ) -> None:
-    """Write a lone zero into one row of an input, and a lone other value into another, in place.
+    """Write a lone zero into one row of an input, and a lone nonzero value into another, in place.
 
     All other elements of the first row are made nonzero, and all others of the second row 0. A
-    single row gets the lone zero. In the second turn, only the last element of the whole tensor is
-    0, or, in a vector, only the last one is not 0. All rows of booleans are written,
-    alternately with a lone false and a lone true.
+    single row gets the lone zero. In the second turn, the whole tensor instead of a row is written:
+    its last element is the lone zero or, in a vector, the lone nonzero value. In booleans, all rows
+    are written in every turn, alternately with a lone false and a lone true.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def put_lone(
     turn : int
         One of `LONE_TURNS`.
     low, high : float or None
-        Range of the values. Nothing is written if 0 is outside, or the only value.
+        Range of the values. Nothing is written if 0 is outside, or is the only value.
     """
     other = _other_than_zero(dtype, low, high)
     if other is None or values.ndim == 0 or values.shape[-1] < 2:
@@ -95,7 +95,7 @@ def put_lone(
 
 
 def _leave_one(row: Array, other: float, place: int, *, zero: bool) -> None:
-    """Leave one zero in a row, or one other value."""
+    """Make the element at `place` the row's only zero if `zero`, else its only nonzero value."""
     if zero:
         row[row == 0] = other
         row[place] = 0
@@ -106,7 +106,10 @@ def _leave_one(row: Array, other: float, place: int, *, zero: bool) -> None:
 
 
 def _place(width: int, rng: SeededRng, number: int) -> int:
-    """Return the beginning of the last whole or partial tile, the last place, or any place."""
+    """Return a position in a row: the start of the last tile, the last position, or a random one.
+
+    `number` selects among the three; the last tile may be whole or partial.
+    """
     kind = number % 3
     if kind == 0:
         begins = [(width - 1) // tile * tile for tile in TILES if width > tile]

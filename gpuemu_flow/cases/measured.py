@@ -1,4 +1,4 @@
-"""Measures of the inputs of a case, by which conditions are tested."""
+"""Measure the inputs of a case, to obtain the facts for which conditions are tested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_COLUMNS = 4096
 
 
 def facts_of(case: Case) -> CaseFacts:
-    """Return the facts about a case; inputs that a function has not returned are not measured."""
+    """Return the facts about a case; inputs whose values are not known yet are not measured."""
     marks: set[Key] = set()
     measures: dict[Key, float] = {}
     for spec in case.inputs:
@@ -54,7 +54,10 @@ def facts_of(case: Case) -> CaseFacts:
 
 
 def _of_input(values: NDArray[Any], kind: str) -> tuple[set[str], dict[str, float]]:
-    """Return marks and measures of one input, whose dtype is of a kind such as ``float``."""
+    """Return marks (names of properties) and measures of one input.
+
+    `kind` is the kind of the input's dtype, such as ``float``.
+    """
     rows = _rows(values)
     if kind == "bool":
         return _of_truths(rows, single=not values.ndim), {}
@@ -69,7 +72,7 @@ def _of_input(values: NDArray[Any], kind: str) -> tuple[set[str], dict[str, floa
 
 
 def _of_truths(rows: NDArray[np.float64], *, single: bool) -> set[str]:
-    """Return the marks of an input of booleans."""
+    """Return the marks (names of properties) of an input of booleans."""
     holds = rows != 0
     if single:
         return {"is_true" if holds.all() else "is_false"}
@@ -83,7 +86,7 @@ def _of_truths(rows: NDArray[np.float64], *, single: bool) -> set[str]:
 
 
 def measures_of(name: str, values: NDArray[Any]) -> dict[Key, float]:
-    """Return the measures of given values of an input."""
+    """Return the measures of an input with the given values, such as its largest value."""
     dtype = dtype_name(values.dtype)
     if not values.size or dtype is None:
         return {}
@@ -97,7 +100,10 @@ def _rows(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _of_values(rows: NDArray[np.float64], *, floating: bool) -> tuple[set[str], dict[str, float]]:
-    """Return marks and measures of one input, given as rows of its last axis."""
+    """Return marks (names of properties) and measures of one input, given as rows.
+
+    The rows are along the input's last axis.
+    """
     marks: set[str] = set()
     finite = np.isfinite(rows)
     values = rows[finite]
@@ -141,7 +147,7 @@ def _of_values(rows: NDArray[np.float64], *, floating: bool) -> tuple[set[str], 
 
 
 def _of_integers(rows: NDArray[np.float64]) -> set[str]:
-    """Return the marks of an input of indices, counts or offsets."""
+    """Return the marks (names of properties) of an input of integers: zeros and duplicates."""
     marks: set[str] = set()
     if (rows == 0).any():
         marks.add("zero")

@@ -1,8 +1,8 @@
 """Shrink the shapes, values and layouts of a failing case while it fails for the same reason.
 
 The op is not run here: a predicate decides for each candidate whether it fails for the same reason.
-Values are the original's own or simpler, never drawn anew, and sizes and values stay within the
-schema: a case that the op's author has excluded would be no fair test of the op.
+Values are the original's own or simpler, never drawn anew. Sizes and values stay within the schema,
+because a case that the op's author has excluded would be no fair test of the op.
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ class Minimized:
     steps : int
         Number of times that a smaller failing case was found.
     calls : int
-        Calls of the predicate.
+        Number of calls of the predicate.
     one_minimal : bool
         True if no single step that the strategy allows makes the case smaller: no element can be
-        zeroed, no input can be made contiguous, and no smaller size of a dim fails. Of each smaller
-        size, these slices were tried: the first and the last indices, windows at the failing
-        element, evenly spaced indices, and the indices with most non-zero values; of the next
-        smaller size, also all slices that drop one run of indices. False if the budget ended first.
+        zeroed, no input can be made contiguous, and no smaller size of a dim fails. For each
+        smaller size, these slices were tried: the first and the last indices, windows at the
+        failing element, evenly spaced indices, and the indices with the most non-zero values. For
+        the next smaller size, all slices that drop one run of indices were tried as well. False if
+        the budget ended first.
     reproduced : bool
         False when the original itself did not fail; the other attributes then describe the
         original.
@@ -99,16 +100,17 @@ def minimise(
     inputs : mapping of str to ndarray
         The case's tensors, in any memory layout; `Candidate.inputs` are in C order.
     still_fails : callable
-        Takes a `Candidate`, runs the op on it, and returns True if it fails for the same reason as
-        the original; False also if the reference refuses the case. It is called once per distinct
-        candidate. It may raise `StopMinimising`; other exceptions pass through.
+        Takes a `Candidate`, runs the op on it, and returns True if the candidate fails for the same
+        reason as the original. If the reference refuses the case, the result is False. The function
+        is called once per distinct candidate. It may raise `StopMinimising`; other exceptions pass
+        through.
     budget : int
-        Largest number of calls of `still_fails`, the first of which gets the original.
+        Largest number of calls of `still_fails`; the first call gets the original.
     schema : OpSchema, optional
         The op's dims and ranges of values; None for plain shapes, whose axes shrink down to 1.
     dims : mapping of str to int, optional
-        The case's sizes of the schema's dims. If there are none, as in a case of one of the
-        schema's `fixed_shapes`, axes shrink as they do without a schema.
+        The case's sizes of the schema's dims. Without them, as in a case of one of the schema's
+        `fixed_shapes`, axes shrink as they do without a schema.
     layouts : mapping of str to str, optional
         Memory layout of each input; by default contiguous.
     failing : mapping of str to int, optional
@@ -207,9 +209,10 @@ def _relax_layouts(search: Search) -> None:
 
 
 def minimised_case(case: Case, minimized: Minimized | Candidate) -> Case:
-    """Return the minimised case, whose values no longer follow from its seed.
+    """Return the case with the shapes, dims and layouts of a minimised candidate.
 
-    The layout of the case as a whole becomes ``contiguous`` when all its inputs are contiguous.
+    Its values no longer follow from its seed; they are in the candidate. The layout of the case as
+    a whole becomes ``contiguous`` when all its inputs are contiguous.
     """
     specs = tuple(
         replace(

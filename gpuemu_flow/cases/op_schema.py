@@ -36,14 +36,14 @@ class Dim:
 
     @property
     def smallest(self) -> int:
-        """Return the smallest size allowed."""
+        """Return the smallest allowed size."""
         if self.candidates:
             return min(self.candidates)
         return -(-self.min // self.multiple_of) * self.multiple_of
 
     @property
     def largest(self) -> int:
-        """Return the largest size allowed."""
+        """Return the largest allowed size."""
         if self.candidates:
             return max(self.candidates)
         return self.max // self.multiple_of * self.multiple_of
@@ -74,13 +74,13 @@ class TensorDef:
     dims : tuple of str or int
         Names of dims, derived ones too; an int is a fixed size.
     dtype : str or None
-        Its own dtype, used instead of the case's.
+        The tensor's own dtype, used instead of the case's.
     low, high : float or None
-        Range of its values, both ends included; None = unbounded.
+        Range of the values, both ends included; None means unbounded.
     strategy : str or None
-        Its own strategy, used instead of the case's.
+        The tensor's own strategy, used instead of the case's.
     rule : ValueRule or None
-        Further rules for its values.
+        Further rules for the values.
     """
 
     name: str
@@ -136,7 +136,7 @@ class OpSchema:
         return found
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
-        """Tell whether sizes of the dims give every derived dim a size and keep the limits."""
+        """Tell whether, with these sizes, every derived dim has a size and all limits hold."""
         if not (self.derived or self.limits):
             return True
         try:
@@ -246,7 +246,7 @@ PLAIN_DIMS = ("batch", "sequence", "hidden")
 
 
 def default_schema(input_names: Sequence[str]) -> OpSchema:
-    """Return the default schema of an op: every input has the built-in elementwise shape."""
+    """Return the default schema of an op: all inputs share the built-in elementwise shape."""
     return same_shape_schema(BUILTIN_SCHEMAS["elementwise"], input_names)
 
 
@@ -292,8 +292,8 @@ def takes_any_rank(schema: OpSchema) -> bool:
 def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSchema]:
     """Restrict the schema to exactly the given shapes; return one schema for each.
 
-    A shape with as many sizes as the schema has dims gives these dims their sizes, in schema order
-    (``7x3x5`` for a matmul of M, K, N). Any other shape is given to every input, which is
+    If a shape has as many sizes as the schema has dims, these are the sizes of the dims in schema
+    order (``7x3x5`` for a matmul of M, K, N). Any other shape is given to every input, which is
     possible only for an op whose inputs may have any rank; see `takes_any_rank`.
 
     Raises
@@ -320,7 +320,7 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
 
 
 def same_shape_schema(schema: OpSchema, input_names: Sequence[str]) -> OpSchema:
-    """Return `schema` with one input per name, each in the shape of the schema's first input."""
+    """Return `schema` with its inputs replaced by copies of its first input, one for each name."""
     shape = schema.inputs[0]
     names = input_names or ("input",)
     return replace(schema, inputs=tuple(replace(shape, name=name) for name in names))

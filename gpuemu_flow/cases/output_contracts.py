@@ -85,9 +85,10 @@ def parse_contracts(
 def _warn_of_separate_orders(
     paths: Sequence[KeyPath], contracts: Sequence[OutputContract], report: Report
 ) -> None:
-    """Report outputs whose elements may have any order and that are as long as an earlier output.
+    """Report outputs that may be in any order and are as long as an earlier such output.
 
-    Each such output is compared by itself, so that elements that belong together may get separated.
+    Each of these outputs is compared by itself, so that elements that belong together may get
+    separated.
     """
     first: dict[str | int, str] = {}
     for path, contract in zip(paths, contracts, strict=True):
@@ -107,7 +108,10 @@ def _warn_of_separate_orders(
 
 
 def _entries(table: Mapping[object, object]) -> list[tuple[KeyPath, str, Mapping[object, object]]]:
-    """Return outputs as (path, name, table); malformed outputs were reported before."""
+    """Return the outputs in a schema's table as (path, name, table).
+
+    Malformed outputs are left out; they have been reported already.
+    """
     found: list[tuple[KeyPath, str, object]] = []
     outputs, single = table.get("outputs"), table.get("output")
     if isinstance(outputs, Mapping):
@@ -338,7 +342,10 @@ class _Contract:
         return None
 
     def aligned(self, name: str, dims: Sequence[str | int]) -> tuple[int, ...] | None:
-        """Return, for each axis of an input, the output's axis with the same dim."""
+        """Return, for each axis of an input, the output's axis with the same dim.
+
+        Return None, and report the fault, if there is no such input or axis.
+        """
         tensor = next((t for t in self.schema.inputs if t.name == name), None)
         if tensor is None:
             names = [t.name for t in self.schema.inputs]

@@ -8,7 +8,7 @@ yet met, and then seeded choices without end. The sequence depends on the schema
 the layouts; only its random part and the data depend on the seed. The sequence does not depend on
 the number of cases: each plan is the beginning of every longer plan.
 
-In one case a strategy and a layout apply to all inputs. In the next they apply to one input, while
+In one case a strategy and a layout apply to all inputs. In the next they apply to one input, and
 the other inputs are ``normal`` and contiguous.
 """
 
@@ -66,7 +66,7 @@ def plan_cases(
         Dtype of all inputs that have no dtype of their own.
     count : int
     strategies : sequence of str
-        Names or groups (``core``, ``stress``); their order does not matter. Empty = all.
+        Names or groups (``core``, ``stress``); their order does not matter. Empty means all.
     layouts : sequence of str
         Their order does not matter; `possible_layouts` says which of them are used.
 
@@ -89,7 +89,7 @@ def plan_cases(
 def iterate_cases(
     schema: OpSchema, *, seed: int, dtype: str, strategies: Sequence[str], layouts: Sequence[str]
 ) -> Iterator[Case]:
-    """Yield endless cases, beginning with those of `plan_cases`.
+    """Yield cases without end, beginning with those of `plan_cases`.
 
     Parameters and errors are those of `plan_cases`.
     """
@@ -103,7 +103,7 @@ def iterate_cases(
 
 
 def possible_layouts(schema: OpSchema, layouts: Sequence[str]) -> tuple[str, ...]:
-    """Return the layouts for which some input has enough dims; ``contiguous`` if there are none."""
+    """Return the layouts for which some input has enough dims; ``contiguous`` if none remain."""
     ranks = [len(tensor.dims) for tensor in schema.inputs]
     most = max((*ranks, *map(len, schema.fixed_shapes)), default=0)
     possible = dict.fromkeys(name for name in layouts if LEAST_RANKS.get(name, 0) <= most)
@@ -163,7 +163,10 @@ def _cases(
 def _range_of(
     spec: InputSpec, sizes: Sizes, inputs: Sequence[InputSpec]
 ) -> tuple[Bound | None, ...]:
-    """Return an input's name and the ends of its range at given sizes."""
+    """Return an input's name and the two ends of its range at given sizes.
+
+    The ends are left out if the input has no rule, or if they cannot be computed.
+    """
     bounds = (spec.rule.low, spec.rule.high) if spec.rule else ()
     shapes = {each.name: each.shape for each in inputs}
     try:
@@ -179,7 +182,7 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the input's spec; in the first cases of each range, the spec demands the range's ends.
+    """Return the input's spec, demanding both ends of its range in the range's first cases.
 
     A range that depends on dims counts as another range for each size: an index of the last row of
     a table of one row tests nothing about the last of 257 rows.
@@ -199,7 +202,7 @@ def _with_ends(
 
 
 def companion_strategy(strategies: tuple[str, ...]) -> str:
-    """Return the strategy of the inputs that a case does not single out."""
+    """Return the strategy of the other inputs when a case singles out one input."""
     plain = [s for s in ("normal", *CORE_STRATEGIES) if s in strategies]
     return plain[0] if plain else "normal"
 
@@ -209,8 +212,8 @@ def _shaped(
 ) -> Iterator[tuple[Combination, Sizes]]:
     """Yield combinations with their sizes.
 
-    The first `DESIGNED` combinations are sorted by size, smallest first, within each run of `BLOCK`
-    combinations.
+    Among the first `DESIGNED` combinations, each run of `BLOCK` combinations is sorted by size,
+    smallest first.
     """
     shapes = ShapePlanner(schema)
     targets = _targets(schema)
@@ -241,7 +244,10 @@ def _elements(sizes: Sizes) -> int:
 
 
 def _targets(schema: OpSchema) -> tuple[int, ...]:
-    """List the unconstrained inputs, on which a case may focus; none if the op has one input."""
+    """Return the indices of the inputs that a case may single out; none for an op of one input.
+
+    These inputs have no strategy, dtype or kind of their own.
+    """
     free = [
         i
         for i, t in enumerate(schema.inputs)
@@ -253,7 +259,7 @@ def _targets(schema: OpSchema) -> tuple[int, ...]:
 def _random(
     shapes: ShapePlanner, designer: Designer, seed: int, start: int
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Yield endless seeded choices, in which the largest case occurs only occasionally."""
+    """Yield seeded choices without end; the largest sizes are less frequent among them."""
     classes = [c for c in shapes.classes if c not in ("all_maximum", "all_ones", "all_minimum")]
     classes = (classes or list(shapes.classes)) * 4 + list(shapes.classes)
     if shapes.has_ranges:
@@ -276,9 +282,9 @@ def _random(
 class Absences:
     """Chooses the cases in which optional inputs are None, without losing a strategy or layout.
 
-    An input is due to be None at a fixed interval. If it is due in a case that shows a strategy or
-    layout of the input for the first time, it is None in a later case instead. One of the very
-    first cases is always without the input, so that even short runs try None.
+    An input is due to be None at a fixed interval. If the case would show a strategy or layout of
+    the input for the first time, the input is None in a later case instead. In one of the very
+    first cases the input is always None, so that even short runs try None.
     """
 
     def __init__(self) -> None:
@@ -286,12 +292,12 @@ class Absences:
         self._owed: Counter[str] = Counter()
 
     def takes(self, spec: InputSpec, turn: int, *, alone: bool = False) -> bool:
-        """Tell whether an optional input is None in this case.
+        """Tell whether an optional input is None in this case, and record the decision.
 
         Parameters
         ----------
         spec : InputSpec
-            The input, as it is in a case in which it is not None.
+            The input as it would be if it were not None.
         turn : int
             The number of the case.
         alone : bool
@@ -324,8 +330,9 @@ def inputs_of(
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
     If the targeted input has too few dims for the layout, the other inputs get the layout, too.
-    `turn` counts the cases: an input with a kind takes the strategies of its kind in turn. Without
-    `absences` an optional input is None in some of the cases, at a fixed interval.
+    `companion` is the strategy of the inputs that are not targeted. `turn` counts the cases: an
+    input with a kind takes the strategies of its kind in turn. Without `absences` an optional input
+    is None in some of the cases, at a fixed interval.
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
@@ -361,7 +368,11 @@ def inputs_of(
 
 
 def _turn_of(turn: int, position: int, count: int) -> int:
-    """Choose a number below `count`: each once, then pseudo-randomly, to avoid correlations."""
+    """Choose a number below `count` for a turn of the input at `position`.
+
+    The first `count` turns choose each number once; later choices are pseudo-random, to avoid
+    correlations.
+    """
     if turn < count:
         return (turn + position) % count
     mixed = (turn * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9) & (2**64 - 1)
@@ -370,7 +381,7 @@ def _turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _even_turn_of(turn: int, position: int, count: int) -> int:
-    """Choose a number below `count`: each once per `count` turns, in another order each time."""
+    """Choose a number below `count`; every `count` turns give each number once, in a new order."""
     if turn < count:
         return (turn + position) % count
     again, place = divmod(turn, count)
@@ -380,10 +391,11 @@ def _even_turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
-    """Return the input's spec with a strategy of its kind and a layout without repetition.
+    """Return the input's spec with a strategy of its kind and a layout that its rule allows.
 
-    With `even`, the values of a list of scalars are used equally often, so that each mode of an op
-    on ragged batches is tested with every small length.
+    A rule about the whole tensor excludes ``expanded``, which repeats values. With `even`, the
+    values of a list of scalars are used equally often, so that each mode of an op on ragged batches
+    is tested with every small length.
     """
     rule = spec.rule
     if rule is None:

@@ -1,4 +1,4 @@
-"""Conditions under which cases may fail, as typed predicates over the facts of a case."""
+"""Conditions under which cases may fail: typed predicates about the facts of a case."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Predicate:
     kind : str
         A key of `SENTENCES`.
     subject : str
-        The dim or input; empty: any input.
+        The dim or input that the statement is about; empty means any input.
     value : int, float, str or tuple of str
         Value that the subject is compared with: a bound, another dim, layouts, strategies.
     """
@@ -38,7 +38,7 @@ class Predicate:
     value: Value = ""
 
     def holds(self, facts: CaseFacts) -> bool:
-        """Tell whether the statement is true of a case."""
+        """Tell whether the statement is true for a case with these facts."""
         kind, subject, value = self.kind, self.subject, self.value
         if kind in _OF_SIZES:
             return _size_holds(kind, facts.sizes.get(subject), value, facts)
@@ -61,7 +61,7 @@ class Predicate:
 
     @property
     def sentence(self) -> str:
-        """Return the statement in words: ``N is not a multiple of 128``."""
+        """Return the statement in words, such as ``N is not a multiple of 128``."""
         subject = self.subject or "an input"
         value = self.value
         if self.kind == "holds":
@@ -190,7 +190,7 @@ BOTH = -6.0
 
 
 def prior(predicate: Predicate) -> float:
-    """Return the logarithm of a condition's prior probability as a cause, up to a constant."""
+    """Return the log of a condition's prior probability of being the cause, up to a constant."""
     found = _PRIOR.get(predicate.kind, UNLIKELY)
     if predicate.kind == "strategy" and isinstance(predicate.value, tuple):
         found -= 0.3 * (len(predicate.value) - 1)
@@ -271,7 +271,7 @@ def _of_one_dim(name: str, seen: Iterable[int]) -> Iterator[Predicate]:
 def _choices(
     kind: str, name: str, chosen: Sequence[str], fails: Sequence[bool]
 ) -> Iterator[Predicate]:
-    """Yield each choice alone, and the union of the choices in which most cases fail."""
+    """Yield a predicate for each choice, and for unions of choices in which most cases fail."""
     number: dict[str, list[int]] = {}
     for choice, failed in zip(chosen, fails, strict=True):
         counts = number.setdefault(choice, [0, 0])
@@ -294,7 +294,7 @@ _BELOW = ("lowest", "value", "row_least_top", "row_least_magnitude")
 
 
 def _bounds(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predicate]:
-    """Yield, for each measure, the two bounds that separate the cases best."""
+    """Yield, for each measure, the lower and upper bounds that best separate failing cases."""
     for subject, name in sorted({key for each in facts for key in each.measures}):
         pairs = [
             (each.measures[subject, name], failed)
@@ -309,7 +309,7 @@ def _bounds(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predi
 
 
 def bounds_tried(facts: Sequence[CaseFacts]) -> int:
-    """Count the bounds that `candidates` chooses among."""
+    """Return how many bounds `candidates` chooses from."""
     keys = {key for each in facts for key in each.measures}
     return sum(len({each.measures.get(key) for each in facts}) for key in keys)
 
@@ -333,7 +333,7 @@ WHOLE = 1 << 20
 
 
 def _between(inside: float, outside: float) -> float:
-    """Return a bound of few digits that `inside` satisfies and `outside` does not."""
+    """Return a bound between two values, with few digits, that includes `inside` only."""
     if inside.is_integer() and outside.is_integer() and max(abs(inside), abs(outside)) < WHOLE:
         return inside
     middle = (inside + outside) / 2

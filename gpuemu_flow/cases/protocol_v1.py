@@ -1,4 +1,4 @@
-"""Cases as wire protocol v1 defines them: from a request's fuzz_config to gpuemu's own tensors."""
+"""Cases as wire protocol v1 defines them: from a request's fuzz_config to gpuemu's tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_CASE_BYTES = 1 << 33
 
 
 def case_at(config: SequenceConfig, input_names: Sequence[str], n: int) -> Case:
-    """Make case `n` of a configuration, equal to the case that gpuemu makes from the same seed.
+    """Return case `n` of a configuration, equal to the case that gpuemu makes from the same seed.
 
     Each choice has its own random domain, so that changing one list does not change the choices
     from other lists.
@@ -114,7 +114,7 @@ def _tensor_shape(tensor: SchemaTensor, sizes: Mapping[str, int]) -> Shape:
 
 
 def _schema_shape(schema: WireSchema, sizes: Mapping[str, int]) -> Shape:
-    """Return the shape that represents the whole case: the output's, else the first input's."""
+    """Return the shape that represents the whole case: the output's, or else the first input's."""
     if schema.output is not None:
         return _tensor_shape(schema.output, sizes)
     return _tensor_shape(schema.inputs[0], sizes) if schema.inputs else (1,)

@@ -1,8 +1,8 @@
-"""Layouts that need several dims, in a designed set that was planned without them.
+"""Add layouts that need several dims to a designed set of cases that was planned without them.
 
 The effect of such a layout depends on the sizes: if there is only one row, no row is padded. So
 these layouts are chosen when the sizes are known. Classes, strategies, targets and sizes stay as
-they are: a schema has the same values with these layouts as without them.
+they are, so that a schema's cases have the same values with these layouts as without them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEARABLE = 1
 def with_row_layouts(
     designed: Sequence[Shaped], layouts: Sequence[str], block: int
 ) -> list[Shaped]:
-    """Give each layout to two of the designed cases, an early and a late case, where possible.
+    """Give each layout to two of the designed cases, an early one and a late one, where possible.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ def with_row_layouts(
 
 
 def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool) -> int | None:
-    """Return the index of the case that suits a layout best; None if no case can take the layout.
+    """Return the index of the case that should get a layout in place of its own.
 
-    The case is to get this layout instead of its own. The first case, which is the likeliest to
+    The result is None if no case can take the layout. The first case, which is the likeliest to
     reveal a bug, keeps its layout.
     """
     counts = Counter(c.layout for c, _ in cases if c.layout not in LEAST_RANKS)
@@ -70,7 +70,7 @@ def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool)
 
 
 def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
-    """Count the inputs on which a layout has no effect; None if it has an effect on no input.
+    """Count the inputs on which a layout would have no effect; None if it affects no input.
 
     Only inputs that the layout applies to and that have enough dims are counted.
     """
@@ -84,10 +84,10 @@ def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
 
 
 def _price(combination: Combination, others: Sequence[Combination]) -> int:
-    """Return the loss if a case gives up its layout.
+    """Return how much would be lost if a case gave up its layout.
 
-    The loss is 2 if no other case then tests its strategy in C order, or if the strategy is
-    ``special``. It is 1 more if no other case then tests its shape class in C order.
+    The loss is 2 if no other case then tests the case's strategy in C order, or if the strategy is
+    ``special``. It is 1 more if no other case then tests the case's shape class in C order.
     """
     strategy = all(other.strategy != combination.strategy for other in others)
     shape_class = all(other.shape_class != combination.shape_class for other in others)

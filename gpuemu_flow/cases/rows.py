@@ -1,4 +1,4 @@
-"""The rows of tensors that are being drawn, and the random choices that value strategies share."""
+"""The rows of tensors that are being drawn, and random choices that several strategies need."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class ManyRows:
     Attributes
     ----------
     rngs : SeededStreams
-        Generators of the values. Random choices of different kinds have domains of their own.
+        Generators of the values. Each kind of random choice uses a separate domain.
     number : int
         Number of rows of one tensor, at least 1.
     count : int
         Number of elements of one tensor, at least 1.
     turn : int
-        If above 0, tensors with fewer rows than there are kinds of rows begin with the kind of
-        this number, counted from 1, and not with a random kind.
+        If above 0, and if a tensor has fewer rows than there are kinds of rows, `turn` selects the
+        kind of its first row, counted from 1. Otherwise the first kind is random.
     """
 
     rngs: SeededStreams
@@ -58,8 +58,8 @@ class ManyRows:
     def turns(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
         """Return a kind for each row: 0 to `kinds` - 1 in rotation.
 
-        The kind of the first row is random. But if `turn` is above 0 and there are fewer rows than
-        kinds, it is `first` in turn 1, the next kind in turn 2, and so on.
+        The kind of the first row is random, with one exception: if `turn` is above 0 and there are
+        fewer rows than kinds, it is `first` in turn 1, the next kind in turn 2, and so on.
         """
         start = self._turns_from(kinds, first)
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
@@ -75,7 +75,7 @@ class ManyRows:
         return marked
 
     def some_row(self) -> NDArray[np.int64]:
-        """Return the number of a random row."""
+        """Return the number of a random row of each tensor."""
         return self.rngs.derive("row").gen_range(0, self.number)
 
     def random_columns(self) -> NDArray[np.int64]:
@@ -89,11 +89,11 @@ class ManyRows:
         return bits.view(np.bool_).reshape(self.shape)
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Return a mask of half of the elements; in every eighth row, of all elements except one.
+        """Return a mask of the elements that are to be 0: about half of them, at random.
 
-        A row whose only unmarked element lies in its last tile shows whether that tile is read. If
-        there is only one row, its first element (in turn, its first half) is marked and its last
-        one is not.
+        In every eighth row, all elements except one are marked: if that one lies in the last tile,
+        the result shows whether that tile is read. If there is only one row, its first element (if
+        `turn` is above 0, its first half) is marked and its last one is not.
         """
         zeros = self.coin_flips()
         if self.number > 1:
@@ -107,7 +107,7 @@ class ManyRows:
         return zeros
 
     def few_values(self, palette: Array) -> Array:
-        """Draw rows that are constant, of two values, and of four values, in turn."""
+        """Draw rows that consist of one, two and four values of a palette, in turn."""
         rngs = self.rngs.derive("palette")
         few = palette[rngs.shuffled(palette.size)[:, :4]]
         values = np.empty(self.shape, palette.dtype)
@@ -130,7 +130,7 @@ class ManyRows:
         return values
 
     def of_palette(self, palette: Array, chosen: NDArray[np.bool_]) -> Array:
-        """Pick elements of a palette for the chosen rows of all tensors, shape (rows, width)."""
+        """Draw elements of a palette for the chosen rows of all tensors, shape (rows, width)."""
         numbers = chosen.sum(axis=1)
         most = int(numbers.max())
         places = self.rngs.derive("raw").ranges(most * self.width, 0, palette.size)
@@ -140,7 +140,7 @@ class ManyRows:
 
 
 def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
-    """Return `count` random elements of each stream's palette; all palettes have one size."""
+    """Return `count` random elements of each stream's palette; the palettes are of equal size."""
     size = palettes.shape[1]
     chosen = rngs.ranges(count, 0, size)
     chosen += np.arange(0, len(rngs) * size, size)[:, None]
@@ -148,7 +148,7 @@ def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
 
 
 def _only(many: NDArray[Element]) -> NDArray[Element]:
-    """Return the array of the only tensor."""
+    """Return the array of the only tensor, without the axis for the tensors."""
     one: NDArray[Element] = many[0]
     return one
 
@@ -168,7 +168,7 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the pair of the number of rows and the number of elements in a row."""
+        """Return the number of rows, and the number of elements in a row."""
         return self.number, self.width
 
     @property
@@ -176,7 +176,7 @@ class Rows:
         return ManyRows(SeededStreams([self.rng.seed]), self.number, self.count)
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Return a mask of one row in `kinds`; see `ManyRows.every`."""
+        """Return a mask of every `kinds`-th row; see `ManyRows.every`."""
         return _only(self._alone.every(kinds))
 
     def random_columns(self) -> NDArray[np.int64]:
@@ -184,7 +184,7 @@ class Rows:
         return _only(self._alone.random_columns())
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """Return a mask of half of the elements at random; see `ManyRows.coin_flips`."""
+        """Return a mask of about half of the elements, at random; see `ManyRows.coin_flips`."""
         return _only(self._alone.coin_flips())
 
     def few_values(self, palette: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Values of inputs that must follow a rule: drawn by it, or changed to fit it."""
+"""Values of inputs that must follow a rule: drawn by the rule, or changed to follow it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def setting_of(
     Raises
     ------
     UsageError
-        ``case-unsatisfiable``: no values keep the rule in this case.
+        ``case-unsatisfiable``: no values follow the rule in this case.
     """
     rule = spec.rule or ValueRule()
 
@@ -177,7 +177,10 @@ def _bounded(values: Array, setting: Setting) -> Array:
 
 
 def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
-    """Overwrite some elements, in place, with the values that the rule lists."""
+    """Overwrite a share of the elements, in place, with the values that the rule lists.
+
+    Without a kind or bounds, these values replace all elements.
+    """
     rule, flat = setting.rule, values.reshape(-1)
     rng = setting.rng.derive("values")
     palette = np.array(rule.values).astype(values.dtype)
@@ -202,7 +205,7 @@ def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
 
 
 def _neighbours(values: Array, setting: Setting) -> Array:
-    """Return the next larger value of each element; at the upper bound, the next smaller value."""
+    """Return the next larger value of each element or, at the upper bound, the next smaller one."""
     if setting.floating:
         top = float_limits(setting.dtype).max
         high = np.array(top if setting.high is None else min(setting.high, top))
@@ -220,7 +223,10 @@ def _neighbours(values: Array, setting: Setting) -> Array:
 
 
 def _related(values: Array, setting: Setting, other: Array, *, fitting: bool = False) -> Array:
-    """Return the values, changed where they violate the relation to another input."""
+    """Return the values, changed where they violate the rule's relation to another input.
+
+    Unless `fitting`, some elements are also set to the extreme that the relation allows.
+    """
     sign = setting.rule.relation
     if sign == "cumsum":
         flat = other.reshape(-1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The few cases by which an op's properties, such as exactness, are found."""
+"""The few cases from which an op's properties, such as exactness, are found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def op_samples(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """Plan the cases that show an op's properties, the same cases for every command.
+    """Return the cases that show an op's properties; they are the same for every command.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def op_samples(
 def sample_cases(cases: Sequence[Case]) -> list[Case]:
     """Select cases whose shapes show an op's properties: the four largest of the first eight cases.
 
-    Tiny shapes tell little (a softmax over one element is exact). A plan with more cases gives the
-    same samples, so that it does not change the verdict on any case.
+    Tiny shapes tell little (a softmax over one element is exact). A longer plan gives the same
+    samples, so that it does not change the verdict on any case.
     """
     return sorted(cases[:SAMPLED], key=lambda case: (-case.numel, case.index))[:4]

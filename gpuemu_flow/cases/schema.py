@@ -1,8 +1,8 @@
-"""An op's schema from its configuration value: a built-in name, or a table of dims and tensors.
+"""Read an op's schema from the configuration: a built-in name, or a table of dims and tensors.
 
 Errors are reported through a callback with the path of the key inside the schema value and never
-raised, so that one pass over a configuration file finds them all. Slugs in `WARNING_SLUGS` are
-warnings: the schema is usable all the same.
+raised, so that one pass over a configuration file finds them all. Problems whose slugs are in
+`WARNING_SLUGS` are warnings: the schema can still be used.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def parse_schema(value: object, input_names: Sequence[str], report: Report) -> O
         The name of a built-in, or a table with ``dims``, ``inputs`` and ``output`` or ``outputs``.
         Where a table maps names to values, a list of tables with a ``name`` means the same.
     input_names : sequence of str
-        Order of the inputs; empty = the schema's own. A built-in's inputs are matched by name where
-        all names agree and by position otherwise.
+        Order of the inputs; empty means the schema's own order. The inputs of a built-in schema are
+        matched by name if all names agree, and by position otherwise.
     report : callable
         ``report(path, slug, message, hint)``; called for every error and warning.
 
@@ -136,7 +136,7 @@ def _builtin(name: str, input_names: Sequence[str], report: Report) -> OpSchema 
 
 
 def _used_dims(schema: OpSchema) -> OpSchema:
-    """Return the schema without unused dims, and without outputs that need an unused dim."""
+    """Return the schema without dims that no input uses, and without outputs that need them."""
     used = {d for tensor in schema.inputs for d in tensor.dims}
     outputs = tuple(t for t in schema.outputs if used.issuperset(t.dims))
     return replace(schema, dims=tuple(d for d in schema.dims if d.name in used), outputs=outputs)
@@ -157,7 +157,7 @@ def _is_int(value: object) -> bool:
 
 @dataclass
 class _SchemaTable:
-    """Parser of one table; each method reports the errors of its part and returns valid values."""
+    """Parser of a schema's table; each method reports errors and returns the valid entries."""
 
     table: Mapping[object, object]
     input_names: Sequence[str]
@@ -206,7 +206,10 @@ class _SchemaTable:
                 self.report((*path, str(key)), "config-unknown-key", message, hint)
 
     def _named(self, key: str, what: str) -> list[tuple[KeyPath, str, object]]:
-        """Return the entries under `key`, a table or a list of tables, as (path, name, value)."""
+        """Return the entries under `key`, a table or a list of tables, as (path, name, value).
+
+        `what` says what an entry is, for messages.
+        """
         value = self.table.get(key)
         found: list[tuple[KeyPath, str, object]] = []
         if isinstance(value, Mapping):
@@ -371,7 +374,7 @@ class _SchemaTable:
     def _ruled(
         self, path: KeyPath, value: object, tensor: TensorDef, dims: Mapping[str, Dim]
     ) -> TensorDef:
-        """Return an input with the range and the rule of its table."""
+        """Return an input with the range, rule and strategy that its table gives."""
         if not isinstance(value, Mapping):
             return tensor
         known = (*dims, *self.expressions.found)
@@ -412,7 +415,7 @@ class _SchemaTable:
         return TensorDef(name, tuple(known), dtype)
 
     def _as_dim(self, axis: str) -> str:
-        """Return the hint for an axis named after a scalar; empty if no scalar has this name."""
+        """Return a hint if an axis has the name of a scalar, which cannot be a size; else empty."""
         scalars = self.table.get("scalars")
         if not isinstance(scalars, Mapping) or axis not in scalars:
             return ""

@@ -1,4 +1,4 @@
-"""Parse constraints between inputs and dims of a schema into rules of the inputs."""
+"""Turn the ``constraints`` of a schema, between inputs and dims, into rules of the inputs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class Constraints:
     Attributes
     ----------
     inputs : tuple of TensorDef
-        After parsing, they contain the rules that the constraints add.
+        The schema's inputs; parsing adds to them the rules that the constraints demand.
     dims : tuple of str
         Names of dims, derived dims included.
     report : callable
     limits : list of (str, str, str)
+        Filled with the comparisons of dims; see `OpSchema.limits`.
     """
 
     inputs: tuple[TensorDef, ...]
@@ -165,7 +166,7 @@ class Constraints:
         return True
 
     def impossible(self, tensor: TensorDef, sign: str, other: TensorDef) -> bool:
-        """Tell whether some value of `other` leaves no possible value to `tensor`."""
+        """Tell whether, for some value of `other`, no value of `tensor` fits the comparison."""
         strict = 1 if DTYPES[tensor.dtype or "float32"].kind != "float" else 0
         if sign in ("<", "<=") and tensor.low is not None:
             least = tensor.low + (strict if sign == "<" else 0)
@@ -181,7 +182,7 @@ class Constraints:
         )
 
     def bound(self, path: KeyPath, text: str, name: str) -> None:
-        """Report a comparison of an input with dims; such a bound belongs in the input's range."""
+        """Report a constraint that compares an input with dims; it belongs in ``range``."""
         hint = f"write it as range = [lowest, highest] of {name}"
         self.refuse(path, f"{text!r} is a bound of one input", hint)
 
@@ -191,7 +192,7 @@ class Constraints:
 
 
 def demand_rules(schema: OpSchema, report: Report) -> None:
-    """Report rules that name a missing input, and rules that no values can follow in some case."""
+    """Report rules that name a missing input, and rules that values cannot follow in some case."""
     for tensor in schema.inputs:
         rule, path = tensor.rule, ("inputs", tensor.name)
         if rule is None:

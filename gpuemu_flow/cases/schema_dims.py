@@ -41,7 +41,7 @@ class Expressions:
         self.found.setdefault(name, (path, text))
 
     def ordered(self, dims: Mapping[str, Dim]) -> tuple[DerivedDim, ...]:
-        """Return the derived dims, each after the dims that it needs; report circular dims."""
+        """Return the derived dims, each after the dims that it needs; report cycles."""
         done: dict[str, DerivedDim] = {}
         rest = dict(self.found)
         while rest:
@@ -67,7 +67,7 @@ class Expressions:
 
 
 def used_names(texts: Iterable[object], derived: Iterable[DerivedDim]) -> set[str]:
-    """Return the names used in expressions, including those that derived dims use."""
+    """Return the names that expressions use, also indirectly through the derived dims they name."""
     found: set[str] = set()
     behind = {dim.name: dim.expression for dim in derived}
     todo = [text for text in texts if isinstance(text, str)]
@@ -94,7 +94,7 @@ def rule_texts(rule: ValueRule | None) -> list[object]:
 
 
 def demand_sizes(schema: OpSchema, report: Report) -> bool:
-    """Tell whether some sizes of the dims satisfy the schema; report an error if none do."""
+    """Tell whether sizes that satisfy the schema were found; report an error if not."""
     if not (schema.derived or schema.limits) or allowed_sizes(schema) is not None:
         return True
     said = [

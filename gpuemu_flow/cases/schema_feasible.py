@@ -18,7 +18,7 @@ _INTEGER_KINDS = ("permutation", "offsets", "lengths", "indices")
 
 
 def demand_feasible(schema: OpSchema, report: Report) -> None:
-    """Report, once, each input whose rule no values can follow at some sizes."""
+    """Report each input whose rule no values can follow at some sizes; each input only once."""
     ruled = [tensor for tensor in schema.inputs if tensor.rule is not None]
     told: set[str] = set()
     if not ruled:
@@ -69,7 +69,10 @@ class _Feasible:
         self._width = self._shape[-1] if self._shape else 1
 
     def fault(self) -> Fault | None:
-        """Return the key, message and hint of an impossible rule; None if values can be found."""
+        """Return why no values can follow the rule: a key, a message and a hint.
+
+        The result is None if values can be found.
+        """
         try:
             low, high = self._number(self._rule.low), self._number(self._rule.high)
             low = self._tensor.low if low is None else low
@@ -126,7 +129,7 @@ class _Feasible:
         return None
 
     def _too_large(self, high: float | None) -> Fault | None:
-        """Return the fault of a rule with values that the dtype cannot hold, or None."""
+        """Return the fault of a rule whose values the input's dtype cannot hold; None if it can."""
         dtype, kind = self._tensor.dtype, self._rule.kind
         if dtype is None or DTYPES[dtype].kind not in ("int", "uint"):
             return None

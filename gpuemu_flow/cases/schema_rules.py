@@ -1,4 +1,4 @@
-"""Parse the rules of an input's values: kinds, ranges that depend on dims, extra values."""
+"""Parse the rules for an input's values: kinds, ranges that depend on dims, listed values."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ MOST_VALUES = 64
 
 
 def shown(value: object) -> str:
-    """Return a value of a configuration for a message."""
+    """Return a value from a configuration as text for a message."""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell whether a value is a number and no boolean."""
+    """Tell whether a value is a number but not a boolean."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -70,7 +70,7 @@ class RuleReader:
         The input's name.
     table : mapping
     dims : tuple of str
-        Known dims, derived ones too.
+        Names of the known dims, including derived ones.
     report : callable
     """
 
@@ -81,11 +81,15 @@ class RuleReader:
     report: Report
 
     def complain(self, key: str, slug: str, message: str, hint: str) -> None:
-        """Report a problem of a key."""
+        """Report a problem with one key of the table."""
         self.report((*self.path, key), slug, message, hint)
 
     def read(self) -> tuple[float | None, float | None, ValueRule | None]:
-        """Return the numeric bounds and the rule; the rule is None if none is needed."""
+        """Return the two bounds and the rule.
+
+        If a bound is an expression, both bounds are returned as None and are part of the rule. The
+        rule is None if the table needs none.
+        """
         kind = self.kind()
         low, high = self.bounds()
         rule = ValueRule(
@@ -108,7 +112,7 @@ class RuleReader:
         return low, high, rule if rule != ValueRule() else None
 
     def plain_bounds(self) -> tuple[float | None, float | None]:
-        """Return the bounds that are numbers, with None for each expression."""
+        """Return the bounds that are numbers; a bound that is an expression is returned as None."""
         low, high = self.bounds()
         return None if isinstance(low, str) else low, None if isinstance(high, str) else high
 
@@ -185,7 +189,7 @@ class RuleReader:
         return (None if low == -math.inf else low), (None if high == math.inf else high)
 
     def expression(self, key: str, text: str) -> bool:
-        """Tell whether a text is an expression of known dims, and report its errors."""
+        """Tell whether a text is an expression that names only known dims; report its errors."""
         try:
             unknown = sorted(names_in(text) - set(self.dims))
         except ExpressionError as error:
@@ -268,7 +272,7 @@ class RuleReader:
 
 
 def dtype_fault(kind: str, dtype: str) -> str:
-    """Return the dtypes that a kind needs if it cannot have `dtype`; else an empty string."""
+    """Return in words which dtypes a kind needs; empty if `dtype` is one of them."""
     family = DTYPES[dtype].kind
     if kind in INTEGERS and family not in ("int", "uint"):
         return "an integer dtype"
@@ -288,7 +292,7 @@ _INDEX_WORDS = frozenset(
 
 
 def wants_range(tensor: TensorDef) -> bool:
-    """Tell whether an input looks like an index but has no upper limit."""
+    """Tell whether an input needs a range: it looks like an index but has no upper limit."""
     bounded = (tensor.low, tensor.high, tensor.rule, tensor.strategy) != (None,) * 4
     if bounded or tensor.dtype is None or DTYPES[tensor.dtype].kind not in ("int", "uint"):
         return False

@@ -1,4 +1,7 @@
-"""Scalars of a schema: arguments that are Python numbers, taken from a list or range by case."""
+"""Scalars of a schema: arguments that are Python numbers, drawn for each case.
+
+The numbers come from a list or a range.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ DTYPES_OF = {"int": "int64", "float": "float64"}
 
 
 def read_scalars(value: object, dims: tuple[str, ...], report: Report) -> tuple[TensorDef, ...]:
-    """Return scalars as inputs of one element, and report their errors.
+    """Return a schema's scalars as inputs of one element; errors are reported.
 
     Parameters
     ----------

@@ -20,10 +20,10 @@
 ==================  ==============================================================================
 
 A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size
-from the class that it has had least often, so that an effect of one dim is not blamed on another;
-where tensors would grow large, it takes a small size. A dim with a list of candidates takes only
-these, and is in a class if a candidate is. If a range allows only multiples of a number, none of
-which is in a class, the class applies to the multiples divided by it. The names are stable.
+from the class that it has had least often, so that an effect of one dim is not blamed on another.
+Where tensors would grow large, the dim takes a small size. A dim with a list of candidates takes
+only candidates, and is in a class if a candidate is. If a range allows only multiples of a number,
+and none of them is in a class, the class applies to the multiples divided by the number.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ TYPICAL: dict[str, tuple[int, ...]] = {
 
 
 def listed_sizes(dim: Dim) -> tuple[int, ...]:
-    """Return all sizes of a dim with candidates or with few sizes; empty for a wider range."""
+    """Return all sizes of a dim if they are listed or few; return nothing for a wider range."""
     if dim.candidates:
         return dim.candidates
     if (dim.largest - dim.smallest) // dim.multiple_of < FEW:
@@ -126,7 +126,7 @@ def listed_sizes(dim: Dim) -> tuple[int, ...]:
 
 
 def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes of a dim that belong to one of the classes `PER_DIM`, best first."""
+    """Return the sizes of a dim that belong to a class of `PER_DIM`, best first."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(n for n in listed if MEMBER[shape_class](n))
@@ -143,7 +143,7 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 
 
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes, with the second far above the first if the range allows it.
+    """Return the sizes with a second size far above the first, if the dim allows it.
 
     If a kernel's tiles are large, the first size lies in the first tile. Without a second size far
     above, a last, partial tile would be tested only if the maximum size happens to end in one.
@@ -160,7 +160,7 @@ def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, 
 
 
 def small_sizes(dim: Dim) -> tuple[int, ...]:
-    """Return small sizes, above 1 where possible, for a dim that the case does not focus on."""
+    """Return small sizes, those above 1 first, for a dim that the case does not focus on."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(sorted(listed, key=lambda n: (n <= 1, n == 0)))
@@ -189,13 +189,13 @@ class Sizes:
 
 
 class ShapePlanner:
-    """Chooses the sizes of one case after another; all sizes of a dim are used equally often.
+    """Chooses the sizes of one case after another, using all sizes of a dim equally often.
 
     Attributes
     ----------
     classes : tuple of str
         Classes that the schema allows; the likeliest to reveal a bug come first. Each fixed shape
-        is a class of its own, ``fixed:<n>``; `label` gives the public name.
+        has its own class, ``fixed:<n>``; `label` returns the public name of a class.
     """
 
     def __init__(self, schema: OpSchema) -> None:
@@ -216,7 +216,7 @@ class ShapePlanner:
 
     @staticmethod
     def label(shape_class: str) -> str:
-        """Return the public name of a class."""
+        """Return the public name of a class: ``fixed`` for ``fixed:<n>``."""
         return shape_class.partition(":")[0]
 
     def next_sizes(self, shape_class: str, salt: int | None = None) -> Sizes:
@@ -227,7 +227,7 @@ class ShapePlanner:
         shape_class : str
             One of `classes`, or ``random``.
         salt : int or None
-            None: choose the least used sizes. An integer decides, whatever was used before.
+            None to choose the least used sizes. An integer determines sizes regardless of use.
         """
         if shape_class.startswith("fixed:"):
             shape = self._schema.fixed_shapes[int(shape_class.partition(":")[2])]
@@ -242,7 +242,7 @@ class ShapePlanner:
         return Sizes(tuple(named.items()), self._schema.shapes(named))
 
     def _named(self, sizes: Sequence[int]) -> dict[str, int]:
-        """Return sizes by dim, replaced by others if the schema does not allow them together."""
+        """Return the sizes by dim, replaced by others if the schema forbids them together."""
         named = {dim.name: size for dim, size in zip(self._dims, sizes, strict=True)}
         if self._schema.allows(named):
             return named
@@ -250,7 +250,7 @@ class ShapePlanner:
         return allowed_sizes(self._schema, named, rarely) or allowed_sizes(self._schema) or named
 
     def _tensor_axes(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return for each tensor the product of its fixed sizes and the indices of its dims."""
+        """Return, for each tensor, the product of its fixed sizes, and the indices of its dims."""
         place = {dim.name: i for i, dim in enumerate(self._dims)}
         out = []
         for tensor in (*self._schema.inputs, *self._schema.outputs):
@@ -264,10 +264,10 @@ class ShapePlanner:
         return list(dict.fromkeys(out))
 
     def _by_interest(self) -> list[int]:
-        """Return dims in the order in which cases focus on them.
+        """Return the indices of the dims, in the order in which cases focus on them.
 
-        Reduced dims (in an input but in no output) come first. Within each group, the order is from
-        the last axis of the inputs to the first, since kernels tile and mask the last axes.
+        Reduced dims (in an input but in no output) come first. Among these, and among the others,
+        the dims of the inputs' last axes come first, because kernels tile and mask the last axes.
         """
         outputs = {
             name for t in self._schema.outputs for axis in t.dims for name in self._behind(axis)
@@ -286,7 +286,7 @@ class ShapePlanner:
         return sorted(range(len(self._dims)), key=rank)
 
     def _behind(self, axis: str | int) -> tuple[str, ...]:
-        """Return the dims that determine the size of an axis."""
+        """Return the names of the dims that determine the size of an axis."""
         derived = {dim.name: dim.expression for dim in self._schema.derived}
         if isinstance(axis, int):
             return ()
@@ -295,7 +295,7 @@ class ShapePlanner:
         return tuple(n for part in sorted(names_in(derived[axis])) for n in self._behind(part))
 
     def _class_table(self) -> dict[str, dict[int, tuple[int, ...]]]:
-        """Map each class and, within it, each dim to the dim's sizes that belong to the class."""
+        """Return, for each class and each dim (by index), the sizes that belong to the class."""
         table: dict[str, dict[int, tuple[int, ...]]] = {}
         for name in PER_DIM:
             table[name] = {i: class_sizes(self._dims[i], name) for i in self._free}
@@ -315,21 +315,21 @@ class ShapePlanner:
         return out
 
     def _mixed_sizes(self, i: int) -> tuple[int, ...]:
-        """Return sizes of all classes of a dim in turn, alternating with small sizes."""
+        """Return sizes of a dim, taking one from each class and a small one in turn."""
         columns = [self._by_class[name].get(i, ())[:MIXED] for name in PER_DIM]
         columns.append(self._small[i][:MIXED])
         ranked = (column[n] for n in range(MIXED) for column in columns if n < len(column))
         return tuple(dict.fromkeys(ranked))
 
     def _possible(self, i: int, sizes: Iterable[int], limit: int) -> tuple[int, ...]:
-        """Return the sizes of a dim that fit within `limit`; listed sizes have a higher limit."""
+        """Return sizes with which tensors stay within `limit`; listed sizes have a higher limit."""
         if listed_sizes(self._dims[i]):
             limit = LISTED
         least = self._least
         return tuple(n for n in sizes if self._largest([*least[:i], n, *least[i + 1 :]]) <= limit)
 
     def _equal_pairs(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Return pairs of dims that can have the same size above 1, with these sizes."""
+        """Return pairs of dims (by index) that can have equal sizes above 1, with such sizes."""
         order = [i for i in self._focus_order if self._dims[i].largest > 1]
         pairs: list[tuple[int, int, tuple[int, ...]]] = []
         for place, i in enumerate(order):
@@ -346,7 +346,7 @@ class ShapePlanner:
         return pairs
 
     def _pair_elements(self, i: int, j: int, size: int) -> int:
-        """Count the elements of the largest tensor if only two dims exceed their smallest size."""
+        """Count the largest tensor's elements if two dims have `size`, the others their least."""
         sizes = list(self._least)
         sizes[i] = sizes[j] = size
         return self._largest(sizes)
@@ -442,7 +442,7 @@ class ShapePlanner:
     ) -> list[int]:
         """Choose a size for each dim, in `order`: wanted sizes if tensors stay within `limit`.
 
-        The first `in_focus` dims of the order take their size whatever the limit.
+        The first `in_focus` dims of the order take their size regardless of the limit.
         """
         sizes = list(self._least)
         settled: list[int] = []
@@ -462,7 +462,7 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """Return a dim's sizes in the order in which to try them, or rotated by a salt.
+        """Return a dim's sizes in the order in which to try them; with a salt, a rotation.
 
         The least used come first, and of equally used ones those that no other dim has taken.
         """
@@ -477,16 +477,16 @@ class ShapePlanner:
 
 
 def _smallest_positive(dim: Dim) -> int:
-    """Return the smallest size above 0 of a dim, or 0 when it has no other."""
+    """Return the smallest size above 0 that a dim can have; 0 if its only size is 0."""
     if dim.candidates:
         return min((n for n in dim.candidates if n), default=0)
     return dim.smallest or min(dim.multiple_of, dim.largest)
 
 
 def _random_size(dim: Dim, salt: int) -> int:
-    """Draw a size of a dim: first a number of bits, then uniformly a size with so many bits.
+    """Draw a size of a dim: first its number of bits, then a size with that many bits.
 
-    It computes with integers only, so that the size is the same on every machine.
+    Only integers are used, so that the size is the same on every machine.
     """
     mixed = (salt * 0x9E3779B97F4A7C15 ^ salt >> 29) & (2**64 - 1)
     listed = listed_sizes(dim)

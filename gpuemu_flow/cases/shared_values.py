@@ -1,8 +1,8 @@
-"""Values that an input takes from another one, so that ops meet equal values when they compare.
+"""Values that an input takes from another input, so that ops meet equal values when they compare.
 
-Inputs that are drawn alike share values under `ties` and `integers`. Sorted edges and the values
-that are looked up in them, or values and a threshold, would never be equal by chance: an op that
-takes ``<`` for ``<=`` would pass.
+Inputs that are drawn in the same way share values under `ties` and `integers` anyway. Other values
+would never be equal by chance, such as sorted edges and the values that are looked up in them, or
+values and a threshold: an op that uses ``<`` in place of ``<=`` would pass.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ COMPARABLE = ("", "sorted", "unique", SCALAR)
 
 
 def lenders_of(spec: InputSpec, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
-    """Return the inputs of a case from which an input can take values; none if it has to keep its.
+    """Return the inputs of a case from which an input can take values.
 
-    Both have the same dtype, or the lender is a Python number of the same family, and they are not
-    drawn alike. Inputs without a kind take values from earlier inputs only.
+    There are none if the input must keep its own values. The others have the input's dtype, or are
+    Python numbers of the same family. Those without a kind must come before the input and be drawn
+    in another way.
     """
     rule = spec.rule or ValueRule()
     whole = rule.kind or rule.values or rule.concerns_whole
@@ -73,8 +74,8 @@ def put_shared(
 ) -> None:
     """Write values of other inputs into about a quarter of the elements, in place.
 
-    The smallest and the largest value that is lent are among them. If a lender has the input's
-    shape, half of the values come from the same places of the lender.
+    The smallest and the largest of the values to be taken are always written. If another input has
+    this input's shape, half of the written values come from the same positions of that input.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ def put_shared(
     lenders : sequence of ndarray
         Values of the other inputs.
     low, high : float or None
-        Range of the input's values; what lies outside is not taken.
+        Range of the input's values; values outside are not taken.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -112,7 +113,7 @@ def put_shared(
 def _allowed(
     lender: Array, dtype: str, low: float | None, high: float | None
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Return values in another dtype, and which of them it represents exactly and may have."""
+    """Convert values to a dtype; also return a mask of those that are exact and in range."""
     import numpy as np  # noqa: PLC0415
 
     from gpuemu_flow.numerics.dtypes import numpy_dtype  # noqa: PLC0415

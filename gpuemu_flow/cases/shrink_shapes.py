@@ -1,4 +1,4 @@
-"""Smaller shapes of a failing case: slices of the original values, a dim or several at a time."""
+"""Smaller shapes of a failing case: slices of the original values, along one dim or several."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Axis:
-    """A dim that may shrink, and the axes of inputs that have its size.
+    """A dim that may shrink, and all axes of inputs that have its size.
 
     Attributes
     ----------
     name : str
         Name of the schema's dim, or ``axis <n>``.
     members : tuple of (str, int)
-        Pairs of an input and one of its axes.
+        For each of these axes, the name of the input and the number of the axis.
     dim : Dim or None
-        Sizes that the schema allows; None = 1 and above.
+        Sizes that the schema allows; None allows all sizes from 1.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Axis:
         return int(candidate.inputs[name].shape[axis])
 
     def smaller(self, size: int) -> list[int]:
-        """Return the allowed sizes below `size`, ascending."""
+        """Return the allowed sizes below `size`, in ascending order."""
         if self.dim is None:
             return list(range(1, size))
         if self.dim.candidates:
@@ -88,7 +88,10 @@ def _may_lack(tensor: TensorDef) -> bool:
 
 
 def _schema_axes(schema: OpSchema, absent: Collection[str]) -> list[Axis]:
-    """Return, as axes, the dims that occur in an input or in the expression of a derived dim."""
+    """Return, as `Axis`, each dim that occurs in an input or in a derived dim's expression.
+
+    Inputs that are None (`absent`) are ignored.
+    """
     axes = []
     behind = {name for dim in schema.derived for name in names_in(dim.expression)}
     for dim in schema.dims:
@@ -113,7 +116,7 @@ def _follows(axis: Axis, inputs: Mapping[str, Array], dims: Mapping[str, int]) -
 def failing_position(
     schema: OpSchema, inputs: Mapping[str, Shape], output: str, index: Sequence[int]
 ) -> dict[str, int]:
-    """Map a failing element of an output to its index along each dim, as far as possible.
+    """Return the index of a failing output element along each dim, as far as it is known.
 
     Parameters
     ----------
@@ -134,7 +137,7 @@ def failing_position(
 
 
 def select(candidate: Candidate, chosen: Mapping[Axis, Indices]) -> Candidate:
-    """Return the candidate with only the chosen indices of some dims, in their order."""
+    """Return the candidate with only the chosen indices of some dims, in the order given."""
     inputs = dict(candidate.inputs)
     dims = dict(candidate.dims)
     for axis, indices in chosen.items():
@@ -162,14 +165,14 @@ class ShapeShrinker:
         self._failing: dict[str, int] = dict(failing)
 
     def shrink_roughly(self) -> None:
-        """Try a few slices of a few sizes of each dim, which often suffices for a small case."""
+        """Try a few slices of a few sizes of each dim, which is often enough for a small case."""
         self._shrink_all_at_once()
         for axis in self._axes:
             self._shrink_axis(axis)
         self._shrink_equal_pairs()
 
     def shrink_fully(self) -> None:
-        """Try every smaller size of every dim, until none of them fails."""
+        """Shrink each dim to the smallest size that fails; repeat until nothing shrinks."""
         steps = -1
         while steps != self._search.steps:
             steps = self._search.steps
@@ -188,7 +191,7 @@ class ShapeShrinker:
                 return
 
     def _shrink_axis(self, axis: Axis) -> None:
-        """Try small sizes and `CLASS_SIZES`, smallest first; bisect below the first that fails."""
+        """Try small sizes and `CLASS_SIZES`, ascending, then bisect below the first that fails."""
         allowed = axis.smaller(axis.size(self._search.best))
         passing = -1
         for size in _rough_sizes(allowed):
@@ -204,7 +207,7 @@ class ShapeShrinker:
                 between = between[middle + 1 :]
 
     def _shrink_equal_pairs(self) -> None:
-        """Shrink two dims of equal size together, since swapped axes may fail only while equal."""
+        """Shrink two dims of equal size together: swapped axes may need equal sizes to fail."""
         for first, second in combinations(self._axes, 2):
             size = first.size(self._search.best)
             if size != second.size(self._search.best):
@@ -215,7 +218,10 @@ class ShapeShrinker:
                     break
 
     def _accept_any(self, targets: Mapping[Axis, int]) -> bool:
-        """Try smaller sizes of several dims at once, with one kind of slice for all at a time."""
+        """Shrink several dims to given sizes at once; return True if any choice of slices fails.
+
+        All dims use the same kind of slice at a time, such as the first indices.
+        """
         best = self._search.best
         shrunk = {axis: n for axis, n in targets.items() if n < axis.size(best)}
         kinds = {axis: list(self._few_slices(axis, n)) for axis, n in shrunk.items()}
@@ -226,7 +232,7 @@ class ShapeShrinker:
         return False
 
     def _take_smallest(self, axis: Axis) -> bool:
-        """Accept the smallest size that still fails; return False if no smaller size fails."""
+        """Shrink a dim to the smallest size that fails; return False if no smaller size does."""
         allowed = axis.smaller(axis.size(self._search.best))
         for size in allowed:
             for indices in self._many_slices(axis, size, every_run=size == allowed[-1]):
@@ -235,9 +241,10 @@ class ShapeShrinker:
         return False
 
     def _few_slices(self, axis: Axis, size: int) -> Iterator[Indices]:
-        """Yield the first indices, indices around the failing element, and `_telling` indices.
+        """Yield a few slices of `size` indices, each as an array of indices.
 
-        Each of these slices is an array of `size` indices; no slice occurs twice.
+        They are the first indices, a window around the failing element, and the indices that
+        `_telling` returns; no slice occurs twice.
         """
         whole = axis.size(self._search.best)
         found = [np.arange(size, dtype=np.intp)]
@@ -251,9 +258,9 @@ class ShapeShrinker:
         """Yield many slices of `size` indices.
 
         These are the slices of `_few_slices`, the last indices, windows that begin or end at the
-        failing element, and evenly spaced indices. With `every_run`, they are also the indices that
-        remain if a run of successive indices is dropped, for each such run. If the size shrinks by
-        one, these are all possible slices.
+        failing element, and evenly spaced indices. With `every_run`, there is also a slice for each
+        run of successive indices that can be dropped. If the size shrinks by one, these are all
+        possible slices.
         """
         whole = axis.size(self._search.best)
         found = [*self._few_slices(axis, size), _window(whole, size, whole - size)]
@@ -268,7 +275,7 @@ class ShapeShrinker:
         yield from _different(found)
 
     def _telling(self, axis: Axis, size: int) -> Indices:
-        """Return the indices with the most non-zero elements; NaN and Inf outweigh all others."""
+        """Return the `size` indices with the most nonzero elements; NaN and Inf count most."""
         best = self._search.best
         weight = np.zeros(axis.size(best))
         for name, n in axis.members:

@@ -1,4 +1,4 @@
-"""Simpler values of a failing case: zeros where possible, else 1, small integers, few digits."""
+"""Simpler values for a failing case: zeros where possible, else 1, small integers, few digits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Domain:
         return element[()]
 
     def rest(self) -> Any | None:
-        """Return the simplest element allowed: 0 if it lies in the range."""
+        """Return the simplest allowed element: 0 if it lies in the range; None if there is none."""
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
         near = sorted((n for end in ends for n in (end, math.ceil(end), math.floor(end))), key=abs)
         numbers = [0, 1, -1, *near]
@@ -76,7 +76,7 @@ class Domain:
         return next((element for element in found if element is not None), None)
 
     def simplicity(self, element: Any) -> Simplicity:
-        """Rank an element by its simplicity; see `Simplicity`."""
+        """Return a rank that is smaller for simpler elements; see `Simplicity`."""
         number = self.number(element)
         if not math.isfinite(number):
             return (1.0,)
@@ -92,7 +92,7 @@ class Domain:
         return (0.0, digits, abs(int(exponent)), abs(float(number)), float(negative))
 
     def simpler(self, element: Any) -> list[Any]:
-        """Return elements that are simpler than a given element, simplest first."""
+        """Return elements that are simpler than the given element, simplest first."""
         own = self.simplicity(element)
         numbers = _simpler_numbers(self.number(element))
         elements = (self.element(n) for n in numbers)
@@ -146,7 +146,11 @@ def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[s
 
 @dataclass(frozen=True)
 class ElementSet:
-    """Elements of several inputs, each as the index of its input and a position in `stored`."""
+    """A set of elements of several inputs.
+
+    `owners` has the index of each element's input, and `positions` its flat position among the
+    values that `Candidate.stored` returns.
+    """
 
     owners: NDArray[np.intp]
     positions: NDArray[np.intp]
@@ -158,7 +162,7 @@ class ElementSet:
         return ElementSet(self.owners[where], self.positions[where])
 
     def without(self, where: slice) -> ElementSet:
-        """Return the elements without those in the slice `where`."""
+        """Return the set without the elements in the slice `where`."""
         return ElementSet(np.delete(self.owners, where), np.delete(self.positions, where))
 
 
@@ -191,7 +195,7 @@ class ValueShrinker:
                 self._zero_elements()
 
     def _active(self) -> ElementSet:
-        """Return the elements whose bits differ from the simplest value's: -0 differs from 0."""
+        """Return the elements whose bits are not those of the simplest value; -0 differs from 0."""
         owners, positions = [], []
         for number, name in enumerate(self._names):
             stored = self._search.best.stored(name)
@@ -205,7 +209,7 @@ class ValueShrinker:
         return ElementSet(np.concatenate(owners), np.concatenate(positions))
 
     def _changed(self, elements: ElementSet, change: Callable[[str, Array], Any]) -> Candidate:
-        """Return the best candidate with other values of some elements."""
+        """Return the best candidate with `change` applied to some elements."""
         best = self._search.best
         changed = {}
         for number in np.unique(elements.owners):
@@ -230,10 +234,10 @@ class ValueShrinker:
                 self._search.accept(self._zeroed(chosen), f"{name}: all values to zero")
 
     def _zero_elements(self) -> None:
-        """Try the simplest value on runs of elements, halving their length down to single ones.
+        """Try the simplest value on runs of elements; halve the runs until they have one element.
 
-        Delta debugging by complements: Zeller and Hildebrandt, "Simplifying and isolating
-        failure-inducing input", 2002. The search ends when no single element can be zeroed.
+        This is delta debugging by complements (Zeller and Hildebrandt, "Simplifying and isolating
+        failure-inducing input", 2002). The search ends when no single element can be zeroed.
         """
         active = self._active()
         length = (len(active) + 1) // 2
@@ -252,7 +256,7 @@ class ValueShrinker:
             length = max(1, min(length, len(active)) // 2)
 
     def _simplify_together(self) -> None:
-        """Try each simplification on all elements at once."""
+        """Try each kind of simplification on all elements at once."""
         for what, rule in _RULES:
             active = self._active()
             if not len(active):
@@ -284,9 +288,7 @@ def _replacement(new: Any, _name: str, _old: Array) -> Any:
 
 
 def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Round to significant digits; return NaN for values outside of 1e-20 to 1e20.
-
-    NaN means that the value stays unchanged.
+    """Round to significant digits; return NaN, meaning "leave unchanged", outside 1e-20 to 1e20.
 
     Powers of ten up to 1e22 are exact in float64. So the results are the float64 numbers nearest to
     the decimal numbers, and rounding them again does not change them.
@@ -307,7 +309,7 @@ _RULES: tuple[tuple[str, Rule], ...] = (
 
 
 def _apply(rule: Rule, domain: Domain, old: Array) -> Array:
-    """Return the rule's values where finite and in the domain, and old values elsewhere."""
+    """Return the rule's values where they are finite and in the domain, old values elsewhere."""
     with np.errstate(all="ignore"):
         wide = old.astype(np.float64)
         new = rule(wide).astype(old.dtype)

@@ -1,4 +1,4 @@
-"""Sizes of dims that satisfy a schema's derived dims and limits together."""
+"""Find sizes of dims that satisfy all derived dims and limits of a schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def allows_size(dim: Dim, size: int) -> bool:
 def allowed_sizes(
     schema: OpSchema, wanted: Mapping[str, int] | None = None, keep: Sequence[str] = ()
 ) -> dict[str, int] | None:
-    """Return sizes that the schema allows, as near to the wanted ones as a short search finds.
+    """Return sizes that the schema allows, near the wanted ones; None if a short search fails.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def allowed_sizes(
     wanted : mapping of str to int, optional
         The wanted size of every dim; by default the smallest.
     keep : sequence of str
-        Dims that change last.
+        Dims whose sizes should be changed last.
 
     Returns
     -------
@@ -55,10 +55,10 @@ def allowed_sizes(
 
 
 def some_sizes(schema: OpSchema, derived: str) -> Iterator[dict[str, int]]:
-    """Yield allowed sizes of all dims, chosen so that a derived dim takes its extreme sizes, too.
+    """Yield allowed sizes of all dims that give a derived dim its extreme sizes, too.
 
-    A dim that the derived dim is computed from takes all sizes of its list, or the sizes near the
-    ends of its range. Every other dim takes its smallest and its largest size.
+    A dim on which the derived dim depends takes all sizes of its list, or the sizes near the ends
+    of its range. Every other dim takes its smallest and its largest size.
     """
     needed = {derived}
     for each in reversed(schema.derived):
@@ -86,7 +86,7 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
-    """List sizes of a dim to try; sizes near other dims come first, since limits compare dims."""
+    """Return sizes of a dim to try, those near other dims' sizes first: limits compare dims."""
     if dim.candidates:
         return list(dim.candidates)
     step = dim.multiple_of

@@ -30,7 +30,12 @@ def put_special_rows(
     flips: NDArray[np.bool_],
     limits: FloatLimits,
 ) -> None:
-    """Write special numbers into the chosen rows of one tensor, an array of two axes, in place."""
+    """Write special numbers into the chosen rows of one tensor, an array of two axes, in place.
+
+    The kinds of special numbers take turns, beginning with kind `start`. `columns` has a random
+    position in each row, and `flips` marks a random half of the elements. `tall` is 0 or 1 and
+    decides which blocks of -Inf cover three rows instead of one.
+    """
     infinity = math.inf if limits.has_inf else limits.max
     covered = -1
     for turn, row in enumerate(chosen):
@@ -66,15 +71,15 @@ def put_one_kind(
 ) -> None:
     """Write one kind of special number into one tensor, an array of two axes, in place.
 
-    A result that depends on the whole tensor, as its sum does, shows this kind alone: what is
-    written into other rows does not change it.
+    A result that depends on the whole tensor, such as its sum, shows the effect of this kind alone:
+    what is written into other rows does not change it.
 
     Parameters
     ----------
     values : ndarray
     turn : int
-        2 for a +Inf, and a row of +Inf. 3 for a NaN, a row of zeros of both signs and up to three
-        rows of -Inf: without the NaN, the sum would be -Inf. 4 for -Inf everywhere.
+        2 writes a +Inf, and a row of +Inf. 3 writes a NaN, a row of zeros of both signs, and up to
+        three rows of -Inf: without the NaN, the sum would be -Inf. 4 writes -Inf everywhere.
     row : int
         The first row that is written to.
     columns, flips : ndarray
@@ -105,11 +110,12 @@ def put_specials(
     nonfinite: bool | None = None,
     most: int = 3,
 ) -> None:
-    """Write into `values`, in place, those of NaN, +Inf and -Inf that it does not hold yet.
+    """Write NaN, +Inf and -Inf into an array, in place, unless it already has them.
 
-    With few rows, the strategy `special` draws only some of the three. All missing ones are written
-    into one row, so that the other rows stay unchanged; of more than `most`, the first ones. None
-    is written that is outside of the range. The other parameters are those of `draw`.
+    With few rows, the strategy `special` draws only some of the three. Each missing one is written
+    once. All are written into the same row, so that the other rows stay unchanged. Numbers that the
+    range excludes are not written. `most` limits how many are written. The other parameters are
+    those of `values.draw`.
     """
     limits = float_limits(dtype_name(values.dtype) or "")
     bounded = low is not None and high is not None
@@ -139,10 +145,11 @@ def put_specials(
 def put_shared_specials(
     values: Array, lent: Array, low: float | None, high: float | None, *, nonfinite: bool | None
 ) -> None:
-    """Write some NaN, +Inf and -Inf of another input at their places into values, in place.
+    """Copy some NaN, +Inf and -Inf from another input, to the same positions, in place.
 
-    An op that compares the two (`isclose`, `equal_nan`) meets them on both sides. The inputs have
-    one shape. Values outside of the range are left out; the parameters are those of `draw`.
+    An op that compares the two inputs (`isclose`, `equal_nan`) then meets these numbers on both
+    sides. The inputs have the same shape. Numbers that the range excludes are not copied; `low`,
+    `high` and `nonfinite` are the parameters of `values.draw`.
     """
     limits = float_limits(dtype_name(values.dtype) or "")
     wide = np.ascontiguousarray(lent).reshape(-1).astype(np.float64)
@@ -160,7 +167,7 @@ def put_shared_specials(
 
 
 def put_negative_zeros(values: Array, rng: SeededRng) -> None:
-    """Give about half of the zeros the sign of -0, in place."""
+    """Turn about half of the zeros into -0, in place."""
     flat = values.reshape(-1)
     flips = rng.derive("negative zeros").f64(flat.size) < HALF
     flat[flips & (flat == 0)] = -0.0

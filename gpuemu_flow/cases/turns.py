@@ -1,4 +1,4 @@
-"""Decide which variety of values each of the few cases of a default run shows.
+"""Choose the variety of values that an input shows in each of the first cases of a run.
 
 A tensor has no room for all that a strategy can draw: a vector is a single row, near -100 or not,
 and NaN in a sum hides an infinity. Chance would then decide whether a run meets a variety at all.
@@ -6,20 +6,20 @@ So the first cases in which an input has a strategy show its varieties in turn. 
 
 - `negative`: a row near -100,000, for certain. Fewer than 3 rows are near -100, near 0 and near
   -100,000 in turn.
-- `offset`, fewer than 4 rows: the spreads, 0.01 first.
+- `offset`, with fewer than 4 rows: each spread of the values around the offset, 0.01 first.
 - `extremes`: a number that overflows when it is squared, for certain.
-- `wide`: one sign in the first row of an input, and the other one in that of its neighbour, so that
-  a product of the two is far below 0. A vector lies on halves. Then magnitudes of all orders from 1
-  to 1000.
+- `wide`: the first rows of an input and of the next input have opposite signs, so that a product of
+  the two is far below 0; then magnitudes of all orders from 1 to 1000. In either case, a vector
+  consists of halves.
 - `ties`: a few values, then only zeros, of both signs if the range allows it.
-- `sparse`, a single row: its first half is zeros.
+- `sparse`, with a single row: its first half is zeros.
 - `special`: NaN and both infinities, then a single +Inf, a single NaN, and only -Inf. In the first
-  case in which it is drawn for several inputs of one shape, these hold some NaN and
-  infinities of one of them, beside their own.
-- `normal`, beside another input that is drawn otherwise and may be compared with this one: a
+  case in which several inputs of the same shape have this strategy, some NaN and infinities of one
+  are also written into the others.
+- `normal`, beside another input that is drawn in another way and may be compared with this one: a
   quarter of the values are values of that input, in two cases. Then, in three cases of long rows,
-  a row with a single zero, and one with a single other value. Integers have these, too, and
-  booleans have the last ones.
+  a row with a single zero, and one with a single nonzero value. Integers have all of these, and
+  booleans have the single values.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def holds_specials(spec: InputSpec) -> bool:
 
 
 def specials_lender(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputSpec | None:
-    """Return the input whose NaN and infinities an input takes over; None if it is to take none."""
+    """Return the input from which an input copies NaN and infinities; None if it copies none."""
     if spec.strategy != "special" or spec.turn not in SHARED_SPECIALS:
         return None
     for other in inputs:
@@ -79,7 +79,7 @@ def _may_share(other: InputSpec, spec: InputSpec) -> bool:
 
 
 def _is_free(spec: InputSpec) -> bool:
-    """Tell whether the values of an input are floats that do not depend on each other."""
+    """Tell whether an input's values are floats that no rule ties to each other."""
     rule = spec.rule
     if DTYPES[spec.dtype].kind != "float" or 0 in spec.shape or spec.is_generated:
         return False
@@ -87,7 +87,10 @@ def _is_free(spec: InputSpec) -> bool:
 
 
 class Turns:
-    """Counts, for each input and strategy, the cases that showed a variety of values."""
+    """Chooses the variety of values that each input shows in a case.
+
+    To take turns, it counts the varieties that each input has shown of each strategy.
+    """
 
     def __init__(self) -> None:
         self._shown: Counter[tuple[str, str]] = Counter()
@@ -98,17 +101,19 @@ class Turns:
     def of(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
         """Return the inputs of the next case, with the varieties that they are to show.
 
-        After the first, a variety of `special` needs a case in which no other input has one: an
-        infinity in each of two inputs makes NaN of a difference.
+        Except for the first one, a variety of `special` is shown only in a case in which no other
+        input may have NaN or infinities: the difference of two infinities is NaN.
         """
         alone = sum(map(holds_specials, inputs)) == 1
         turned = tuple(self._with_turn(spec, inputs, alone=alone) for spec in inputs)
         return self._with_shared_specials(self._with_lone(turned))
 
     def _with_lone(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-        """Let the input that did so least often have lone values, if it has no other variety.
+        """Give lone values to the input that had them least often; see `lone_values`.
 
-        Other inputs show no strategy but the same one then: many zeros would hide it.
+        Only inputs without another variety are considered. Nothing is done if any input has a
+        strategy other than `normal`, because such strategies can draw many zeros, which could hide
+        the lone values.
         """
         for spec in inputs:
             width = spec.shape[-1] if spec.shape else 0
@@ -125,10 +130,10 @@ class Turns:
         return tuple(replace(spec, turn=turn) if spec is chosen else spec for spec in inputs)
 
     def _lone_turn(self, spec: InputSpec) -> int:
-        """Return the turn in which an input is to have lone values, or 0.
+        """Return the turn in which an input should have lone values now; 0 if it should have none.
 
-        Its rows are long. In the second turn, all of a vector but one element is 0, and its length
-        may be medium.
+        Its rows must be long. In the second turn, all elements of a vector but one are 0; for this
+        turn, a vector of medium length is enough.
         """
         if spec.turn or spec.ends or spec.strategy != LONE or not may_hold_lone(spec):
             return 0
@@ -140,9 +145,9 @@ class Turns:
         return next((turn for turn in turns if (spec.name, turn) not in self._lone), 0)
 
     def _with_shared_specials(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-        """Let inputs of one shape share NaN and infinities, once.
+        """Let inputs of the same shape share NaN and infinities, once for each lending input.
 
-        The one that lends has shown its first variety, in which its NaN were alone.
+        The lending input must have shown its first variety before, in which it alone had NaN.
         """
         lender = next((spec for spec in inputs if not spec.turn and _may_share(spec, spec)), None)
         if lender is None or lender.name in self._lent:

@@ -1,9 +1,9 @@
 """Value strategies for floats, from plain to adversarial values.
 
 A *row* is a slice along the last axis. Structure (a constant row, a row of -Inf) applies to rows,
-since reductions, softmax and norms work on them. A 0-d tensor is a single row of one element.
-`uniform` is bit-identical to gpuemu's generator; each other strategy draws from a random domain of
-its own. Integers and booleans: `integer_values`.
+because reductions, softmax and norms work on them. A 0-d tensor is a single row of one element.
+`uniform` is bit-identical to gpuemu's generator; each other strategy draws from its own random
+domain. `integer_values` has the strategies for integers and booleans.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def draw(
     dtype : str
         Canonical name.
     low, high : float or None
-        Range of the values, both ends included. Floats outside are reflected into it, and NaN
-        occurs only if `low` or `high` is None. Booleans have no range.
+        Range of the values, both ends included; None means no limit. Floats outside are reflected
+        into the range, and NaN occurs only if `low` or `high` is None. Booleans have no range.
     nonfinite : bool or None
-        For floats: True keeps NaN and Inf whatever the range, False removes them, and None lets the
-        range decide.
+        For floats: True keeps NaN and Inf in any range, False removes them, and None lets the range
+        decide.
     turn : int
         For floats: the variety of the strategy's values to draw, counted from 1 (see `turns`); 0
         leaves the variety to chance.
@@ -105,7 +105,7 @@ def draw_alike(
     nonfinite: bool | None = None,
     turn: int = 0,
 ) -> Array:
-    """Return the values, as `draw` makes them, of several tensors that differ only in their seeds.
+    """Draw several tensors that differ only in their seeds, each with the values of `draw`.
 
     Returns
     -------
@@ -156,7 +156,7 @@ class _Format:
 
 
 def _bits(values: Array) -> Array:
-    """Return the bits as unsigned integers, for sign changes without a branch on random data."""
+    """Return floats as unsigned integers, so that signs can be changed without branches."""
     return values.view(np.dtype(f"u{values.itemsize}"))
 
 
@@ -199,11 +199,11 @@ def _wide(rows: ManyRows, form: _Format) -> Array:
 
 
 def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
-    """In half of the rows, round the values to half steps of the int8 quantiser of that row.
+    """In every second row, round the values to half steps of an int8 quantiser of that row.
 
     The largest value of such a row is 127 steps, so that its scale is a power of two. Half steps
     are then exact, and the output shows in which direction an op rounds them. The steps have
-    several sizes, since the scale may be an input instead of following from the row.
+    several sizes, because the scale may be an input instead of following from the row.
     """
     chosen = rows.every(2)
     step = 2.0 ** math.floor(math.log2(bound / QUANTA))
@@ -267,12 +267,12 @@ def _offset(rows: ManyRows, form: _Format) -> Array:
 
 
 def _extremes(rows: ManyRows, form: _Format) -> Array:
-    """Draw limits of the dtype, and magnitudes up to the root of the largest, in alternate rows.
+    """Draw, in alternate rows, limits of the dtype, and magnitudes up to the largest one's root.
 
     If the largest number overflows in float32 arithmetic when it is squared, it occurs only once: a
-    second one in a column would leave no finite element in a matrix product. In about every
-    second tensor, one number lies between the root and the largest: an op that squares it
-    overflows although its result need not, and no tolerance accepts Inf for a result so small.
+    second one in a column would leave no finite element in a matrix product. In about every second
+    tensor, one number lies between the root and the largest number. An op that squares it overflows
+    although the op's result need not, and no tolerance accepts Inf for a result so small.
     """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
@@ -313,7 +313,7 @@ def _magnitudes(rows: ManyRows, form: _Format, low: int, end: int) -> Array:
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
     """In about every second tensor, set one random element to 2**k, with k from [low, end).
 
-    If the case is to show a variety for certain (`ManyRows.turn` above 0), do so in each tensor.
+    If `ManyRows.turn` is above 0, do so in every tensor.
     """
     rngs = rows.rngs.derive("beyond root")
     coins, places = rngs.gen_range(0, 2) | (rows.turn > 0), rngs.gen_range(0, rows.count)
@@ -324,7 +324,7 @@ def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
 
 
 def _unmark_one(marks: NDArray[np.bool_], rngs: SeededStreams) -> None:
-    """Remove one mark of each tensor that has any, chosen at random."""
+    """Set one random mark of each tensor to False; a tensor without marks stays unchanged."""
     for one, word in zip(marks, rngs.words(), strict=True):
         places = np.flatnonzero(one)
         if places.size:
@@ -332,11 +332,12 @@ def _unmark_one(marks: NDArray[np.bool_], rngs: SeededStreams) -> None:
 
 
 def _special(rows: ManyRows, form: _Format) -> Array:
-    """Draw normal values with one kind of special number in each of about `SPECIAL_ROWS` rows.
+    """Draw normal values, and write one kind of special number into each of some rows.
 
-    The kinds: a NaN, a +Inf, a -Inf, -0 in half of the row, -Inf in the whole row or in three whole
-    rows (a window of a pooling op covers several rows), and NaN, +Inf and -Inf together in one row
-    (as a test of maximum and sum). In a dtype without Inf, its largest value replaces Inf.
+    There are about `SPECIAL_ROWS` such rows. The kinds are: a NaN; a +Inf; a -Inf; -0 in half of
+    the row; -Inf in the whole row, or in three whole rows, because a window of a pooling op covers
+    several rows; and NaN, +Inf and -Inf together in one row, to test maxima and sums. In a dtype
+    without Inf, its largest value replaces Inf.
     """
     values = form.rounded(_normal(rows, form))
     columns = rows.random_columns()
@@ -376,7 +377,10 @@ _FLOATS: dict[str, Callable[[ManyRows, _Format], Array]] = {
 
 
 def _into_range(values: Array, low: float | None, high: float | None, dtype: str) -> Array:
-    """Reflect finite values into the range, clip Inf to its ends, replace NaN in closed ranges."""
+    """Reflect finite values into the range, and limit infinities to its ends.
+
+    NaN is replaced only if the range has both ends; where an end is None, its infinity stays.
+    """
     limits = float_limits(dtype)
     bottom = -limits.max if low is None else max(low, -limits.max)
     top = limits.max if high is None else min(high, limits.max)
@@ -399,7 +403,7 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
 
 
 def _finite(values: Array, dtype: str, low: float | None, high: float | None) -> Array:
-    """Replace NaN by the value of the range nearest to 0, infinities by the largest numbers."""
+    """Replace infinities by the largest numbers, and NaN by the number nearest to 0 in range."""
     largest = float_limits(dtype).max
     exact = values.astype(np.float64)
     nan = np.isnan(exact)
@@ -424,7 +428,8 @@ def put_ends(
     turn : int
         Chooses the end for a single element: the lowest if it is odd, the highest if it is even.
     low, high : float or None
-        Integers without bounds are bounded by their dtype; floats may be unbounded on either side.
+        The range. For integers, a bound that is None is that of the dtype; for floats, it is not
+        written.
     """
     dtype = dtype_name(values.dtype) or ""
     kind = DTYPES[dtype].kind if dtype else "bool"
@@ -453,7 +458,7 @@ def put_ends(
 
 
 def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
-    """Return values reflected at the ends of [low, high] until they lie inside."""
+    """Reflect values at the ends of [low, high] until all lie inside."""
     span = high - low
     if span <= 0 or span > WIDEST_FOLD:
         return np.clip(values, low, high)

@@ -26,7 +26,7 @@ TARGETED = "experiment"
 
 
 class Variants:
-    """Draws new cases of one op and dtype, the same cases for the same seed.
+    """Draws new cases of one op and dtype; the same seed gives the same cases.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Variants:
         Strategies and layouts of the op.
     seed : int
     most_elements : int
-        Limit on the elements of the largest tensor.
+        Largest permitted number of elements of a tensor.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Variants:
         self._fallback = allowed_sizes(schema) or {}
 
     def draw(self, known: Sequence[Case]) -> Iterator[Case]:
-        """Yield endless new cases, about half of them known cases with one change."""
+        """Yield new cases without end; about half of them are known cases with one change."""
         known = [unmade(case) for case in known]
         while True:
             number = self._drawn
@@ -72,7 +72,7 @@ class Variants:
                 yield self._new(rng, seed)
 
     def like(self, known: Sequence[Case]) -> Iterator[Case]:
-        """Yield endless variants of known cases with other sizes and data, and some new cases."""
+        """Yield, without end, known cases with other sizes and data, and some new cases."""
         known = [unmade(case) for case in known]
         others = self.draw(known)
         while True:
@@ -91,7 +91,7 @@ class Variants:
             yield next(others)
 
     def resized(self, case: Case, name: str, size: int) -> Case | None:
-        """Return a known case with one dim of another size; None where the op does not allow it."""
+        """Return a known case with another size of one dim; None where this is not allowed."""
         known = dict(case.dims)
         sizes = {dim.name: known[dim.name] for dim in self._schema.dims if dim.name in known}
         dim = next((dim for dim in self._schema.dims if dim.name == name), None)
@@ -146,7 +146,7 @@ class Variants:
         )
 
     def _changed(self, case: Case, rng: SeededRng, seed: int) -> Case:
-        """Return a known case with other values of one input, another layout, or another size."""
+        """Return a known case with one change: an input's values or layout, or a dim's size."""
         what = rng.choice(["values", "layout", "size", "size"])
         if what == "size" and len(self._schema.dims) and dict(case.dims):
             known = dict(case.dims)
@@ -196,7 +196,7 @@ class Variants:
         return Sizes(tuple(named.items()), self._schema.shapes(named))
 
     def _largest(self, sizes: Mapping[str, int]) -> int:
-        """Return the size of the largest tensor; `REFUSED` if the schema forbids the sizes."""
+        """Return the element count of the largest tensor; `REFUSED` for forbidden sizes."""
         if not self._schema.allows(sizes):
             return REFUSED
         sizes = self._schema.all_sizes(sizes)
@@ -209,7 +209,10 @@ class Variants:
         return largest
 
     def _size(self, dim: Dim, rng: SeededRng, others: Sequence[int]) -> int:
-        """Draw a size above 0 of a dim: near a tile's border, any size, or another dim's size."""
+        """Draw a size above 0 of a dim: near a tile's border, any size, or one of `others`.
+
+        `others` are sizes of other dims.
+        """
         listed = [n for n in listed_sizes(dim) if n > 0]
         if listed:
             same = [n for n in others if n in listed]
@@ -236,5 +239,5 @@ def _present(rule: ValueRule) -> list[str]:
 
 
 def _resized(spec: InputSpec, shape: Shape) -> InputSpec:
-    """Return the input's spec with another shape, unchanged if the input is None."""
+    """Return the input's spec with another shape; if the input is None, return it unchanged."""
     return spec if spec.strategy == ABSENT else replace(spec, shape=shape)

@@ -17,7 +17,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return classes by their documented names."""
+    """Import and return an adapter's class by its documented name."""
     if name == "BaseAdapter":
         return _names("base", "FrameworkAdapter")[0]
     if name == "JaxAdapter":

@@ -34,8 +34,8 @@ def compare_gradients(
     """Judge gradients by the error that the reference's own rounding causes.
 
     In a narrow dtype, frameworks round each step of a backward pass. The effect on the result is
-    measured if the reference's source can be rewritten. If it cannot, or if the measured
-    tolerance gives no verdict, the documented table of tolerances is used.
+    measured if the reference's source can be rewritten. If it cannot be rewritten, or if the
+    measured tolerance gives no verdict, the documented table of tolerances is used.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def compare_gradients(
 
 
 def why(result: ValidationResult) -> str:
-    """Return, in a few words, the reason why a result did not pass."""
+    """Return, in a few words, why a result did not pass."""
     if result.failures:
         return result.failures[0].message
     return f"{result.verdict}: {'; '.join(result.notes)}"

@@ -1,4 +1,4 @@
-"""Base of the adapters: their interface, the outcome of a check, and calls of an op."""
+"""The adapters' interface, the outcome of a check, and calls of an op."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def require(package: str, extra: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class CheckOutcome(Record):
-    """The result of a check, which is true if the check passed; it is also a mapping.
+    """The outcome of a check; it is true if the check passed, and is also a mapping.
 
     Attributes
     ----------
@@ -78,21 +78,21 @@ class CheckOutcome(Record):
 
 
 def named(inputs: Inputs) -> dict[str, Any]:
-    """Return the inputs by name; name the members of a sequence by position: ``0``, ``1``, …"""
+    """Return the inputs by name; the members of a sequence are named ``0``, ``1`` and so on."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return {str(position): value for position, value in enumerate(inputs)}
 
 
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
-    """Wrap a function, whatever its signature, as a function of a mapping of tensors.
+    """Wrap a function of any signature as a function of one mapping of tensors.
 
     If `inputs` is a sequence, its members are passed in order. If it is a mapping, its values are
-    passed by name to a function that has parameters of these names, or ``**``. The mapping itself
-    is passed to a function with a single required parameter, of another name. In all other cases,
-    and if the function has ``*args`` and no named parameter, the values are passed in order. Python
-    numbers and strings in `inputs` are always passed as they are there, even if the mapping of a
-    call has other values for them.
+    passed by name to a function that has parameters of these names, or ``**``. A function with a
+    single required parameter of another name gets the mapping itself. In all other cases, and if
+    the function has ``*args`` and no named parameter, the values are passed in order. Python
+    numbers and strings are always passed as they are in `inputs`, even if the mapping of a call has
+    other values for them.
     """
     given = named(inputs)
     plain = {name for name, value in given.items() if isinstance(value, PLAIN)}
@@ -134,19 +134,20 @@ def _hand_over(function: Callable[..., Any], inputs: Inputs) -> Callable[[dict[s
 
 
 def outputs_of(returned: Any) -> list[Any]:
-    """List the tensors that an op returned."""
+    """Return the tensors that an op returned (one, a sequence or a mapping) as a list."""
     if isinstance(returned, Mapping):
         return list(returned.values())
     return list(returned) if isinstance(returned, (tuple, list)) else [returned]
 
 
 class FrameworkAdapter(ABC):
-    """Tensors and gradients of one framework.
+    """The tensors and gradients of one framework.
 
     Attributes
     ----------
     name, package, extra : str
-        Names of the framework, of the package to import, and of our extra that installs it.
+        Names of the framework, of the package to import, and of the extra of gpuemu-flow that
+        installs the package.
     mutable : bool
         True if an op can change the tensors that `from_numpy` makes.
     """
@@ -158,7 +159,7 @@ class FrameworkAdapter(ABC):
 
     @property
     def module(self) -> Any:
-        """Return the framework's module; raise ``framework-missing`` if it is not installed."""
+        """Return the framework's module; raise UsageError ``framework-missing`` without it."""
         return require(self.package, self.extra)
 
     def is_available(self) -> bool:
@@ -166,16 +167,19 @@ class FrameworkAdapter(ABC):
         return importlib.util.find_spec(self.package) is not None
 
     def get_framework_name(self) -> str:
-        """Return a name such as ``pytorch``."""
+        """Return the name of the framework, such as ``pytorch``."""
         return self.name
 
     @abstractmethod
     def to_numpy(self, tensor: Any) -> Array:
-        """Return an array on the CPU, detached from the graph; bfloat16 as in ml_dtypes."""
+        """Return a tensor's values as an array on the CPU, outside of any gradient graph.
+
+        A bfloat16 tensor becomes an array of the dtype of ml_dtypes.
+        """
 
     @abstractmethod
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """Copy an array to a tensor, with the dtype of `like` if this is given.
+        """Copy an array to a tensor, with the dtype of `like` if it is given.
 
         `like` is a tensor or the name of a dtype. In PyTorch, the new tensor is also on the device
         of the tensor `like`.
@@ -187,14 +191,14 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor requires gradients; with `requires`, set this.
+        """Tell whether a tensor requires gradients or, if `requires` is given, set this.
 
-        With `requires`, the tensor is returned.
+        In the second case, the tensor with this setting is returned.
         """
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute gradients in the framework's own way; see the adapters."""
+        """Compute gradients by the framework's own means; the adapters define the parameters."""
 
     @abstractmethod
     def pullback(
@@ -213,7 +217,7 @@ class FrameworkAdapter(ABC):
         """
 
     def to_tensor_data(self, tensor: Any) -> dict[str, Json]:
-        """Return a tensor in the form of the protocol's messages, with its data as base64 text."""
+        """Return a tensor as the protocol's messages contain it, with the data as base64 text."""
         array = np.ascontiguousarray(self.to_numpy(tensor))
         sent = encode_tensor(array)
         return {**sent, "data": base64.b64encode(array.tobytes()).decode("ascii")}
@@ -224,12 +228,12 @@ class FrameworkAdapter(ABC):
         return self.from_numpy(np.array(array), like)
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
-        """Return the outputs of a function, as arrays."""
+        """Call a function on tensors made from arrays; return its outputs as arrays."""
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         return [self.to_numpy(output) for output in outputs_of(function(tensors))]
 
     def arrays(self, inputs: Inputs) -> dict[str, Array]:
-        """Return the tensors among the inputs, by name, as arrays."""
+        """Convert the tensors among the inputs to arrays, by name; leave out other inputs."""
         return {
             name: self.to_numpy(value)
             for name, value in named(inputs).items()
@@ -238,7 +242,10 @@ class FrameworkAdapter(ABC):
 
 
 def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[bool, float]:
-    """Compare by ``atol + rtol * |expected|``; NaN equals NaN. Return the largest error, too."""
+    """Tell whether all errors are within ``atol + rtol * |expected|``, and return the largest.
+
+    NaN equals NaN. If the shapes differ, the largest error is infinite.
+    """
     a, e = to_float64(np.asarray(actual)), to_float64(np.asarray(expected))
     if a.shape != e.shape:
         return False, float("inf")
@@ -252,7 +259,7 @@ def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[boo
 def agree(
     actual: Sequence[Array], expected: Sequence[Array], atol: float, rtol: float, what: str
 ) -> CheckOutcome:
-    """Compare all outputs of an op with `close`, and return the outcome."""
+    """Compare all outputs of an op by `close`; `what` begins the outcome's message."""
     check_tolerances(atol, rtol)
     if len(actual) != len(expected):
         return CheckOutcome(False, f"{what}: {len(actual)} outputs instead of {len(expected)}")

@@ -1,4 +1,4 @@
-"""Judge an output and its gradients: the context of ``validate_pytorch`` and similar functions."""
+"""Judge an output and its gradients: the contexts of ``validate_pytorch`` and its counterparts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Fill = Callable[["GradientContext", Callable[..., Any], Inputs, bool], None]
 
 
 class GradientContext(ValidationContext):
-    """An output to be judged, with its gradients.
+    """The context in which an output is set, to be judged with its gradients.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class GradientContext(ValidationContext):
 
 
 def dispatch(context: MakeContext, fill: Fill, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Return a context or, if the arguments include the op's function, run it and judge its output.
+    """Return a context; or run the op and judge its output, if the arguments include its function.
 
     The signatures are ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``;
     all arguments may also be passed by keyword.
@@ -112,7 +112,7 @@ def _refuse() -> None:
 
 
 def plain_context(adapter: FrameworkAdapter) -> MakeContext:
-    """Return a function that opens `validating`, for frameworks that need nothing more."""
+    """Return a function that opens `validating`, for frameworks without further options."""
 
     @contextmanager
     def context(
@@ -136,9 +136,10 @@ def validating(
     options: Mapping[str, Any],
     submitted: Callable[[GradientContext], Any] | None = None,
 ) -> Iterator[GradientContext]:
-    """Yield a context that judges by ``options["ref_fn"]`` or, if that is missing, by a daemon.
+    """Yield a context whose output is judged when the body has ended.
 
-    If a daemon judges, it gets the result of `submitted` or, without `submitted`, the output.
+    The judge is the reference ``options["ref_fn"]`` or, without it, a daemon. A daemon gets what
+    `submitted` returns or, without `submitted`, the output.
     """
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)
@@ -186,7 +187,10 @@ def validating(
 
 
 def _judge(client: Any, ref_fn: Any) -> AbstractContextManager[Any]:
-    """Choose the judge: the given client or, if there is no `ref_fn`, a new client."""
+    """Return a context that yields the client: the given one or, without one, a new client.
+
+    With a `ref_fn`, no client is needed, and none is made.
+    """
     if client is not None or ref_fn is not None:
         return nullcontext(client)
     from gpuemu_flow.client.api import Client  # noqa: PLC0415 - not needed with a reference

@@ -32,9 +32,10 @@ class FuzzOutcome(Mapping[str, Any]):
 
     ``total``, ``passed``, ``failed`` and ``inconclusive`` are numbers of cases; ``seed`` is the
     master seed. ``unjudged`` is the share of all output elements without a verdict. ``reason``
-    explains why the whole is inconclusive; else it is empty. ``forward_failures`` lists the results
-    of outputs that differ from the reference's, and, for each requested check such as ``jit``,
-    ``jit_failures`` lists its failures. The object is true if enough was judged and nothing failed.
+    explains why the outcome is inconclusive; otherwise it is empty. ``forward_failures`` lists the
+    results of outputs that differ from the reference's, and, for each requested check such as
+    ``jit``, ``jit_failures`` lists its failures. The object is true if enough was judged and
+    nothing failed.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -64,12 +65,15 @@ class FuzzOutcome(Mapping[str, Any]):
 
 
 class CheckFailedError(Exception):
-    """Raised to end fuzzing that stops at the first failure."""
+    """Raised to end the fuzzing at the first failure of a check."""
 
 
 @dataclass
 class _Tried:
-    """The op in the form that fuzzers call, with a framework's tensors and checks."""
+    """The op as fuzzers call it: with arrays, which become a framework's tensors.
+
+    Each call also runs the framework's checks.
+    """
 
     adapter: FrameworkAdapter
     op: Callable[..., Any]
@@ -129,7 +133,10 @@ def fuzz_with_checks(
     dtypes: Sequence[str] | None = None,
     **options: Any,
 ) -> FuzzOutcome:
-    """Fuzz an op with a client, or with `ref_fn` and no daemon; see each framework's function."""
+    """Fuzz an op with a client, or with `ref_fn` and no daemon.
+
+    The parameters are described in each framework's function, such as `pytorch.fuzz_pytorch_op`.
+    """
     if op is None or (client is None and ref_fn is None):
         raise UsageError(
             Problem("fuzz-arguments", "fuzzing takes an op, and a client or ref_fn to judge it by")

@@ -36,8 +36,8 @@ class GradientChecker:
     ----------
     adapter : FrameworkAdapter
     eps : float
-        Step; for elements with a magnitude above 1 it is multiplied by the magnitude. Its other
-        name is `epsilon`.
+        Step of the differences, multiplied by the element's magnitude if this is above 1. It can
+        also be passed as `epsilon`.
     atol, rtol : float
     """
 
@@ -96,7 +96,7 @@ class GradientChecker:
         return outcome
 
     def _is_random(self, weighted: Callable[[Arrays], float], arrays: Arrays) -> bool:
-        """Tell whether calls on the same inputs differ by more than central differences allow."""
+        """Tell whether calls on the same inputs differ too much for central differences."""
         found = [weighted(arrays) for _ in range(_CALLS)]
         return max(found) - min(found) > self.eps * self.atol
 
@@ -153,10 +153,11 @@ class GradientChecker:
         index: tuple[int, ...],
         here: float,
     ) -> tuple[float, bool]:
-        """Return the derivative, and whether two step sizes and both sides agree that it exists.
+        """Return the central difference, and whether the derivative seems to exist.
 
-        The slopes on the two sides of a point converge as the step shrinks if the function is
-        smooth there; at a kink they stay apart.
+        It does if two step sizes agree, and if there is no kink. The slopes on the two sides of a
+        point converge as the step shrinks if the function is smooth there; at a kink they stay
+        apart.
         """
         step = self.eps * max(1.0, abs(float(arrays[name][index])))
         found, apart = [], []

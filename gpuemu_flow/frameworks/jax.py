@@ -40,7 +40,7 @@ _context = plain_context(ADAPTER)
 
 
 def validate_jax(*args: Any, **kwargs: Any) -> Any:
-    """Validate the output of an op; arguments as in `pytorch.validate_pytorch`.
+    """Validate the output of an op; the arguments are those of `pytorch.validate_pytorch`.
 
     Python scalars among the inputs (``"axis": -1``) are sent as 0-d tensors. With
     ``check_backward=True`` the gradients put into ``context["grad_inputs"]`` are judged, too.
@@ -79,18 +79,18 @@ def fuzz_jax_op(
     max_elements: int = 16,
     **options: Any,
 ) -> FuzzOutcome:
-    """Fuzz an op of JAX arrays; check that it can be mapped, compiled and differentiated.
+    """Fuzz an op of JAX arrays; check also that it can be mapped, compiled and differentiated.
 
     Parameters
     ----------
     client : Client or None
-        None to judge by `ref_fn`, without a daemon.
+        None to judge outputs by `ref_fn`, without a daemon.
     run_op, op_fn : callable
-        A function of arrays by name, or of one dict of them.
+        The op: a function of arrays by name, or of one dict of arrays.
     ref_fn : callable, optional
         A function of numpy arrays, in float64.
     **options
-        As in `pytorch.fuzz_pytorch_op`.
+        The options of `pytorch.fuzz_pytorch_op`.
     """
 
     def checked(check: Callable[..., CheckOutcome], **more: Any) -> Callable[..., CheckOutcome]:

@@ -1,4 +1,4 @@
-"""Arrays and gradients of JAX."""
+"""The adapter for JAX: arrays and gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype
 
 
 class JAXAdapter(FrameworkAdapter):
-    """Adapter of JAX; it enables float64 for its own computations only."""
+    """Adapter for JAX; it enables float64 for its own computations only."""
 
     name = package = extra = "jax"
 
@@ -53,7 +53,7 @@ class JAXAdapter(FrameworkAdapter):
         return str(tensor.dtype)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether JAX can differentiate with respect to a tensor, which needs a float dtype.
+        """Tell whether JAX can differentiate with respect to a tensor: its dtype must be float.
 
         If `requires` is given, return the tensor unchanged: JAX has no such setting.
         """
@@ -64,7 +64,7 @@ class JAXAdapter(FrameworkAdapter):
     def compute_gradient(
         self, function: Callable[..., Any], inputs: Inputs, argnums: Any = None
     ) -> Any:
-        """Return gradients of the summed outputs: a mapping for inputs by name, else a list.
+        """Return the gradients of the outputs' sum: a mapping for inputs by name, else a list.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class JAXAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return the outputs, and a function for gradients; see `FrameworkAdapter.pullback`."""
+        """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
         jax = self.module
         with self.wide():
             tensors = {name: self.from_numpy(array) for name, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""JAX: check that an op can be compiled, mapped, spread over devices and differentiated."""
+"""JAX: check that ops can be compiled, mapped, spread over devices and differentiated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tensors_of(inputs: Inputs) -> dict[str, Any]:
 
 
 def _outcome(what: str, check: Callable[[], CheckOutcome]) -> CheckOutcome:
-    """Wrap a check so that its exceptions become failures."""
+    """Run a check; an exception becomes a failure, whose message begins with `what`."""
     try:
         return check()
     except Exception as error:
@@ -69,7 +69,7 @@ def check_vmap_compatible(
     rtol: float = 1e-5,
     atol: float = 1e-5,
 ) -> CheckOutcome:
-    """Check that `jax.vmap` over an axis of all inputs agrees with one call per element."""
+    """Check that `jax.vmap` over an axis of all inputs agrees with a call for each index."""
     jax = ADAPTER.module
     tensors = tensors_of(inputs)
     mapped = {n: v for n, v in tensors.items() if getattr(v, "ndim", 0) > batch_axis}
@@ -110,8 +110,8 @@ def check_pmap_compatible(
 ) -> CheckOutcome:
     """Check that `jax.pmap` of an op runs, and that each device agrees with a plain call.
 
-    All existing devices take part, or `num_devices` of them; the CPU counts as one unless
-    ``--xla_force_host_platform_device_count`` says otherwise.
+    All existing devices take part, or `num_devices` of them. The CPU counts as one device unless
+    ``--xla_force_host_platform_device_count`` sets another number.
     """
     jax = ADAPTER.module
     tensors = tensors_of(inputs)
@@ -144,7 +144,7 @@ def check_grad_safe(
     atol: float = ATOL,
     rtol: float = RTOL,
 ) -> CheckOutcome:
-    """Check that the gradients are finite and, with `eps`, agree with central differences."""
+    """Check that the gradients are finite and, if `eps` is given, near central differences."""
     places = [argnums] if isinstance(argnums, int) else list(argnums)
 
     def check() -> CheckOutcome:
@@ -174,7 +174,7 @@ def check_gradients(
     *,
     max_elements: int = MAX_ELEMENTS,
 ) -> CheckOutcome:
-    """Check an op's gradients against central differences, in float64; see `GradientChecker`."""
+    """Compare an op's gradients with central differences, in float64; see `GradientChecker`."""
     checker = GradientChecker(ADAPTER, eps, atol, rtol, max_elements=max_elements)
     return _outcome("grad", lambda: checker.check(op, inputs, check_inputs))
 
@@ -194,8 +194,8 @@ def validate_jax_primitive(
     Returns
     -------
     CheckOutcome
-        Its ``details`` are ``forward_ok``, ``jvp_ok``, ``vmap_ok``, and the reason for each of them
-        that is false.
+        Its ``details`` are ``forward_ok``, ``jvp_ok`` and ``vmap_ok``, with a reason for each that
+        is false.
     """
     jax = ADAPTER.module
     tensors = tensors_of(inputs)

@@ -1,4 +1,4 @@
-"""Validation in this process, without a daemon, with the comparison and results of a client."""
+"""Validation in this process, without a daemon: the same comparison and results as a client's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ OUTPUT = "output"
 
 
 def outputs_by_name(returned: Any, names: tuple[str, ...] = ()) -> Arrays:
-    """Name the arrays that an op returned: one tensor, several in an order, or a mapping."""
+    """Return what an op returned as arrays by name.
+
+    An op returns one tensor, several in an order (`names` names them), or a mapping.
+    """
     if isinstance(returned, Mapping):
         values = {str(name): value for name, value in returned.items()}
     elif isinstance(returned, (tuple, list)):
@@ -45,7 +48,7 @@ def reference_of(
     function: Callable[..., Any] | Versions,
     call: Callable[[Callable[..., Any], Arrays], Any],
 ) -> LocalReference:
-    """Wrap a function as a `LocalReference`; `call` calls a version of it on arrays."""
+    """Return a function as a `LocalReference`; `call` calls a version of it on arrays."""
     return LocalReference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
 
 
@@ -63,7 +66,7 @@ def compare(
     reference: LocalReference | None = None,
     precision: str = TENSOR_CORE,
 ) -> ValidationResult:
-    """Judge the outputs of an op by those of its reference.
+    """Judge the outputs of an op against those of its reference.
 
     Parameters
     ----------
@@ -71,13 +74,13 @@ def compare(
         Of any framework. Expected floats may be wider than the actual ones; they are then compared
         unrounded.
     inputs : mapping of name to tensor, optional
-        The op's inputs: `reference` is measured on them, and they tell whether NaN and Inf in the
+        The op's inputs. `reference` is measured on them, and they show whether NaN and Inf in the
         output can come from NaN and Inf in the inputs.
     atol, rtol : float, optional
         Replace the tolerance measured on the reference or, if the reference cannot be called again,
         the documented tolerance of the output's dtype.
     found : tuple of Failure
-        Further errors of the output.
+        Further failures of the output that are already known.
     raise_on_failure : bool
     reference : LocalReference, optional
         The function that gave `expected`, called with float64 arrays; see `reference_of`.
@@ -138,7 +141,10 @@ def as_result(
     found: tuple[Failure, ...] = (),
     seconds: float = 0.0,
 ) -> ValidationResult:
-    """Return a comparison in the form of the daemon's answer."""
+    """Return a comparison as the `ValidationResult` that a client would return.
+
+    `found` are further failures, and `seconds` is the duration.
+    """
     failures = (*found, *checked.failures)
     verdict = checked.verdict
     if found and verdict in (Verdict.PASSED, Verdict.INCONCLUSIVE):
@@ -163,9 +169,10 @@ def as_result(
 
 
 def with_changes(result: ValidationResult, changed: Mapping[str, int]) -> ValidationResult:
-    """Note in a result which inputs the op changed in place, and how many elements of each.
+    """Return a result with notes on the inputs that the op changed in place.
 
-    Such a change is not a failure: without a configuration, it may be intended.
+    `changed` has, for each of these inputs, the number of changed elements. Such a change is not a
+    failure: without a configuration, it may be intended.
     """
     notes = [
         f"inputs-changed: the op changed {count} elements of input {name!r} in place"

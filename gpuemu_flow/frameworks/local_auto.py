@@ -28,14 +28,14 @@ _ROUNDING = threading.RLock()  # what a shadow rounds to is a setting of the who
 
 
 class LocalReference:
-    """A reference in this process, which can be evaluated again.
+    """A reference in this process, which can be evaluated repeatedly.
 
     Parameters
     ----------
     function : callable or Versions
         The user's own function, whose source shows how it computes.
     outputs : callable
-        Returns the outputs of a version of the function on given inputs, as arrays by name.
+        Calls a version of the function on given inputs; returns its outputs as arrays by name.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LocalReference:
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Outputs:
-        """Evaluate the reference as `numerics.evaluations.Evaluate` describes."""
+        """Return the reference's outputs, as `numerics.evaluations.Evaluate` describes."""
         name = SHADOW if shadow else PLAIN
         if rounding is not None:
             name = STEPS if rounding.steps else OPERANDS
@@ -67,7 +67,10 @@ class LocalReference:
 
 
 def checked_precision(precision: str | None) -> str | None:
-    """Return `precision`; raise UsageError ``validate-arguments`` unless `PRECISIONS` has it."""
+    """Return `precision` if it is None or one of `PRECISIONS`.
+
+    Raise UsageError ``validate-arguments`` for any other value.
+    """
     if precision is None or precision in PRECISIONS:
         return precision
     raise UsageError(
@@ -87,7 +90,7 @@ def local_envelope(
     seed: int,
     precision: str,
 ) -> Envelope:
-    """Measure the error that the reference allows for, by evaluating it again.
+    """Return the error that a correct op may have, measured by evaluating the reference again.
 
     Parameters
     ----------
@@ -120,7 +123,7 @@ def local_envelope(
 
 
 def _plain(inputs: Arrays, seed: int) -> dict[str, NDArray[Any]]:
-    """Return inputs of the same shapes with ordinary values, for tests of the reference."""
+    """Return the inputs with all floats replaced by normal random values, to test the reference."""
     rng = np.random.default_rng(seed)
     return {
         name: rng.standard_normal(array.shape, dtype=np.float32)

@@ -19,7 +19,7 @@ from gpuemu_flow.verdicts import Elements, decide
 
 
 class FuzzCase(Protocol):
-    """A case in the form of `fuzzing.TestCase`."""
+    """A case, with the interface of `fuzzing.TestCase`."""
 
     @property
     def seed(self) -> int:
@@ -43,20 +43,20 @@ def fuzz_locally(
     fail_fast: bool = False,
     convert: Callable[[Any], Any] | None = None,
 ) -> FuzzResults:
-    """Run an op on cases and compare it with a reference that is a Python function.
+    """Run an op on cases and compare its outputs with those of a Python function.
 
     Parameters
     ----------
     ref_fn : callable, optional
-        A function of numpy arrays, with float inputs in float64; without a reference, a case fails
-        if the op raises, or returns NaN or Inf.
+        The reference: a function of numpy arrays, with float inputs in float64. Without a
+        reference, a case fails if the op raises, or returns NaN or Inf.
     names : sequence of str
         Names of the op's inputs.
     precision : str
         Which values a correct op may round: ``tensor-core``, ``float32`` or ``input``; see
         ``docs/oracle.md``.
     convert : callable, optional
-        Turns an array into an argument of the op; by default, the array itself.
+        Turns an array into an argument of the op; by default, copies the array.
     """
     allowed = checked_precision(precision) or TENSOR_CORE
     versions = None if ref_fn is None else Versions(ref_fn)
@@ -74,7 +74,7 @@ def fuzz_locally(
 
 
 class _Limits(NamedTuple):
-    """The tolerance of one comparison."""
+    """The tolerance and precision of one comparison."""
 
     atol: float | None
     rtol: float | None
@@ -141,7 +141,10 @@ def error_result(
 
 
 def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[FailureInfo]:
-    """Report NaN and Inf in the outputs of an op without a reference, if no input has any."""
+    """Return a failure for each output with NaN or Inf; none if an input has NaN or Inf, too.
+
+    It judges an op without a reference.
+    """
     if not all(np.isfinite(to_float64(a)).all() for a in inputs.values()):
         return []
     return [

@@ -1,7 +1,8 @@
 """Shadows of a function in this process: the same function, compiled from rewritten source.
 
-A worker imports a reference once more from rewritten files. Here, the loaded modules are not
-changed. The function is copied, together with the user's own functions and modules that it uses.
+Unlike a worker, which imports a reference once more from rewritten files, this module leaves loaded
+modules unchanged. It copies the function, together with the user's own functions and modules that
+the function uses.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Versions:
     Parameters
     ----------
     function : callable
-        Functions, lambdas, partials, methods and functions returned by ``jax.jit`` have shadows of
-        their source. Anything else is used unchanged for every version.
+        Versions are made from the source of functions, lambdas, partials, methods and functions
+        returned by ``jax.jit``. Any other callable is used unchanged as every version.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -39,7 +40,7 @@ class Versions:
         self._rewritten: dict[str, bool] = {PLAIN: False}
 
     def rewritten(self, name: str) -> bool:
-        """Tell whether the source of a version was found and contained something to rewrite."""
+        """Tell whether the source for a version was found and had something to rewrite."""
         self.version(name)
         return self._rewritten[name]
 
@@ -53,7 +54,7 @@ class Versions:
 
 
 class _World:
-    """Copies of functions, their closures, and the globals that they use."""
+    """Rewritten copies of functions, their closures, and the globals that they use."""
 
     def __init__(self, wrap: str) -> None:
         self.rewrote = False
@@ -66,7 +67,7 @@ class _World:
         self._depth = 0
 
     def value(self, value: Any) -> Any:
-        """Return a substitute: a rewritten function, a float32 copy, or the value itself."""
+        """Return a value's substitute: a rewritten function, a float32 copy, or the value."""
         if self._depth >= _MAX_DEPTH:
             return value
         self._depth += 1
@@ -140,7 +141,7 @@ class _World:
         return made
 
     def _space(self, names: dict[str, Any]) -> dict[str, Any]:
-        """Return the copy of a module's globals, which the shadows of all its functions share."""
+        """Return the copy of a module's globals, which the copies of its functions share."""
         made = self._modules.get(id(names))
         if made is None:
             made = self._modules[id(names)] = ModuleType(str(names.get("__name__", "shadow")))
@@ -149,7 +150,10 @@ class _World:
         return made.__dict__
 
     def _fill(self, old: dict[str, Any], new: dict[str, Any], names: set[str]) -> None:
-        """Replace the globals of these names by their substitutes."""
+        """In a copy of globals, replace the values of some names by their substitutes.
+
+        `old` has the globals, `new` their copy.
+        """
         for name in names:
             source = name if name in old else _NARROWED.get(name, name)
             if source not in old:
@@ -206,9 +210,10 @@ class _World:
 
 
 def _is_the_place(old: CodeType, code: CodeType) -> bool:
-    """Tell whether loaded code was compiled from the same source as `code`.
+    """Tell whether `code`, which is loaded, was compiled from the same source as `old`.
 
-    pytest rewrites ``assert`` statements: such code is recognised by only its name and line.
+    pytest rewrites ``assert`` statements: code with rewritten ones is recognised by name and line
+    only.
     """
     if old == code:
         return True

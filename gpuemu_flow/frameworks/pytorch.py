@@ -47,7 +47,7 @@ def check_autograd(
     *,
     max_elements: int = MAX_ELEMENTS,
 ) -> CheckOutcome:
-    """Check an op's autograd against central differences, in float64; see `GradientChecker`."""
+    """Compare an op's autograd with central differences, in float64; see `GradientChecker`."""
     checker = GradientChecker(ADAPTER, eps, atol, rtol, max_elements=max_elements)
     return checker.check(op, inputs, check_inputs)
 
@@ -66,7 +66,8 @@ def validate_custom_autograd_function(
     Parameters
     ----------
     reference : callable, optional
-        Takes the same inputs; ``forward`` must give its result, within the same tolerance.
+        A function of the same inputs; ``forward`` must agree with its result, within the same
+        tolerance.
 
     Returns
     -------
@@ -112,7 +113,7 @@ def check_backward(
     op, reference : callable
         Functions of this framework's tensors.
     atol, rtol : float, optional
-        Used instead of the tolerance that follows from the reference.
+        Used instead of the tolerance measured on the reference.
     precision : str
         Which values a correct op may round: ``tensor-core``, ``float32`` or ``input``; see
         ``docs/oracle.md``.
@@ -144,10 +145,11 @@ def with_gradients(
     by: Sequence[str] | None = None,
     outputs: Sequence[str] = ("output",),
 ) -> dict[str, Any]:
-    """Return an op's outputs and gradients, to submit them for an op that has ``gradients``.
+    """Return outputs and gradients by name, to submit for an op that has ``gradients``.
 
-    Like the daemon, it computes the gradients of the outputs times fixed cotangents. Outputs that
-    are not compared element by element, or have ``only``, need other cotangents.
+    The gradients are those of the outputs times fixed cotangents, as in the daemon. Do not use this
+    function for outputs that are not compared element by element, or that have ``only``: their
+    cotangents are different.
 
     Parameters
     ----------
@@ -182,8 +184,8 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
 
     ``with validate_pytorch(client, op_name, inputs, check_backward=False) as context`` judges the
     value that its body assigns to ``context["output"]`` against the daemon's reference. Without a
-    client, it makes one for the workspace of the current folder. With `ref_fn` it needs no daemon.
-    ``validate_pytorch(op_fn, ref_fn, inputs)`` runs both functions and judges at once.
+    client, it makes one for the workspace of the current folder. With `ref_fn`, no daemon is
+    needed. ``validate_pytorch(op_fn, ref_fn, inputs)`` runs both functions and judges at once.
 
     Parameters
     ----------
@@ -191,9 +193,9 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     op_name : str
     inputs : mapping of name to tensor
     check_backward : bool
-        True to judge, too, the gradient for each input that requires gradients. It is compared with
-        autograd of `ref_fn` in float64 or, without `ref_fn`, judged by the workspace's op
-        ``<op>_grad_<input>``.
+        True to judge also the gradient for each input that requires gradients. Each gradient is
+        compared with autograd of `ref_fn` in float64 or, without `ref_fn`, judged by the
+        workspace's op ``<op>_grad_<input>``.
     gradients : bool or sequence of str
         For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients for all float
         inputs (True), or for the named inputs, with the output. The body computes the output from
@@ -202,7 +204,7 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     ref_fn : callable, optional
         A function of tensors, for outputs and gradients.
     atol, rtol : float, optional
-        Used instead of the configured tolerance, or of the one that follows from `ref_fn`.
+        Used instead of the configured tolerance, or of the tolerance measured on `ref_fn`.
     precision : str, optional
         Which values a correct op may round: ``tensor-core``, ``float32`` or ``input``; see
         ``docs/oracle.md``. The default is the configured precision; with `ref_fn` it is ``input``,
@@ -246,9 +248,9 @@ def fuzz_pytorch_op(
     Parameters
     ----------
     client : Client or None
-        None to judge by `ref_fn`, without a daemon.
+        None to judge outputs by `ref_fn`, without a daemon.
     run_op, op_fn : callable
-        A function of one dict of tensors, or of tensors by name.
+        The op: a function of one dict of tensors, or of tensors by name.
     check_backward : bool
         True to check autograd against central differences in each case, for up to `max_elements`
         elements of each input.

@@ -1,4 +1,4 @@
-"""Tensors and gradients of PyTorch."""
+"""The adapter for PyTorch: tensors and gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuemu_flow.types import DTYPES
 
 
 class PyTorchAdapter(FrameworkAdapter):
-    """Tensors of PyTorch."""
+    """Adapter for PyTorch."""
 
     mutable = True
     name = "pytorch"
@@ -83,7 +83,7 @@ class PyTorchAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return the outputs, and a function for gradients; see `FrameworkAdapter.pullback`."""
+        """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         leaves = [tensors[name].requires_grad_(True) for name in names]
         outputs = outputs_of(function(tensors))
@@ -97,7 +97,7 @@ class PyTorchAdapter(FrameworkAdapter):
     def pull(
         self, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Array]
     ) -> list[Array]:
-        """Return the gradients of outputs times cotangents; 0 for inputs that get no gradient."""
+        """Return the gradients of the outputs times cotangents; 0 where there is no gradient."""
         torch = self.module
         differentiable = [
             (output, self.from_numpy(cotangent, output))

@@ -1,4 +1,4 @@
-"""Whole PyTorch models: each layer compared with a copy of it on the CPU in float64."""
+"""Validate whole PyTorch models: compare each layer with a float64 copy of it on the CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ModelContext:
     Attributes
     ----------
     results : list of (str, ValidationResult)
-        One for each call of a layer, by the layer's name, in order.
+        The layer's name and the result, for each call of a layer, in the order of the calls.
     """
 
     results: list[tuple[str, ValidationResult]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class ModelContext:
 
     @property
     def failures(self) -> list[tuple[str, ValidationResult]]:
-        """Return the calls that did not pass."""
+        """Return the layer's name and the result of each call that did not pass."""
         return [(name, result) for name, result in self.results if not result.passed]
 
 
@@ -55,10 +55,10 @@ def validate_model(
 
     The body of the ``with`` statement runs the model.
 
-    A layer is a module without submodules. Its copy gets the very inputs that the layer gets, in
-    `reference_dtype`, as they are before the call, so that errors of earlier layers do not count
-    again. A layer that draws random numbers (dropout in training mode) cannot agree with its copy:
-    call ``model.eval()`` first.
+    A layer is a module without submodules. Its copy gets the layer's actual inputs, as they are
+    before the call and converted to `reference_dtype`, so that errors of earlier layers do not
+    count again. A layer that draws random numbers (dropout in training mode) cannot agree with its
+    copy: call ``model.eval()`` first.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def validate_model(
 
 
 def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors among the arguments of a call, by position or name."""
+    """Return the tensors among a call's arguments, keyed by position or name."""
     torch = require("torch", "torch")
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     return {str(key): value for key, value in given.items() if isinstance(value, torch.Tensor)}
@@ -160,7 +160,7 @@ def _floating(model: Any) -> list[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class _LayerCopy:
-    """A copy of a layer in a dtype of its own."""
+    """A copy of a layer, converted to another dtype."""
 
     layer: Any
     device: str
@@ -194,9 +194,9 @@ class _LayerCopy:
 
 
 class _Versions(Versions):
-    """A layer's float64 copy and, for PyTorch's own layers, its float32 copy.
+    """A layer's float64 copy and, for PyTorch's own layers, a float32 copy.
 
-    Other layers get no float32 copy: the copy would make the very errors that are to be found, and
+    Other layers get no float32 copy: it would make the same errors that validation should find, and
     these would widen the tolerance. The operations within a layer cannot be rewritten, so there
     are no further versions.
     """

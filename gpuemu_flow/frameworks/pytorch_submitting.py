@@ -1,4 +1,4 @@
-"""``validate_pytorch`` of an op with ``gradients``: its context submits them with the output."""
+"""The context of ``validate_pytorch`` for an op with ``gradients``: it also submits these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _plain = plain_context(ADAPTER)
 def context(
     client: Any, op_name: str, inputs: Inputs, options: Mapping[str, Any]
 ) -> Iterator[GradientContext]:
-    """Yield the context of one call of `validate_pytorch`; `options` are those of the call."""
+    """Yield the context of one call of `validate_pytorch`; `options` are its other arguments."""
     given = dict(options)
     gradients = given.pop("gradients", False)
     if gradients is False:
@@ -44,7 +44,10 @@ def context(
 
 
 def _leaves(inputs: Inputs, by: Sequence[str] | None) -> dict[str, Any]:
-    """Return the float inputs whose gradients are wanted, as tensors that require gradients."""
+    """Return float inputs as tensors that require gradients, by name.
+
+    These are the inputs that `by` names, or all if it is None.
+    """
     arrays = ADAPTER.arrays(inputs)
     floats = [name for name, array in arrays.items() if dtype_name(array.dtype) in FLOAT_LIMITS]
     for name in () if by is None else by:

@@ -1,4 +1,4 @@
-"""TensorFlow: validation of outputs and gradients, Keras layers, tf.function and XLA, fuzzing."""
+"""TensorFlow: validation of outputs and gradients, Keras layers, tf.function, XLA, and fuzzing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype
 
 
 class _Tape:
-    """A gradient tape that already records and may still be entered again."""
+    """A gradient tape that is already recording; entering it in a ``with`` again is allowed."""
 
     def __init__(self, tape: Any) -> None:
         self._tape = tape
@@ -44,7 +44,7 @@ class _Tape:
 
 
 class TensorFlowAdapter(FrameworkAdapter):
-    """Tensors of TensorFlow."""
+    """Adapter for TensorFlow."""
 
     name = package = extra = "tensorflow"
 
@@ -67,7 +67,7 @@ class TensorFlowAdapter(FrameworkAdapter):
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
         """Tell whether a tensor is a variable; with `requires`, convert it to or from a variable.
 
-        Tapes watch variables without being told to. See `FrameworkAdapter.requires_grad`.
+        Tapes watch variables by default. See `FrameworkAdapter.requires_grad`.
         """
         tf = self.module
         if requires is None:
@@ -75,7 +75,7 @@ class TensorFlowAdapter(FrameworkAdapter):
         return tf.Variable(tensor) if requires else tf.convert_to_tensor(tensor)
 
     def compute_gradient(self, tape: Any, output: Any, inputs: Inputs) -> Any:
-        """Return the gradients that a tape computes: a mapping for inputs by name, else a list."""
+        """Return the gradients that a tape gives: a mapping for inputs by name, else a list."""
         values = named(inputs)
         found = tape.gradient(output, list(values.values()))
         return dict(zip(values, found, strict=True)) if isinstance(inputs, Mapping) else found
@@ -83,7 +83,7 @@ class TensorFlowAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return the outputs, and a function for gradients; see `FrameworkAdapter.pullback`."""
+        """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
         tf = self.module
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         with tf.GradientTape(persistent=True) as tape:
@@ -143,7 +143,7 @@ def check_tf_function_safe(
 def check_xla_compatible(
     op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-5, atol: float = 1e-5
 ) -> CheckOutcome:
-    """Check that an op gives the same outputs when XLA compiles it."""
+    """Check that an op compiled by XLA gives the same outputs."""
     return _compiled("xla", op, inputs, atol, rtol, jit_compile=True)
 
 
@@ -155,7 +155,7 @@ def validate_custom_gradient(
     atol: float = 1e-4,
     rtol: float = RTOL,
 ) -> CheckOutcome:
-    """Check a function's own gradient against central differences.
+    """Compare a function's custom gradient with central differences.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def _context(
 
 
 def validate_tensorflow(*args: Any, **kwargs: Any) -> Any:
-    """Validate the output of an op; arguments as in `pytorch.validate_pytorch`.
+    """Validate the output of an op; the arguments are those of `pytorch.validate_pytorch`.
 
     ``check_gradient=True`` judges the gradients, too. They come from ``context.tape``, which
     recorded the operations of the body on ``context.inputs``.
@@ -224,12 +224,12 @@ def check_keras_layer(
     check_training_mode: bool = False,
     **kwargs: Any,
 ) -> CheckOutcome:
-    """Check a Keras layer on an input, against the daemon's reference if `client` is given.
+    """Check a Keras layer on one input; with a `client`, compare it with the daemon's reference.
 
     Parameters
     ----------
     input_shape : sequence of int, or tensor
-        A shape, for normal values from `seed`; or the input itself.
+        The shape of a normal random input, drawn from `seed`; or the input itself.
     check_training_mode : bool
         True to call the layer in training mode as well; both modes must give finite values.
 
@@ -292,7 +292,7 @@ def fuzz_tensorflow_op(
     max_elements: int = 16,
     **options: Any,
 ) -> FuzzOutcome:
-    """Fuzz an op of TensorFlow tensors; arguments as in `jax.fuzz_jax_op`."""
+    """Fuzz an op of TensorFlow tensors; the arguments are those of `jax.fuzz_jax_op`."""
 
     def gradient(op: Callable[..., Any], arrays: Mapping[str, Any]) -> CheckOutcome:
         checker = GradientChecker(ADAPTER, max_elements=max_elements)

@@ -1,6 +1,6 @@
 """Triton kernels in this process: host functions run by Triton's interpreter, and judged.
 
-The functions may come from files that `load` imports, or be imported already.
+The functions may come from files, which `load` imports, or may have been imported already.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _interpreter() -> Interpreter:
 
 
 def _function_of(program: str, relative_to: str | Path) -> Callable[..., Any]:
-    """Import the function ``path.py:function`` with Triton's interpreter switched on."""
+    """Import and return the function ``path.py:function``, with Triton's interpreter enabled."""
     path, colon, name = program.rpartition(":")
     file = (Path(relative_to) / path).resolve()
     if not colon or not file.is_file():
@@ -66,10 +66,10 @@ def _function_of(program: str, relative_to: str | Path) -> Callable[..., Any]:
 
 
 class TritonOp:
-    """A host function of Triton kernels that runs on the CPU.
+    """A host function that launches Triton kernels, run on the CPU.
 
-    Calling the object calls the function with its arguments; numpy arrays are passed as tensors.
-    Accesses of its kernels outside of all tensors, and unwritten outputs, are errors.
+    Calling the object calls the function with its arguments; numpy arrays are passed as tensors. It
+    is an error if a kernel accesses memory outside of all tensors, or leaves outputs unwritten.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class TritonOp:
         self.name = getattr(self.function, "__name__", "op")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function.
+        """Call the host function and return its result.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class TritonOp:
         return returned
 
     def run(self, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Any, list[Failure]]:
-        """Call the function; return its result and the violations of its kernels.
+        """Call the host function; return its result and the violations of its kernels.
 
         Parameters
         ----------
@@ -134,7 +134,7 @@ class TritonOp:
         return returned, found
 
     def _again(self, seed: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Return the outputs of a call with memory filled differently; None if the call fails."""
+        """Return the outputs of a call in which new memory has other contents; None if it fails."""
         try:
             with _interpreter().running(seed, run=1):
                 return outputs_by_name(self.function(*args, **kwargs))
@@ -152,13 +152,13 @@ class TritonOp:
         seed: int = 0,
         raise_on_failure: bool = True,
     ) -> ValidationResult:
-        """Judge the function's output on inputs.
+        """Judge the host function's output on the given inputs.
 
         Parameters
         ----------
         inputs : mapping of name to array or tensor, or sequence of them
-            A mapping is passed by name if the function has parameters of these names, else as one
-            dict. A sequence is passed in order.
+            The values of a mapping are passed by name if the function has parameters of these
+            names; else the mapping is passed as one dict. A sequence is passed in order.
         reference : callable, or array
             A function of numpy arrays, with floats in float64; or the expected output itself.
         atol, rtol : float, optional
@@ -188,7 +188,7 @@ class TritonOp:
         )  # fmt: skip
 
     def _runner(self, seed: int) -> Callable[..., Any]:
-        """Return `run` bound to `seed`, with the host function's signature."""
+        """Return `run` with `seed` fixed, and with the host function's signature."""
 
         @functools.wraps(self.function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -198,7 +198,7 @@ class TritonOp:
 
 
 def _tensor(value: Any) -> Any:
-    """Convert arrays, also in mappings, to tensors with their own memory; keep all else."""
+    """Convert arrays, also in mappings, to tensors with their own memory; keep other values."""
     if isinstance(value, np.ndarray):
         return _ADAPTER.from_numpy(value)
     if isinstance(value, Mapping):
@@ -217,5 +217,8 @@ def _copied(value: Any) -> Any:
 
 
 def load(program: Callable[..., Any] | str, *, relative_to: str | Path = ".") -> TritonOp:
-    """Load a host function: ``load("kernels/softmax.py:run", relative_to=__file__)``."""
+    """Return a `TritonOp` of a function in a file.
+
+    For example: ``load("kernels/softmax.py:run", relative_to=__file__)``.
+    """
     return TritonOp(program, relative_to=relative_to)

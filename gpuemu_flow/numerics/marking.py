@@ -22,7 +22,7 @@ STAND_INS = (85, 86)
 
 
 class _Casting(Single):
-    """A float32 array whose NaN are cast to a chosen integer, whatever the processor would give."""
+    """A float32 array whose NaN, cast to integers, become a chosen integer on every processor."""
 
     stand_in: int
 
@@ -36,7 +36,7 @@ class _Casting(Single):
 
 
 class _Marking(_Casting, Doubting):
-    """Replaces rounded results, and quotients that a reciprocal would change, by NaN."""
+    """An array that replaces rounded results, and quotients that a reciprocal changes, by NaN."""
 
     def _product(self, result: Any) -> Any:
         return np.full_like(bare(result), np.nan)
@@ -47,7 +47,7 @@ class _Marking(_Casting, Doubting):
 
 
 class _Stepping(Doubting):
-    """Multiplies the rounded results of one chosen operation by one factor; changes nothing else.
+    """An array that changes the rounded results of one chosen operation, all by the same factor.
 
     A value that several results depend on, such as a scale, then changes for all of them.
     """
@@ -72,7 +72,7 @@ class _Stepping(Doubting):
 
 
 class _Inverting(_Casting):
-    """Multiplies by the reciprocal instead of dividing, where the reciprocal overflows."""
+    """An array that multiplies by the reciprocal, not divides, where the reciprocal overflows."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -92,23 +92,25 @@ class _Inverting(_Casting):
 
 
 def marking(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
-    """Return float32 arrays whose arithmetic gives NaN wherever it rounds.
+    """Return the inputs as float32 arrays whose arithmetic gives NaN wherever it rounds.
 
-    NaN is cast to the integer `stand_in`, so an integer result that is the same under two
-    stand-ins depends on no rounding. Results of matrix products count as rounded.
+    A cast to an integer turns NaN into `stand_in`, so an integer result that is the same for two
+    values of `stand_in` depends on no rounding. Results of matrix products count as rounded.
     """
     return wrapped(inputs, _Marking, stand_in=stand_in, rng=SeededRng(0), unit=0.0)
 
 
 def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArray[Any]], list[int]]:
-    """Return float32 arrays that change one operation's result, and the list of operations met.
+    """Return float32 arrays that change one operation's result, and a list that counts operations.
+
+    The arithmetic adds one entry to the list for each operation that rounds.
 
     Parameters
     ----------
     inputs : mapping of str to ndarray
     turn : int
-        Number of the operation among those that round, from 1 on. If the list ends up shorter,
-        there is no such operation.
+        Number of the operation to change, counted from 1 among those that round. If the list ends
+        up shorter, there is no such operation.
     change : float
         Relative change of the operation's result.
     """
@@ -117,5 +119,8 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
 
 
 def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
-    """Return arrays that multiply by the reciprocal, not divide, where the reciprocal overflows."""
+    """Return arrays that multiply by the reciprocal, not divide, where the reciprocal overflows.
+
+    A cast to an integer turns NaN into `stand_in`.
+    """
     return wrapped(inputs, _Inverting, stand_in=stand_in)

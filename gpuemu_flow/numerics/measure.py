@@ -78,12 +78,12 @@ class ErrorMeasurement:
         True for more draws of every kind, in a case that is about to fail: few draws may miss the
         largest change of an ill-conditioned element. Each further draw halves the risk.
     rounding : Rounding, optional
-        Values that a right op may round to a narrower type.
+        Which intermediate values a correct op may round to a narrower type.
 
     Attributes
     ----------
     weak : bool
-        True if measured without a shadow.
+        True if measured without a shadow (the reference's source, changed to compute in float32).
     fault : str
         Reason why every evaluation on perturbed inputs failed; empty if one succeeded.
 
@@ -103,10 +103,10 @@ class ErrorMeasurement:
     of Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows.
     The reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole far
     from the result. Hence the reference is also evaluated on magnitudes that are each multiplied by
-    a random factor between 1 and 2, and S uses the smallest of these results. S is at most the
-    largest of |r|, the largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the largest number of
-    elements of an input: the error of a sum of N terms that are each perturbed by a rounding is at
-    least about ``u S / sqrt(N)``.
+    a random factor between 1 and 2, and S uses the smallest of these results. S is limited to the
+    maximum of four numbers: |r|, the largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the
+    largest number of elements of an input: the error of a sum of N terms that are each perturbed by
+    a rounding is at least about ``u S / sqrt(N)``.
 
     There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale: an op
     that is ten times off, or gives 0, would pass there. The scale is the largest of |r|, of S with
@@ -125,8 +125,8 @@ class ErrorMeasurement:
     own dtype. Its inputs are then perturbed by that dtype's rounding; the effect counts as R.
 
     Without a shadow, errors of intermediates that the result does not depend on in exact arithmetic
-    (a maximum subtracted and added again) go unseen; S is then at least the largest |x| or 1, but
-    not more than the largest |r|.
+    (a maximum subtracted and added again) go unseen. S is then raised to the largest of |x| and 1,
+    but to no more than the largest |r|.
     """
 
     def __init__(
@@ -240,12 +240,12 @@ class _Session:
             self._add_noise(self._evaluate(moved.independent(3, NOISE)))
 
     def _flush(self, inputs: Arrays | None) -> None:
-        """Add the result on inputs whose subnormal numbers are replaced by 0."""
+        """Add the results on inputs with flushed subnormals; do nothing if `inputs` is None."""
         if inputs is not None:
             self._add_flushed(self._evaluate(inputs))
 
     def _use_own_rounding(self) -> None:
-        """Perturb by the narrow dtype's rounding if the reference accepts only that dtype."""
+        """If the reference accepts only a narrow dtype, perturb by one rounding of that dtype."""
         own = self._evaluations.own_format
         if own is not None and own.eps > self._unit:
             self._narrow = True
@@ -344,9 +344,9 @@ class _Session:
                 self._outputs[name].add_cancelled(flat)
 
     def exclude_float64_overflow(self) -> None:
-        """Withhold the verdict where the reference itself overflows, or nearly does.
+        """Withhold the verdict where the reference overflows in float64, or nearly does.
 
-        There is no wider type, and the order of operations decides whether a right op overflows.
+        No type is wider, and the order of operations decides whether a correct op overflows.
         """
         if all(np.isfinite(a).all() for a in self._inputs64.values() if a.dtype == np.float64):
             for output in self._outputs.values():
@@ -413,10 +413,10 @@ class _Session:
     def restore_exact(self) -> None:
         """Restore the verdict on elements that no rounding of the computation can change.
 
-        Perturbed inputs may change an integer although the op's own inputs are exact, for example
-        if it was rounded from an exact tie. Only roundings decide: an integer that depends on none
-        has a verdict, and an integer that perturbed roundings change has none. Perturbed inputs may
-        miss a change: a quotient and a zero point with one scale may change by amounts that cancel.
+        Perturbed inputs may change an integer that the actual inputs determine exactly, such as one
+        rounded from a tie, and may miss a change where two effects of the same scale cancel. Hence
+        roundings alone decide: an integer that depends on none gets a verdict, and one that
+        perturbed roundings change gets none.
 
         Float outputs are treated in the same way if the reference rounds to integers to compute
         them, as fake quantisation in training does.
@@ -445,12 +445,12 @@ class _Session:
             )
 
     def exclude_all(self) -> None:
-        """Withhold all verdicts, since nothing is known of the errors."""
+        """Withhold the verdict on every element, because nothing is known of the errors."""
         for output in self._outputs.values():
             output.unstable[:] = True
 
     def exclude_far_inputs(self) -> None:
-        """Withhold verdicts where float32 intermediates may overflow or underflow unnoticed."""
+        """Without a shadow, withhold all verdicts if float32 may leave its range on the inputs."""
         formats = [output.fmt for output in self._outputs.values()]
         narrow = all(fmt is None or fmt.min_exponent > -126 for fmt in formats)
         if has_far_values(self._inputs64, small=not narrow):
@@ -459,7 +459,7 @@ class _Session:
     def _evaluate(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> dict[str, NDArray[Any]] | None:
-        """Return flat outputs; None if evaluation fails or outputs are missing or misshapen."""
+        """Return flat outputs; None if evaluation fails or an output is missing or misshapen."""
         return self._checked(self._evaluations.outputs(inputs, shadow=shadow, rounding=rounding))
 
     def _checked(self, outputs: Arrays | None) -> dict[str, NDArray[Any]] | None:

@@ -1,10 +1,10 @@
 """Arithmetic with each rounding perturbed at random, to show the effect of reordered operations.
 
 Perturbed inputs do not show errors of intermediate results: where equal results cancel, the
-reference may return exactly 0, while a right op, which adds in another order, returns a rounding
-error of the cancelled terms. Perturbing each result by about its rounding error shows the error of
-the op (Vignes, "A stochastic arithmetic for reliable scientific computation", 1993; Parker, "Monte
-Carlo Arithmetic", 1997).
+reference may return exactly 0, whereas a correct op, which adds in another order, returns a
+rounding error of the cancelled terms. Perturbing each result by about its rounding error shows the
+error of the op (Vignes, "A stochastic arithmetic for reliable scientific computation", 1993;
+Parker, "Monte Carlo Arithmetic", 1997).
 """
 
 from __future__ import annotations
@@ -59,13 +59,14 @@ class Noisy(Single):
         return self._into(out, result, "unsafe")
 
     def _sums(self, ufunc: np.ufunc, method: str) -> bool:
-        """Tell whether an operation makes sums whose terms are to be perturbed, too."""
+        """Tell whether an operation computes sums whose terms must be perturbed as well."""
         return ufunc in (np.add, np.subtract) and method != "__call__"
 
     def _moved_sum(self, plain: Any, again: Any, exact: Any) -> Any:
         """Return the perturbed result of a sum.
 
-        `plain` is the sum as it was computed, and `again` is the sum of perturbed terms.
+        `plain` is the sum as it was computed, `again` is the sum of perturbed terms, and `exact` is
+        the sum without rounding: elements that are equal to it stay unchanged.
         """
         return self._moved(again, exact)
 
@@ -75,7 +76,7 @@ class Noisy(Single):
         return self._moved(bare(result))
 
     def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
-        """Multiply values by ``1 + d``, d within ± one unit, except values equal to `exact`."""
+        """Multiply values by ``1 + d``, d within ± one unit, where they differ from `exact`."""
         plain = np.asarray(values)
         deltas = (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape) * self.unit
         with np.errstate(all="ignore"):
@@ -124,7 +125,7 @@ class _Flushing(Noisy):
     Attributes
     ----------
     steps : list of str
-        Names of the functions that have rounded such arrays to integers.
+        Names of the numpy functions that have rounded such arrays to integers, one for each call.
     """
 
     steps: list[str]
@@ -147,16 +148,16 @@ class _Flushing(Noisy):
 
 
 def flushing(inputs: Arrays, steps: list[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' float32 arrays so that their arithmetic flushes subnormals.
+    """Wrap the inputs' float32 arrays so that their arithmetic replaces subnormal results by 0.
 
-    Many GPU kernels are compiled in this way. The effect shows if an intermediate result is
+    Many GPU kernels are compiled to do this. The effect shows if an intermediate result is
     multiplied by a large number afterwards.
 
     Parameters
     ----------
     inputs : mapping of str to ndarray
     steps : list of str, optional
-        Gets the names of the functions that round to integers, as the arithmetic meets them.
+        Filled with the name of each numpy function that rounds to integers, one for each call.
     """
     return wrapped(inputs, _Flushing, steps=[] if steps is None else steps)
 
@@ -209,7 +210,7 @@ class Noisy64(np.ndarray[Any, np.dtype[Any]]):
         return self._moved(bare64(result), None).view(type(self))
 
     def _moved(self, values: Any, exact: Any) -> NDArray[Any]:
-        """Multiply values by ``1 + d``, d within ± one unit, except values equal to `exact`."""
+        """Multiply values by ``1 + d``, d within ± one unit, where they differ from `exact`."""
         plain = np.asarray(values)
         deltas = (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape) * self.unit
         with np.errstate(all="ignore"):
@@ -230,7 +231,7 @@ def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[An
 
 
 def wrapped64(inputs: Arrays, kind: type[Noisy64], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """View float64 inputs as a subclass of `kind` with the given class attributes."""
+    """View float64 inputs as a subclass of `kind` that has the given class attributes."""
     made = type(kind.__name__, (kind,), attributes)
     return {
         name: array.view(made) if array.dtype == np.float64 else array
@@ -246,7 +247,7 @@ def bare64(value: Any) -> Any:
 def _in_long_double(
     ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any]
 ) -> Any:
-    """Return the result in long double; None if the operation does not support that."""
+    """Return the result of an operation in long double; None if it does not support that."""
     wide = [
         value.astype(np.longdouble) if getattr(value, "dtype", None) == np.float64 else value
         for value in operands

@@ -1,8 +1,8 @@
-"""Intermediate rounding in a shadow: of operands of matrix products, or of every step.
+"""Rounding of a shadow's intermediate values: operands of matrix products, or every step.
 
 Tensor cores take their operands in the narrow type and add in float32. A kernel that computes in
 float32 between two products must round the operands of the second product, which is no error. The
-source of a *rounded* shadow (see `shadow`) passes such values through `rounded`.
+source of a *rounded* shadow (see `shadow`) passes the values to round through `rounded`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rounding:
         Seed of a random factor that values are multiplied by before they are rounded, and divided
         by afterwards; None rounds the values themselves.
     overflow : bool
-        True if values beyond the largest one of the type become infinite, or NaN in a type without
+        True if values beyond the type's largest value become infinite, or NaN in a type without
         infinities.
     """
 
@@ -53,7 +53,7 @@ class Rounding:
         return replace(self, seed=seed)
 
     def overflowing(self) -> Rounding:
-        """Return the same rounding with values that overflow."""
+        """Return the same rounding with `overflow` set."""
         return replace(self, overflow=True)
 
 
@@ -72,7 +72,7 @@ class _State:
     overflow: bool
 
     def of(self, values: Float64Array) -> Float64Array:
-        """Return the rounded values."""
+        """Return the values, rounded."""
         result = round_to(values, self.fmt, self.rng)
         if not self.overflow:
             return result
@@ -100,7 +100,7 @@ def rounding_to(rounding: Rounding | None) -> Iterator[None]:
 
 
 def rounded(value: Any) -> Any:
-    """Round float32 and float64 arrays and tensors, also in lists; leave all else as it is.
+    """Round float32 and float64 arrays and tensors, also inside lists; return others unchanged.
 
     Returns
     -------
@@ -148,7 +148,10 @@ def _rounded_torch(tensor: Any, state: _State) -> Any:
 
 @functools.cache
 def _rounding_both_ways(torch: Any) -> Any:
-    """Make a rounding that also rounds the gradient, as a step in a narrow dtype would."""
+    """Make a torch function that rounds a tensor and, in the backward pass, the gradient.
+
+    A step in a narrow dtype would round both.
+    """
 
     class Rounding(torch.autograd.Function):  # type: ignore[misc]  # torch is Any
         @staticmethod
@@ -164,7 +167,7 @@ def _rounding_both_ways(torch: Any) -> Any:
 
 
 def _rounded_jax(array: Any, state: _State) -> Any:
-    """Round to nearest by operations that also work while JAX traces a function."""
+    """Return a JAX array rounded to nearest, by operations that JAX can trace."""
     if str(array.dtype) not in ("float32", "float64"):
         return array
     return array.astype(numpy_dtype(state.fmt.name)).astype(array.dtype)
@@ -175,10 +178,10 @@ def round_to(values: Float64Array, fmt: FloatLimits, rng: SeededRng | None = Non
 
     Notes
     -----
-    A right op may round a multiple of the reference's value, such as probabilities before they
+    A correct op may round a multiple of the reference's value, such as probabilities before they
     are divided by their sum. With `rng`, all values are multiplied by one random factor between 1
-    and 2, rounded, and divided by it: another sample of rounding errors of the same size.
-    Values that the format holds exactly, inputs above all, stay as they are.
+    and 2, rounded, and divided by the factor. This gives another sample of rounding errors of the
+    same size. Values that the format holds exactly, such as inputs, stay as they are.
     """
     with np.errstate(all="ignore"):
         result = _to_nearest(values, fmt)

@@ -32,11 +32,11 @@ class OutputMutant:
     Attributes
     ----------
     name : str
-        Unique.
+        A unique name.
     kind : str
-        The family of bugs that it belongs to.
+        The family of bugs that this one belongs to.
     why : str
-        The real bug that it imitates.
+        The real bug that this one imitates.
     plant : callable
         Makes the wrong tensor from a `Site`; returns None where the bug would not show.
     in_input : bool
@@ -199,7 +199,7 @@ class MutantResult:
     seed : int
         The case's seed.
     killed : bool
-        True if the check failed the mutant.
+        True if the check rejected the outputs with the bug.
     """
 
     mutant: str
@@ -224,10 +224,11 @@ class MutationScore:
     Attributes
     ----------
     killed : dict of str to (int, int)
-        Per killed mutant, the number of cases that killed it, and the number to which it applied.
+        For each killed mutant, the number of cases that killed it, and of cases to which it
+        applied.
     survivors : tuple of Survivor
     not_applicable : tuple of str
-        Mutants that changed nothing on any case; they do not count.
+        Mutants that changed no output of any case; `share` ignores them.
     """
 
     killed: dict[str, tuple[int, int]]
@@ -257,12 +258,12 @@ class MutationScore:
 
 
 def has_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
-    """Tell whether any element is finite: without one there is no place to plant a bug."""
+    """Tell whether any element of the outputs is finite; if none is, no bug can be planted."""
     return any(bool(np.isfinite(to_float64(array)).any()) for array in outputs.values())
 
 
 class Planted(Protocol):
-    """One mutant's row in a score."""
+    """The facts about a mutant that `score` needs."""
 
     @property
     def name(self) -> str: ...
@@ -275,7 +276,7 @@ class Planted(Protocol):
 def score(
     results: Iterable[MutantResult], mutants: Iterable[Planted] = OUTPUT_MUTANTS
 ) -> MutationScore:
-    """Combine the results of many cases: any case that fails a mutant kills it."""
+    """Combine the results of many cases: a mutant is killed if the check rejects it in any case."""
     cases: dict[str, list[bool]] = {}
     for result in results:
         cases.setdefault(result.mutant, []).append(result.killed)

@@ -2,7 +2,7 @@
 
 Float32 ends at 3.4e38, and parts of a sum may overflow where the whole sum does not. The order of
 additions then decides between a number, an infinity and, where parts of both signs overflow, NaN.
-The result of one order proves nothing about others, each of which a right op may use.
+The result of one order proves nothing about the others, and a correct op may use any of them.
 """
 
 from __future__ import annotations
@@ -74,23 +74,23 @@ def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
     Notes
     -----
     A sum of n terms may become infinite where n times the sum of the terms of one sign exceeds the
-    range of float32, and NaN where both signs exceed it. The factor n covers weights that are
+    range of float32, and NaN where this holds for both signs. The factor n covers weights that are
     divided by their sum only at the end, as in an online softmax.
 
-    Sums of two (``a + b``), those of other libraries and of methods in C (``a.dot(b)``) are left
-    unchanged.
+    Sums of two arrays (``a + b``), of other libraries, and of methods written in C (``a.dot(b)``)
+    stay as they are.
     """
     return wrapped(inputs, _Overflowing)
 
 
 def _overflowed(result: Any, call: Callable[..., Any], terms: list[Any]) -> NDArray[Any]:
-    """Return the result with infinities and NaN where an order of the terms may give them.
+    """Return the result with infinities and NaN wherever some order of the terms may give them.
 
     Parameters
     ----------
     result : ndarray of float32
     call : callable
-        Gives the result from operands, which are multiplied with each other and added.
+        Computes the result from operands: it multiplies them with each other and adds the products.
     terms : list
         The operands.
     """
@@ -119,7 +119,7 @@ def _wide(value: Any) -> NDArray[np.float64]:
 
 
 def _taken(value: Any, terms: list[Any]) -> Any:
-    """Move arrays of numbers out of arguments into `terms`, in order; leave `_PLACE` for each."""
+    """Move arrays of numbers from arguments into `terms`, in order, leaving `_PLACE` for each."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "iufb":
             terms.append(value)
@@ -137,7 +137,7 @@ _PLACE = object()
 
 
 def _put(value: Any, terms: list[Any]) -> Any:
-    """Replace each `_PLACE` in arguments by an array, taken from the front of `terms`."""
+    """Replace each `_PLACE` in arguments by the next array, which is removed from `terms`."""
     if value is _PLACE:
         return terms.pop(0)
     if type(value) in (list, tuple):

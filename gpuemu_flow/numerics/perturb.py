@@ -1,4 +1,4 @@
-"""Change inputs by less than their rounding, for the evaluations of the ``auto`` tolerance."""
+"""Change inputs by about one rounding error, for the evaluations of the ``auto`` tolerance."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -
 
 
 def widen(inputs: Arrays) -> Arrays:
-    """Return all float inputs, of whatever width, as float64."""
+    """Return all float inputs, of any width, as float64."""
     return {
         name: to_float64(array) if dtype_name(array.dtype) in FLOAT_LIMITS else array
         for name, array in inputs.items()
@@ -52,14 +52,14 @@ class Perturbation:
     seed : int
         The case's seed, from which each draw derives a random stream.
     unit : float
-        Largest relative change, one rounding.
+        Largest relative change: the relative error of one rounding.
 
     Notes
     -----
     Only finite values other than zero change. No method modifies `inputs64`.
 
-    One rounding of a float32 subnormal is half of 2**-149, whatever its size, since an op may scale
-    its inputs first. If the op computes in a wider type, subnormals change as other values do.
+    A float32 subnormal of any size changes by up to half of 2**-149, because an op may scale its
+    inputs first. If the op computes in a wider type, subnormals change as other values do.
     """
 
     def __init__(self, inputs64: Arrays, seed: int, unit: float) -> None:
@@ -78,7 +78,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def keyed(self, draw: int) -> Arrays:
-        """Change values by up to one unit, all equal values of all inputs by the same factor.
+        """Change values by up to one unit; equal values of all inputs change by the same factor.
 
         Ties stay ties and a difference of equal values stays zero, as they do under rounding.
         """
@@ -92,7 +92,7 @@ class Perturbation:
     def _moved(
         self, values: Float64Array, shares: Float64Array, scale: float = 1.0
     ) -> Float64Array:
-        """Change each value by a share of one rounding, times `scale`."""
+        """Change each value by its share, from -1 to 1, of one rounding, times `scale`."""
         moved: Float64Array = np.asarray(values * (1.0 + shares * (scale * self._unit)))
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
             small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
@@ -107,12 +107,13 @@ class Perturbation:
     def flushed(self, below: float = FLOAT32_SMALLEST_NORMAL) -> Arrays | None:
         """Replace float32 subnormals by zero; return None when the inputs hold none.
 
-        With a smaller `below`, only subnormals below it are replaced, since they have few bits.
+        With a smaller `below` than the default, only the subnormals below it, which have few
+        significant bits, are replaced.
         """
         return self._with_zeros(lambda sizes: sizes < below)
 
     def flushed_some(self, draw: int) -> Arrays | None:
-        """Replace random subnormals by zero; return None when nothing changes."""
+        """Replace some subnormals, chosen at random, by zero; return None when nothing changes."""
         key = np.uint64(self._rng.derive(f"auto/flushed/{draw}").gen_u64())
 
         def chosen(sizes: Float64Array) -> NDArray[np.bool_]:
@@ -124,7 +125,7 @@ class Perturbation:
         return self._with_zeros(chosen)
 
     def _with_zeros(self, chosen: Callable[[Float64Array], NDArray[np.bool_]]) -> Arrays | None:
-        """Replace values of chosen magnitudes by zeros; return None if nothing changes."""
+        """Set values whose magnitudes `chosen` selects to zero; return None if there are none."""
         found = False
 
         def change(values: Float64Array) -> Float64Array:
@@ -139,7 +140,7 @@ class Perturbation:
         return changed if found else None
 
     def magnitudes(self, factor: float = 1.0) -> Arrays:
-        """Compute ``factor * |x|`` where finite; NaN and Inf, which masks are made of, stay."""
+        """Return ``factor * |x|``, except for NaN and Inf (as in masks), which stay unchanged."""
 
         def change(values: Float64Array) -> Float64Array:
             changed: Float64Array = np.where(np.isfinite(values), factor * np.abs(values), values)
@@ -148,7 +149,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def grown(self, draw: int) -> Arrays:
-        """Return finite magnitudes, each multiplied by a factor of its own between 1 and 2."""
+        """Multiply each finite magnitude by an independent random factor between 1 and 2."""
         rng = self._rng.derive(f"auto/grown/{draw}")
 
         def change(values: Float64Array) -> Float64Array:
@@ -183,7 +184,10 @@ def largest_magnitude(inputs64: Arrays) -> float:
 
 
 def has_far_values(inputs64: Arrays, *, small: bool) -> bool:
-    """Tell whether float32 may overflow on the inputs unnoticed or, if `small`, underflow."""
+    """Tell whether float32 may overflow on inputs or, if `small`, underflow.
+
+    Magnitudes above `FAR_LARGEST` may make it overflow, those below `FAR_SMALLEST` underflow.
+    """
     for array in inputs64.values():
         if array.dtype == np.float64:
             sizes = np.abs(array[np.isfinite(array) & (array != 0.0)])
@@ -194,7 +198,7 @@ def has_far_values(inputs64: Arrays, *, small: bool) -> bool:
 
 
 def shares_by_value(values: Float64Array, key: int) -> Float64Array:
-    """Draw numbers from -1 to 1. Equal values get equal numbers if the key is the same."""
+    """Draw a number from -1 to 1 for each value; equal values get equal numbers under one key."""
     words = _mix(values.reshape(-1).view(np.uint64) ^ np.uint64(key)).reshape(values.shape)
     shares: Float64Array = (words >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
     return shares

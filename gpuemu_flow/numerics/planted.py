@@ -28,7 +28,7 @@ class Site:
     Attributes
     ----------
     values : ndarray
-        Right values; floats may be wider than `dtype`. At least one element.
+        Correct values, at least one; floats may be wider than `dtype`.
     dtype : str
         Dtype that the tensor has, or will be rounded to.
     rng : SeededRng
@@ -62,7 +62,10 @@ def _axis_size(site: Site, axis: int) -> int:
 
 
 def _partial_tile(size: int) -> tuple[int, int] | None:
-    """Return the start of the last tile and the largest tile width that leaves a partial tile."""
+    """Return the start of the last tile, and the largest tile width that leaves it partial.
+
+    The result is None if no width does.
+    """
     for tile in TILES:
         if size > tile and size % tile:
             return size - size % tile, tile
@@ -82,7 +85,7 @@ def tail_zeroed(axis: int) -> Planter:
 
 
 def last_zeroed(site: Site) -> Array | None:
-    """Set the last index of the last axis to 0."""
+    """Set the elements at the last index of the last axis to 0."""
     return _zeroed(site, -1, slice(-1, None)) if _axis_size(site, -1) > 1 else None
 
 
@@ -108,7 +111,7 @@ def shifted(site: Site) -> Array | None:
 
 
 def last_tile_share(site: Site) -> Array | None:
-    """Keep only the share of a sum over the longest dim that its last tile of 32 contributes."""
+    """Scale a sum over the longest dim down to the share that its last tile of 32 contributes."""
     if not site.is_float or site.longest <= 32:
         return None
     width = site.longest % 32 or 32
@@ -133,14 +136,14 @@ def root_scaled(site: Site) -> Array | None:
 
 
 def shifted_a_little(site: Site) -> Array | None:
-    """Make all values smaller by 2^-10, or by 8 ulp of a narrower dtype."""
+    """Make all magnitudes smaller by a factor of 1 - 2^-10, or by 8 ulp of a narrow dtype."""
     if not site.is_float:
         return None
     return site.wide() * (1.0 - max(2.0**-10, 8.0 * FLOAT_LIMITS[site.dtype].eps))
 
 
 def swapped(site: Site) -> Array | None:
-    """Swap the last two axes; if they differ in size, read the result in the old shape."""
+    """Swap the last two axes, and give the result the original shape if their sizes differ."""
     if min(_axis_size(site, -1), _axis_size(site, -2)) < 2:
         return None
     values = np.ascontiguousarray(site.values)
@@ -156,7 +159,7 @@ def _rows(site: Site) -> Array | None:
 
 
 def stale_row(site: Site) -> Array | None:
-    """Replace one row by the row before it, where they differ."""
+    """Replace one row by the row before it; return None if no row differs from the one before."""
     rows = _rows(site)
     if rows is None:
         return None
@@ -181,7 +184,7 @@ def stale_tile(site: Site) -> Array | None:
 
 
 def stale_element(site: Site) -> Array | None:
-    """Replace one element by the most different one of a few others."""
+    """Replace one element by another: of a few random ones, the one that differs most."""
     flat = np.array(site.values).reshape(-1)
     if flat.size < 2:
         return None
@@ -195,7 +198,7 @@ def stale_element(site: Site) -> Array | None:
 
 
 def half_rounded(site: Site) -> Array | None:
-    """Round values of a wider float to float16, or to bfloat16 if float16 overflows."""
+    """Round float32 or float64 values to float16, or to bfloat16 if float16 overflows."""
     if not site.is_float or FLOAT_LIMITS[site.dtype].mantissa_bits <= 10:
         return None
     wide = site.wide()
@@ -207,9 +210,9 @@ def half_rounded(site: Site) -> Array | None:
 def half_accumulated(site: Site) -> Array | None:
     """Add random errors, as accumulating over the longest dim in the narrow dtype would cause.
 
-    For a dtype of 32 bits or more, the accumulator has 16 bits. The errors are normally distributed
-    with a standard deviation of ``√n / 4`` roundings for n terms. A real sum of terms that all have
-    the same sign has a larger error.
+    A dtype of 32 bits or more is accumulated in float16. The errors are normally distributed with a
+    standard deviation of ``√n / 4`` roundings for n terms. A real sum of terms that all have the
+    same sign has a larger error.
     """
     if not site.is_float or site.longest < LEAST_DEPTH:
         return None
@@ -249,7 +252,7 @@ def index_off(site: Site) -> Array | None:
 
 
 def index_wrapped(site: Site) -> Array | None:
-    """Wrap integers to a signed byte."""
+    """Wrap integers to the range of a signed byte."""
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     return site.values.astype(np.int64).astype(np.int8).astype(np.int64)

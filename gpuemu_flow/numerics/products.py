@@ -57,8 +57,8 @@ def wrapping_edits(tree: ast.Module, wrap: str) -> Iterator[Edit]:
     tree : ast.Module
     wrap : str
         ``operands``: the operands of ``@`` and of the functions and methods that multiply matrices
-        or convolve (matmul, dot, einsum, tensordot, inner, conv2d, linear and their like, whatever
-        module they are of). ``steps``: these operands, and the results of arithmetic and of calls.
+        or convolve (matmul, dot, einsum, tensordot, inner, conv2d, linear and their like, of any
+        module). ``steps``: these operands, and the results of arithmetic and of calls.
     """
     steps = wrap == "steps"
     left_alone = _left_alone(tree)
@@ -107,7 +107,7 @@ def _name(call: ast.Call) -> str:
 
 
 def _left_alone(tree: ast.Module) -> set[int]:
-    """Select expressions that cannot or must not be wrapped.
+    """Return the ids of the expressions that cannot or must not be wrapped.
 
     These are f-strings (before Python 3.12 their positions are wrong), targets of assignments,
     patterns, decorators and annotations.

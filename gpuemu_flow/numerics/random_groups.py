@@ -1,4 +1,4 @@
-"""Random outputs whose elements are dropped together, as whole channels are, and not one by one."""
+"""Random outputs whose elements are dropped in groups, such as whole channels."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ ROUNDINGS = 16.0
 
 @dataclass(frozen=True)
 class Groups:
-    """One element of each group of elements that share a draw, or the failure of the op.
+    """One element of each group of elements that share a random draw, or the failure of the op.
 
     Attributes
     ----------
     drawn, wanted : ndarray of float64
+        The op's element of each group, and its expected mean.
     telling : ndarray of bool
+        Groups that have an element which is tested.
     what : str
-        The name of these elements in messages.
+        The name of these groups in messages.
     failure : str
-        The message where the op's elements do not share a draw; empty where they do.
+        The message if the op's elements do not share a draw where the reference's do; else empty.
     """
 
     drawn: Wide
@@ -40,19 +42,19 @@ class Groups:
 def grouped(
     name: str, drawn: Wide, wanted: Wide, telling: Marks, reference: Wide, eps: float
 ) -> Groups | None:
-    """Return an element of each group that the reference drops together; None if there are none.
+    """Return an element of each group that the reference drops together; None without groups.
 
     Parameters
     ----------
     name : str
         Name of the output, for messages.
     drawn, wanted : ndarray of float64
-        The op's elements, and their means.
+        The op's elements, and their expected means.
     telling : ndarray of bool
         Elements that are tested.
     reference : ndarray of float64
-        The reference's elements. Elements share a draw along an axis if, in each line along it, all
-        are 0 or none is. If that holds for every axis, there are no groups.
+        The reference's elements. Elements share a draw along an axis if, in each line along it,
+        either all elements are 0 or none is. If that holds for every axis, there are no groups.
     eps : float
         Relative spacing of the output's dtype.
     """
@@ -78,7 +80,10 @@ def grouped(
 
 
 def _shared_axes(zero: Marks, telling: Marks) -> tuple[int, ...]:
-    """Return the axes along which elements are always 0 together; empty if all axes are such."""
+    """Return the axes along which elements are always 0 together.
+
+    The result is empty if that holds for all axes.
+    """
     wide = [axis for axis, size in enumerate(zero.shape) if size > 1]
     no, yes = telling & zero, telling & ~zero
     shared = tuple(axis for axis in wide if not (no.any(axis=axis) & yes.any(axis=axis)).any())

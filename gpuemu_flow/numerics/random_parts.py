@@ -1,9 +1,9 @@
 """Random outputs: tests of parts of an output, such as its rows, columns, tiles and lanes.
 
 An op that is wrong in one part alone changes little of the whole: a last tile without dropout, one
-lane that always draws 0, another rate in the second half. The parts are chosen without regard to
-what was drawn, and a bound that holds for few terms as well as for many limits the chance that any
-of them looks wrong.
+lane that always draws 0, another rate in the second half. The choice of the parts does not depend
+on the drawn values, and a bound that holds for few terms as well as for many limits the chance that
+any part of a correct output looks wrong.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ class Parts:
 
 @dataclass(frozen=True)
 class Division:
-    """Small disjoint parts of an output, from which larger ones are made.
+    """A division of an output into small disjoint parts, which can be joined to larger parts.
 
     Attributes
     ----------
     sums : callable
-        Returns, for an array of the output's shape, its sums over the small parts.
+        Takes an array of the output's shape and returns its sum over each small part.
     parts : list of Parts
+        Each entry divides the output into parts that consist of one or more small parts.
     """
 
     sums: Sums
@@ -65,8 +66,9 @@ def divisions_of(shape: tuple[int, ...], means: Wide | None) -> Iterator[Divisio
     """Yield all divisions of an output into parts.
 
     The parts are: single indices of each axis, blocks of 2^k indices, and indices that are equal
-    modulo 2^k (lanes); square tiles of the last two axes; the same blocks and lanes in memory; and,
-    if each element has a mean of its own, elements whose means are alike in value or in magnitude.
+    modulo 2^k (lanes); square tiles of the last two axes; such blocks and lanes of elements in
+    memory order; and, if each element has a mean of its own, elements whose means are alike in
+    value or in magnitude.
     """
     size = math.prod(shape)
     if len([n for n in shape if n > 1]) > 1:
@@ -89,10 +91,11 @@ def _along(axis: int, rank: int) -> Sums:
 
 
 def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
-    """Yield the divisions of `count` indices into blocks of `first`, twice, four times `first` ...
+    """Yield divisions of `count` indices into blocks of equal length, doubled for each division.
 
-    The values that each division sums are sums over `first` indices already. Divisions whose
-    blocks have fewer than `LEAST` of the `size` elements are left out.
+    The first blocks have `first` indices. Each division gets its sums from sums over `first`
+    indices. A division is left out if its blocks have fewer than `LEAST` of the output's `size`
+    elements. `where` names the axis, or the memory, in messages.
     """
     length = first
     while length < count:
@@ -102,7 +105,7 @@ def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
 
 
 def _every(length: int) -> Sums:
-    """Return a function that sums blocks of a length; the last one may be shorter."""
+    """Return a function that sums successive blocks of `length` values; the last may be shorter."""
 
     def sums(values: Wide) -> Wide:
         flat = values.reshape(-1)
@@ -125,7 +128,7 @@ def _block_name(length: int, count: int, where: str) -> Callable[[int], str]:
 def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
     """Yield, for each 2^k, the parts of `count` indices with equal remainders modulo 2^k.
 
-    Their sums are made from the sums over single indices, or over more of such lanes.
+    Their sums are made from the sums over single indices, or from sums modulo a larger power of 2.
     """
     modulus = 2
     while modulus <= min(LANES, count // 2) and size // modulus >= LEAST:
@@ -134,7 +137,7 @@ def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
 
 
 def _modulo(modulus: int) -> Sums:
-    """Return a function that sums the elements with each remainder."""
+    """Return a function that sums the elements whose indices have equal remainders."""
 
     def sums(values: Wide) -> Wide:
         flat = values.reshape(-1)
@@ -151,7 +154,10 @@ def _lane_name(modulus: int, where: str) -> Callable[[int], str]:
 
 
 def _tiles(shape: tuple[int, ...]) -> Division:
-    """Return square tiles of 2^k rows and columns; all axes but the last form the rows."""
+    """Return the division into square tiles of 2^k rows and columns.
+
+    All axes but the last are merged and form the rows.
+    """
     height, width = math.prod(shape[:-1]), shape[-1]
     parts = []
     length = FIRST_TILE
@@ -170,7 +176,7 @@ def _joined_tiles(length: int) -> Sums:
 
 
 def _joined(values: Wide, length: int) -> Wide:
-    """Return the sums over square tiles of a matrix."""
+    """Return the sums over the square tiles of a matrix; `length` is the side of a tile."""
     rows = np.add.reduceat(values, np.arange(0, len(values), length), axis=0)
     found: Wide = np.add.reduceat(rows, np.arange(0, rows.shape[1], length), axis=1)
     return found
@@ -185,7 +191,11 @@ def _tile_name(length: int, width: int) -> Callable[[int], str]:
 
 
 def _alike(keys: Wide, what: str) -> Iterator[Division]:
-    """Yield the elements in bins of about equal counts by a key; equal keys are in one bin."""
+    """Yield a division of the elements into bins by their keys.
+
+    The bins have about equal counts. Equal keys are in the same bin. Nothing is yielded if there
+    are too few finite keys.
+    """
     flat = keys.reshape(-1)
     known = flat[:: -(-flat.size // SAMPLED)]
     known = known[np.isfinite(known)]
@@ -213,18 +223,18 @@ def _bin_name(ends: list[float], joined: int, what: str) -> Callable[[int], str]
 
 @dataclass(frozen=True)
 class Series:
-    """Independent terms whose mean is 0 for a right op.
+    """Independent terms whose mean is 0 for a correct op.
 
     Attributes
     ----------
     terms : ndarray
         0 for elements that are not tested.
     rounding : ndarray
-        Largest errors of the terms by rounding.
+        Largest rounding error of each term.
     text : callable
         Returns the message on a part, given the mean of its terms and the words that name it.
     limits : (float, float) or None
-        How far below and above 0 terms can be, if that is known; a term may still exceed it.
+        How far below and above 0 the terms of a correct op can be, if that is known.
     """
 
     terms: Wide
@@ -240,10 +250,12 @@ class Zeros:
     Attributes
     ----------
     marks : ndarray of bool
+        True for the tested elements that are 0.
     share : float
+        Expected share of these elements.
     text : callable
-        Returns the message on a part, given its number of zeros, its number of elements and its
-        name.
+        Returns the message on a part, given the part's number of zeros, its number of elements and
+        its name.
     """
 
     marks: NDArray[np.bool_]
@@ -254,12 +266,12 @@ class Zeros:
 class PartEvidence:
     """Evidence that parts of an output are wrong, from sums over their terms.
 
-    It is minus the logarithm of a bound on the probability that a right op gives such a part. If no
-    term is below -L, ``log(1 + y t / L) >= y t / L - c (y t / L)^2`` for ``0 < y < 1`` with
-    ``c = (-log(1 - y) - y) / y^2``, so that ``exp`` of the sum of the right sides has a mean of at
-    most 1 for independent terms of mean 0 (Fan, Grama and Liu, "Exponential inequalities for
-    martingales with applications", 2015). By Markov's inequality it exceeds ``1 / p`` with a
-    probability of at most `p`, however few and skewed the terms are. Several `y` are tried.
+    The evidence is minus the logarithm of a bound on the probability that a correct op gives such a
+    part. If no term is below -L, ``log(1 + y t / L) >= y t / L - c (y t / L)^2`` for ``0 < y < 1``
+    with ``c = (-log(1 - y) - y) / y^2``, so that ``exp`` of the sum of the right-hand sides has a
+    mean of at most 1 for independent terms t of mean 0 (Fan, Grama and Liu, "Exponential
+    inequalities for martingales with applications", 2015). By Markov's inequality it exceeds 1/p
+    with a probability of at most p, even if the terms are few and skewed. Several `y` are tried.
     """
 
     def __init__(self, series: Series) -> None:
@@ -275,11 +287,11 @@ class PartEvidence:
 
     @property
     def arrays(self) -> tuple[Wide, Wide, Wide]:
-        """Return the arrays of which `of` takes the sums over parts."""
+        """Return the terms, their squares and their rounding errors; `of` takes sums of these."""
         return self._series.terms, self._squares, self._series.rounding
 
     def of(self, total: Wide, squares: Wide, rounding: Wide) -> Wide:
-        """Return the evidence against each part, given its sums of `arrays`."""
+        """Return the evidence against each part, given the sums of the three `arrays` over it."""
         best = np.zeros_like(total)
         for sign, limit in ((1.0, self._below), (-1.0, self._above)):
             if limit > 0.0:
@@ -303,11 +315,11 @@ def wrong_part(
     telling : ndarray of bool
         Elements that are tested.
     means : ndarray or None
-        The mean of each element; None if all have the same one.
+        The mean of each element; None if all have the same mean.
     series : sequence of Series
     zeros : Zeros or None
     rate : float
-        Largest probability with which a right output fails.
+        Largest permitted probability that a correct output fails.
     """
     divisions = [each for each in divisions_of(telling.shape, means) if each.parts]
     kinds = sum(len(division.parts) for division in divisions)
@@ -342,7 +354,10 @@ def wrong_part(
 
 
 def divergences(found: Wide, wanted: float) -> Wide:
-    """Return the relative entropy of shares and a wanted one: the exponent of Chernoff's bound."""
+    """Return the relative entropy of each share in `found` with respect to the expected share.
+
+    It is the exponent of Chernoff's bound.
+    """
     parts = np.zeros_like(found)
     for one, other in ((found, wanted), (1.0 - found, 1.0 - wanted)):
         some = one > 0.0

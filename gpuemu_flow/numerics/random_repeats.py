@@ -18,28 +18,40 @@ ROUNDING = 1e-13
 
 
 def scaled_terms(terms: Wide, variance: float) -> tuple[Wide, float]:
-    """Return terms of at most 1, whose squares do not overflow, and their variance."""
+    """Scale terms to magnitudes of at most 1, so that squares cannot overflow.
+
+    Returns
+    -------
+    tuple of (ndarray, float)
+        The scaled terms and their variance.
+    """
     largest = float(np.abs(terms).max(initial=0.0)) or 1.0
     return terms / largest, variance / largest / largest
 
 
 def neighbours(terms: Wide, axis: int) -> tuple[Wide, Wide]:
-    """Return pairs of neighbours along an axis; each element is in at most one pair."""
+    """Return the first and the second elements of pairs of neighbours along an axis.
+
+    Each element is in at most one pair.
+    """
     moved = np.moveaxis(terms, axis, 0)
     return moved[: len(moved) - 1 : 2], moved[1::2]
 
 
 def are_independent(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
-    """Tell whether the sum of products of independent terms of mean 0 is compatible with mean 0.
+    """Tell whether two sets of terms look independent: their products add up to about 0.
+
+    All terms have a mean of 0. The answer is False only if the sum of the products is farther from
+    0 than that of independent terms, except with a probability of about ``exp(-at_least)``.
 
     `variance` is that of each term, 0 if unknown. It is needed where few skewed terms happen to be
     all small: the squares of their products are then too small to measure the spread.
 
     The products of skewed terms, such as those of a mask that is nearly always 0, are skewed: a few
-    are large, and many small ones are negative. If none of the large ones occurred, the sum would
-    be negative and its squares far too small. The product of the terms' own squares, which does not
-    depend on which terms are paired, is then the better variance, and the bound for symmetric terms
-    holds for the short tail of skewed ones, too.
+    are large, and many small ones are negative. If none of the large ones occurred, the sum is
+    negative and the squares of the products are far too small. The product of the terms' own
+    squares, which does not depend on which terms are paired, is then the better variance. The bound
+    for symmetric terms also holds for the short tail of skewed ones.
     """
     products = first * second
     total, squares = float(products.sum()), float(np.square(products).sum())
@@ -51,36 +63,39 @@ def are_independent(first: Wide, second: Wide, at_least: float, variance: float)
 
 
 def tile_lags(size: int) -> list[int]:
-    """Return 2^k and 3 · 2^k up to half of a size: lengths after which tiles repeat their draws."""
+    """Return 2^k and 3 · 2^k up to half of `size`: distances after which tiles may repeat."""
     powers = [2**k for k in range(1, max(size, 2).bit_length())]
     return sorted(lag for power in powers for lag in (power, 3 * power // 2) if 2 * lag <= size)
 
 
 def is_repeated(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
-    """Tell whether products are positive more often than those of independent terms.
+    """Tell whether the sum of the terms' products is larger than independent terms would give.
 
-    Products of repeated draws are positive. A negative sum of products proves nothing. If few terms
-    are large, for example in a mask that is nearly always 0, the large terms may not be paired with
-    each other.
+    The products of repeated draws are positive, so a negative sum proves nothing. If few terms are
+    large, as in a mask that is nearly always 0, it can be that no large term is paired with
+    another. The other parameters are those of `are_independent`.
     """
     repeated = float((first * second).sum()) > 0.0
     return repeated and not are_independent(first, second, at_least, variance)
 
 
 def pairs(terms: Wide, lag: int) -> tuple[Wide, Wide]:
-    """Return pairs of elements `lag` places apart in memory; each element is in at most one."""
+    """Return the first and the second elements of pairs that are `lag` places apart in memory.
+
+    Each element is in at most one pair.
+    """
     whole = terms.size // (2 * lag) * 2 * lag
     halves = terms.reshape(-1)[:whole].reshape(-1, 2, lag)
     return halves[:, 0], halves[:, 1]
 
 
 def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
-    """Return a distance in memory after which draws repeat; None if they repeat after none.
+    """Return a distance in memory after which draws repeat; None if they do not repeat.
 
-    Rows and tiles of any length are found, and rows that are shifted copies of each other. All
-    distances up to half of the output are compared at once by Fourier transforms. If the signs of
-    the terms are independent, so are the signs of the products of terms a fixed distance apart,
-    although each term is in two products. Hence the bound of `are_independent` holds.
+    The test finds repeated rows and tiles of any length, and rows that are shifted copies of each
+    other. It compares all distances up to half of the output at once by Fourier transforms. If the
+    signs of the terms are independent, so are the signs of the products of terms a fixed distance
+    apart, although each term is in two products. Hence the bound of `are_independent` holds.
     """
     terms = terms.reshape(-1)[:MOST_SHIFTED]
     most = terms.size // 2
@@ -102,22 +117,26 @@ def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
 
 
 def _transform_length(least: int) -> int:
-    """Return 2^k or 3 · 2^k, for which transforms are fast."""
+    """Return the smallest 2^k or 3 · 2^k that is at least `least`; such transforms are fast."""
     power = 1 << (least - 1).bit_length()
     return power * 3 // 4 if power * 3 // 4 >= least else power
 
 
 def _correlations(terms: Wide, length: int) -> Wide:
-    """Return the sums of products of terms, for each distance between them."""
+    """Return, for each distance, the sum of the products of all terms that far apart.
+
+    `length` is the length of the Fourier transform.
+    """
     spectrum = np.fft.rfft(terms, length)
     found: Wide = np.fft.irfft(spectrum * spectrum.conj(), length)
     return found
 
 
 def mirrored(terms: Wide) -> tuple[Wide, Wide] | None:
-    """Return the pairs of elements whose last two indices are exchanged; None without such pairs.
+    """Return the pairs of elements at [..., i, j] and [..., j, i], as two arrays.
 
-    A generator whose counter is a product or a sum of both indices gives them the same draw.
+    The result is None if the last two axes differ in size or have a single index. A generator whose
+    counter is a product or a sum of both indices gives the two elements of a pair the same draw.
     """
     if terms.ndim < 2 or terms.shape[-1] != terms.shape[-2] or terms.shape[-1] < 2:
         return None

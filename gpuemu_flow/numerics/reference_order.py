@@ -7,10 +7,11 @@ WIDE, SINGLE, OWN = "float64", "float32", None
 
 
 def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, ...]:
-    """List the dtypes in which a reference is given float inputs, in turn, until it gives outputs.
+    """List the dtypes in which to give a reference its float inputs, until it returns outputs.
 
     A reference refuses a dtype if it raises, exits, crashes or hangs. It is then given the next
-    dtype. If it refuses all dtypes, the error for the last dtype is reported.
+    dtype; None stands for the inputs' own dtypes. If it refuses all dtypes, the error for the last
+    dtype is reported.
 
     Parameters
     ----------

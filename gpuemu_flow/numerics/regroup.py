@@ -1,8 +1,9 @@
-"""Arithmetic with regrouped sums and differences: ``a - (b + c)`` for ``(a - b) - c``.
+"""Arithmetic with regrouped sums and differences: ``a - (b + c)`` in place of ``(a - b) - c``.
 
 Perturbed inputs and another memory order do not show the effect of another grouping of three terms.
-A fused log-softmax computes ``x - (max + log sum)``, its reference ``(x - max) - log sum``. If the
-maximum is 1000, the fused form is off by a rounding of 1000, however small its result is.
+A fused log-softmax computes ``x - (max + log sum)``, but its reference computes ``(x - max) - log
+sum``. If the maximum is 1000, the fused form is off by a rounding of 1000, however small its result
+is.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from gpuemu_flow.numerics.single import Single, operands_in_float32, wrapped
 
 
 class _Regrouped(Single):
-    """A float32 array that, until it is changed, remembers the two arrays it was computed from.
+    """A float32 array that remembers, until it is changed, the two arrays it was computed from.
 
     Attributes
     ----------
     terms : (ndarray, ndarray) or None
-        The array is the first minus the second; None if it is no sum or difference, or has changed.
+        Two arrays: this array is the first minus the second. None if this array is no sum or
+        difference, or has been changed.
     """
 
     terms: tuple[NDArray[Any], NDArray[Any]] | None = None
@@ -68,7 +70,7 @@ def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
     Notes
     -----
-    Other uses of an intermediate sum see its usual value. Arithmetic on single elements, and that
-    of other libraries, is unchanged.
+    An intermediate sum keeps its usual value for everything except further sums. Arithmetic on
+    single elements, and that of other libraries, is unchanged.
     """
     return wrapped(inputs, _Regrouped)

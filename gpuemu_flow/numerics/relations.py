@@ -1,9 +1,9 @@
 """Relations between wrong outputs and the reference's, as formulas that can be tested on any case.
 
 A relation predicts the wrong output of every case. It counts as found if, in every case that was
-looked at, it explains nine tenths of the error of nearly all wrong elements. A formula that
-is only roughly right does not count: ``repeated``, say, roughly fits any output whose neighbours
-hardly differ.
+examined, it explains nine tenths of the error of nearly all wrong elements. A formula that fits
+only roughly does not count: ``repeated``, for example, roughly fits any output whose neighbouring
+elements hardly differ.
 
 ==================  ==============================================================================
 kind                actual is
@@ -76,14 +76,14 @@ WRONG = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 class Relation:
     """A relation that explains a wrong output.
 
-    Relations that a hypothesis gives in different cases are equal.
+    Relations from different cases compare equal if all attributes but `sentence` are equal.
 
     Attributes
     ----------
     kind : str
         A key of the tables here and in `relations_inputs`.
     subject : str
-        The input or dim that it is about; may be empty.
+        The input or dim that the relation is about; may be empty.
     formula : str
         Factor, tile or axis of the relation.
     sentence : str
@@ -104,7 +104,7 @@ class ObservedCase:
     ----------
     dims : mapping of str to int
     axes : mapping of str to tuple of (str or int)
-        The dims of each input and output, by name.
+        For the name of each input and output, its dims, one for each axis.
     dtypes : mapping of str to str
         Dtypes of the outputs.
     inputs, actual, expected : mapping of str to ndarray
@@ -122,7 +122,7 @@ class ObservedCase:
 
     @property
     def wrong(self) -> dict[str, BoolArray]:
-        """Mark the wrong elements of each output that has some."""
+        """Return a mask of the wrong elements of each output that has any."""
         found = {name: self._wrong(name) for name in self.actual}
         return {name: mask for name, mask in found.items() if mask.any()}
 
@@ -136,7 +136,7 @@ class ObservedCase:
         return ~is_near(self.actual[name], self.expected[name], relative)
 
     def usable(self) -> bool:
-        """Tell whether a case's outputs can be compared with predictions."""
+        """Tell whether all outputs have the expected shapes, as comparing predictions requires."""
         return all(
             name in self.expected and array.shape == self.expected[name].shape
             for name, array in self.actual.items()
@@ -144,7 +144,10 @@ class ObservedCase:
 
 
 def is_near(values: Float64Array, others: Float64Array, relative: float) -> BoolArray:
-    """Mark the values that differ by no more than a relative error, or are both NaN."""
+    """Return a mask of the values that differ by at most a relative error from `others`.
+
+    Two NaN count as near each other.
+    """
     finite = np.abs(others[np.isfinite(others)])
     scale = float(np.median(finite)) if finite.size else 0.0
     with np.errstate(all="ignore"):
@@ -155,7 +158,11 @@ def is_near(values: Float64Array, others: Float64Array, relative: float) -> Bool
 
 
 def agrees(seen: ObservedCase, name: str, predicted: Float64Array, wrong: BoolArray) -> bool:
-    """Tell whether a prediction explains both the wrong and the right elements of one output."""
+    """Tell whether a prediction explains both the wrong and the correct elements of one output.
+
+    `wrong` is the mask of the wrong ones. If the case passed, nearly all elements must be close to
+    the prediction.
+    """
     actual, expected = seen.actual[name], seen.expected[name]
     if predicted.shape != actual.shape:
         return False
@@ -183,8 +190,8 @@ def _foretells_what_is_not(
 ) -> bool:
     """Tell whether the prediction for a correct element is off by more than rounding explains.
 
-    Without this test a bug of a whole row could be blamed on one of its elements: a maximum that
-    starts from 0 gives nearly the same outputs as a row whose last element is read as 0.
+    Without this test a bug in a whole row could be blamed on one of its elements: if a maximum
+    wrongly starts from 0, the outputs are nearly those of a row whose last element is read as 0.
     """
     sizes = np.abs(expected[np.isfinite(expected)])
     scale = float(np.median(sizes)) if sizes.size else 0.0
@@ -196,7 +203,7 @@ def _foretells_what_is_not(
 
 
 def output_relations(seen: ObservedCase) -> set[Relation]:
-    """Return every relation that explains a failing case without running the reference again."""
+    """Return the relations that explain a failing case; the reference is not run again."""
     wrong = seen.wrong
     if not wrong:
         return set()
@@ -263,7 +270,7 @@ def _wrapped(expected: Float64Array) -> Iterator[tuple[Relation, Float64Array]]:
 
 
 def factors(dims: Mapping[str, int]) -> Iterator[tuple[str, float]]:
-    """Yield known factors, plain constants first, with their names."""
+    """Yield the name and value of each factor to try, plain constants first."""
     yield from (("-1", -1.0), ("2", 2.0), ("1/2", 0.5), ("log2 e", 1.0 / math.log(2.0)))
     yield from (("ln 2", math.log(2.0)), ("√2", math.sqrt(2.0)), ("1/√2", math.sqrt(0.5)))
     for name, size in dims.items():
@@ -377,7 +384,7 @@ def _row_terms(
 
 
 def _halves(seen: ObservedCase, name: str, wrong: BoolArray) -> Iterator[Relation]:
-    """Yield a relation if wrong values, but not the right ones, are exact in a 16-bit format."""
+    """Yield a relation if wrong values, but not the correct ones, are exact in a 16-bit format."""
     if seen.dtypes[name] not in ("float32", "float64"):
         return
     actual, expected = seen.actual[name][wrong], seen.expected[name][wrong]

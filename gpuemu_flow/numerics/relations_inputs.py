@@ -50,7 +50,7 @@ Change = tuple[
 
 
 def holds(relation: Relation, seen: ObservedCase, ask: Ask) -> bool | None:
-    """Tell whether one relation holds in a case; None if the case cannot tell."""
+    """Tell whether one relation holds in a case; return None if the case cannot decide."""
     for each, make in changes(seen):
         if each == relation:
             return _explains(seen, make, ask)
@@ -61,7 +61,7 @@ def holds(relation: Relation, seen: ObservedCase, ask: Ask) -> bool | None:
 
 
 def input_relations(seen: ObservedCase, ask: Ask) -> set[Relation]:
-    """Return every relation of inputs that explains a failing case."""
+    """Return every relation with changed inputs that explains a failing case."""
     found = {relation for relation, make in changes(seen) if _explains(seen, make, ask)}
     found |= {r for r, predictions in _row_statistics(seen, ask) if _all_agree(seen, predictions)}
     return found
@@ -90,7 +90,11 @@ def _same(array: Float64Array, name: str) -> Float64Array:
 
 
 def changes(seen: ObservedCase) -> Iterator[Change]:
-    """Yield each relation with one function to change inputs and one to make outputs comparable."""
+    """Yield relations, each with a function that applies it to a case.
+
+    The function returns the changed inputs, and a function that makes the outputs on them
+    comparable.
+    """
     for name, array in seen.inputs.items():
         if array.dtype.kind == "f":
             yield from _of_float_input(seen, name, array)
@@ -259,7 +263,10 @@ def _cuts(dim: str, size: int, places: list[tuple[str, int]]) -> Iterator[Change
 
 
 def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) -> Any:
-    """Return inputs with a dim cut or zero-padded, and outputs cut to their own size."""
+    """Return a function that cuts a dim of the inputs, or pads it with zeros.
+
+    It returns the resized inputs, and a function that cuts outputs back to the dim's size.
+    """
 
     def make(seen: ObservedCase) -> Any:
         inputs = dict(seen.inputs)
@@ -310,9 +317,10 @@ def _of_axes(seen: ObservedCase) -> Iterator[Change]:
 
 
 def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
-    """Yield relations in which each row has a factor, with the outputs that they predict.
+    """Yield relations in which each row is scaled by a factor, with the outputs that they predict.
 
-    The factor scales the distance of an output from the output on an input of zeros.
+    An input of zeros gives the base: the factor scales the distance of an output from the output on
+    that input.
     """
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f" or not array.shape[-1]:

@@ -15,7 +15,7 @@ kind                what the op does
 ==================  ==============================================================================
 
 Elements about which a relation predicts nothing are *free*: those that an op should not have read,
-and those that were never written.
+or that were never written.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def mask_relations(seen: ObservedCase, ask: Ask) -> set[Relation]:
 
 
 def mask_holds(relation: Relation, seen: ObservedCase, ask: Ask) -> bool | None:
-    """Tell whether a relation of masks holds in a case; None if the case cannot tell."""
+    """Tell whether a relation of masks holds in a case; return None if the case cannot decide."""
     for each, make in _hypotheses(seen):
         if each == relation:
             return _tell(seen, make(ask))
@@ -104,7 +104,7 @@ def _compared(seen: ObservedCase, prediction: Prediction, fewest: int) -> bool |
 
 
 def _hypotheses(seen: ObservedCase, *, new: bool = False) -> Iterator[Hypothesis]:
-    """Yield every hypothesis, or with `new` only those that apply to this case."""
+    """Yield all hypotheses; with `new`, only those that can explain errors in this case."""
     yield from unwritten(seen, new=new)
     for dim, size in seen.dims.items():
         places = [
@@ -164,7 +164,10 @@ def _of_dim(
 def _chosen(
     seen: ObservedCase, dim: str, places: list[tuple[str, int]], kept: NDArray[np.int_]
 ) -> Make:
-    """Evaluate the reference on some indices of a dim, and mark the others as free."""
+    """Return a function that evaluates the reference on some indices of a dim.
+
+    `kept` has these indices. In the prediction, the elements at all other indices are free.
+    """
 
     def make(ask: Ask) -> Prediction | None:
         free = _free(seen, dim, kept)
@@ -292,7 +295,7 @@ def _shifted(seen: ObservedCase, dim: str, name: str, axis: int, step: int) -> M
 
 
 def _free(seen: ObservedCase, dim: str, kept: NDArray[np.intp]) -> dict[str, BoolArray]:
-    """Mark the elements of outputs at the dropped indices of a dim."""
+    """Return, for each output, a mask of the elements at those indices of a dim not in `kept`."""
     found = {}
     for name, array in seen.expected.items():
         mask = np.zeros(array.shape, bool)
@@ -306,7 +309,10 @@ def _free(seen: ObservedCase, dim: str, kept: NDArray[np.intp]) -> dict[str, Boo
 
 
 def _leaves_something(seen: ObservedCase, free: dict[str, BoolArray]) -> bool:
-    """Tell whether wrong elements remain that are not free, so that evaluating is worthwhile."""
+    """Tell whether the reference must be run: errors lie outside of the free elements.
+
+    For a case that passed, the answer is always True.
+    """
     if seen.passed:
         return True
     return any((wrong & ~free[name]).any() for name, wrong in seen.wrong.items())

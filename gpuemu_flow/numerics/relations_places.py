@@ -19,7 +19,10 @@ FILLED = 0.5
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction of a relation for one case, without those elements that `free` marks."""
+    """The outputs that a relation predicts for one case.
+
+    The masks in `free` mark elements about which it predicts nothing.
+    """
 
     outputs: Floats
     free: dict[str, BoolArray] = field(default_factory=dict)
@@ -30,7 +33,11 @@ Hypothesis = tuple[Relation, Make]
 
 
 def unwritten(seen: ObservedCase, *, new: bool) -> Iterator[Hypothesis]:
-    """Yield hypotheses that parts of outputs were never written, if all outputs have one shape."""
+    """Yield hypotheses that parts of outputs were never written.
+
+    With `new`, only hypotheses that can explain errors in this case are yielded. There are none if
+    the outputs differ in shape.
+    """
     names = list(seen.actual)
     shape = seen.actual[names[0]].shape if names else ()
     if any(seen.actual[name].shape != shape for name in names):

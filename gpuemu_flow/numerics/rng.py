@@ -43,14 +43,14 @@ T = TypeVar("T")
 
 
 def _arrays() -> ModuleType:
-    """Return the array half of the generator, which is loaded late because it needs numpy."""
+    """Import and return the module that draws arrays; it needs numpy."""
     from gpuemu_flow.numerics import rng_draws  # noqa: PLC0415
 
     return rng_draws
 
 
 class ArrayDraws:
-    """Arrays drawn from a generator's next words: 1-d, or a row for each of several streams."""
+    """Methods that draw arrays from a generator: 1-d, or a row for each of several streams."""
 
     __slots__ = ()
 
@@ -161,21 +161,21 @@ class SeededRng(ArrayDraws):
         return low + self.gen_u64() % (high - low)
 
     def choice_index(self, length: int) -> int:
-        """Return a random index below `length`; raise ValueError when there is none."""
+        """Return a random index below `length`; raise ValueError if `length` is 0."""
         if length <= 0:
             raise ValueError(f"nothing to choose from: length {length}")
         return self.gen_u64() % length
 
     def choice(self, options: Sequence[T]) -> T:
-        """Return a random element of `options`; raise ValueError if there is none."""
+        """Return a random element of `options`; raise ValueError if `options` is empty."""
         return options[self.choice_index(len(options))]
 
     def gen_bool(self, probability: float = 0.5) -> bool:
-        """Return True with the given probability: never at 0, always at 1."""
+        """Return True with the given probability; 0 always gives False, and 1 always True."""
         return self.gen_f64() < probability
 
     def shuffle(self, items: MutableSequence[Any]) -> None:
-        """Shuffle in place from the end (Fisher and Yates); takes ``len(items) - 1`` words."""
+        """Shuffle in place from the end (Fisher and Yates); consumes ``len(items) - 1`` words."""
         for last in range(len(items) - 1, 0, -1):
             other = self.gen_u64() % (last + 1)
             items[last], items[other] = items[other], items[last]
@@ -193,25 +193,26 @@ class SeededRng(ArrayDraws):
         return self.f64(n + (n & 1))
 
     def normal_f32(self, n: int) -> NDArray[np.float32]:
-        """Return `n` standard normal values, float32; takes an even number of words."""
+        """Return `n` standard normal values, float32; consumes an even number of words."""
         from gpuemu_flow.numerics.rng_normal import normals_f32  # noqa: PLC0415 - it loads numpy
 
         return normals_f32(self._uniform_pairs(n))[:n]
 
     def normal_f64(self, n: int) -> NDArray[np.float64]:
-        """Return `n` standard normal values, float64; takes an even number of words.
+        """Return `n` standard normal values, float64; consumes an even number of words.
 
-        It is slow, about half a microsecond per value: the last bit is that of the C library's
-        functions, not of numpy's.
+        A value takes about half a microsecond, because each is computed by the C library's
+        functions: numpy's differ in the last bit.
         """
         from gpuemu_flow.numerics.rng_normal import normals_f64  # noqa: PLC0415 - it loads numpy
 
         return normals_f64(self._uniform_pairs(n))[:n]
 
     def randn(self, *shape: int | Sequence[int]) -> NDArray[np.float32]:
-        """Return standard normal values, float32, shaped by ``randn(2, 3)`` or ``randn((2, 3))``.
+        """Return standard normal values, float32, of the shape in the arguments.
 
-        No argument means a 0-d array. Values by Box and Muller (1958), in C order.
+        Both ``randn(2, 3)`` and ``randn((2, 3))`` work; no argument means a 0-d array. The values
+        are drawn in C order, by the method of Box and Muller (1958).
         """
         dims = _shape(shape)
         return self.normal_f32(math.prod(dims)).reshape(dims)
@@ -236,7 +237,7 @@ def _shape(args: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
 def warm_up() -> None:
     """Build the jump tables now (some 15 ms, 12 MiB) rather than at the first draw.
 
-    A process that forks workers calls it, so that they share the tables.
+    A process calls it before it forks workers, so that they share the tables.
     """
     from gpuemu_flow.numerics import rng_lanes  # noqa: PLC0415 - it loads numpy
 

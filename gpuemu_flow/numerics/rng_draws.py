@@ -52,12 +52,12 @@ CONVERSIONS: dict[str, Conversion] = {
 
 
 def draw(kind: str, state: State, count: int) -> tuple[NDArray[Any], State]:
-    """Return `count` values of one of `CONVERSIONS`, and the state after them."""
+    """Return `count` values of a `kind`, a key of `CONVERSIONS`, and the state after them."""
     return rng_lanes.fill(state, _checked(count), CONVERSIONS[kind])
 
 
 def converted(kind: str, words: Words) -> NDArray[Any]:
-    """Convert the words of several streams to values by one of `CONVERSIONS`.
+    """Convert the words of several streams to values of a `kind`, a key of `CONVERSIONS`.
 
     Parameters
     ----------

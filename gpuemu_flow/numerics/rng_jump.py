@@ -1,8 +1,9 @@
-"""Jump ahead: compute words and states far down a stream, by tables over GF(2).
+"""Jump ahead: compute words and states far down a stream, with tables over GF(2).
 
-A step of `rng.next_word` uses shifts and exclusive-ors only, so it is linear over GF(2): the words
-that follow a state are the exclusive-or of the words that follow its set bits. Hence tables made
-once, from the 128 states with one bit set, give the words that follow any state.
+A step of `rng.next_word` uses only shifts and exclusive-ors, so it is linear over GF(2). A state is
+the exclusive-or of states with a single bit set. The words that follow it are therefore the
+exclusive-or of the words that follow those states. Hence tables made once, from the 128 states with
+one bit set, give the words that follow any state.
 See Haramoto et al., "Efficient jump ahead for F2-linear random number generators", 2008.
 
 A *state* is a pair of words (older, newer); bit ``j`` of a state is bit ``j`` of the older word for
@@ -31,14 +32,15 @@ SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 2
 
 
 def nibble_table(rows: Words) -> Words:
-    """Return, for each nibble of a state and each value of it, the exclusive-or of some `rows`.
+    """Return a table of the exclusive-or of `rows` for each value of each nibble of a state.
 
-    These are the rows of the bits that are set in the value. Looking up four bits at a time is the
-    method of the Four Russians.
+    An entry combines the rows of those bits that are set in the nibble's value. Looking up four
+    bits at a time is the method of the Four Russians.
 
     Parameters
     ----------
     rows : ndarray of uint64, shape (128, w)
+        One row for each bit of a state.
 
     Returns
     -------
@@ -55,7 +57,7 @@ def nibble_table(rows: Words) -> Words:
 
 
 def gf2_product(selectors: Words, rows: Words) -> Words:
-    """Return the exclusive-or of the `rows` that each selector's set bits name.
+    """Return, for each selector, the exclusive-or of the `rows` that its set bits select.
 
     Parameters
     ----------
@@ -100,9 +102,10 @@ def basis_words(count: int) -> Words:
 
 
 def step_through(words: Words) -> None:
-    """Fill the rows after the first two: each column gets the words that follow its state.
+    """Compute the words of several streams, one stream per column, in place.
 
-    Two rows are computed at a time, as only the last term of a word depends on the word before it.
+    The first two rows of `words` are the streams' states; the following rows are filled. Two rows
+    are computed at a time, because only the last term of a word depends on the word before it.
     """
     steps = len(words) - 2
     spares = np.empty_like(words[:2])
@@ -129,7 +132,7 @@ def step_through(words: Words) -> None:
 
 
 def look_up(table: Words, state: State, columns: int) -> Words:
-    """Return the first `columns` of a state's row, from a flattened `nibble_table`."""
+    """Return the first `columns` values for a state from a flattened `nibble_table`."""
     older, newer = state
     both = older | (newer << 64)
     rows = [16 * nibble + ((both >> (4 * nibble)) & 15) for nibble in range(NIBBLES)]
@@ -139,7 +142,7 @@ def look_up(table: Words, state: State, columns: int) -> Words:
 
 @functools.cache
 def prefix_table() -> Words:
-    """Return the table from which `look_up` takes a state and the `PREFIX` words after it."""
+    """Return the table in which `look_up` finds a state and the `PREFIX` words after it."""
     return nibble_table(basis_words(PREFIX).T).reshape(NIBBLES * 16, PREFIX + 2)
 
 
@@ -155,7 +158,7 @@ def words_after(state: State, count: int) -> Words:
 
 @functools.cache
 def lane_table(stride: int) -> Words:
-    """Return the table of states after 0, stride, 2 * stride, ... steps, for `look_up`."""
+    """Return the table in which `look_up` finds states after 0, stride, 2 * stride ... steps."""
     starts = np.empty((STATE_BITS, GROUP_LANES + 1, 2), dtype=np.uint64)
     starts[:, 0] = basis_states()
     starts[:, 1] = basis_words(stride)[stride:].T

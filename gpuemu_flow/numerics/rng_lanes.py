@@ -54,12 +54,12 @@ class Conversion:
 
 
 class RandomLanes:
-    """A row of lanes that advance `TILE` steps at a time, with the arrays that this needs.
+    """A row of lanes that advance `TILE` steps at a time, with their work arrays.
 
     Attributes
     ----------
     starts : ndarray of uint64, shape (2, lanes)
-        Present states of the lanes. `draw_columns` begins at them, and then updates them.
+        Current states of the lanes: `draw_columns` starts from them and updates them.
     """
 
     def __init__(self, lanes: int, rows: Words, words: Words, values: Words) -> None:
@@ -82,7 +82,10 @@ class RandomLanes:
         return int(self.starts[0, -1]), int(self.starts[1, -1])
 
     def draw_columns(self, conversion: Conversion, block: NDArray[Any]) -> None:
-        """Fill `block`, one lane per row; the number of columns must be a multiple of `TILE`."""
+        """Fill `block` with drawn values, one row for each lane.
+
+        The number of columns must be a multiple of `TILE`.
+        """
         tile = self._values.view(conversion.dtype)[: self._words.size].reshape(self._words.shape)
         for done in range(0, block.shape[1], TILE):
             self._advance()
@@ -93,7 +96,7 @@ class RandomLanes:
             self.starts[...] = self._ends
 
     def _advance(self) -> None:
-        """Take `TILE` steps; two at a time, as only the last term depends on the step before."""
+        """Take `TILE` steps in pairs: only a step's last term depends on the preceding step."""
         spare, spare_row = self._words[:2], self._words[0]
         # The output as third argument: a keyword costs a third of the call at these widths.
         for two_older, two_newest, newer, first, second in self._steps:
@@ -108,7 +111,7 @@ class RandomLanes:
 
 
 class _Workspace(threading.local):
-    """One thread's arrays; not shared, since numpy lets other threads run in mid-step."""
+    """The work arrays of one thread; they are not shared, as threads may switch within a step."""
 
     def __init__(self) -> None:
         self._rows = np.empty((TILE + 2) * MAX_LANES, dtype=np.uint64)
@@ -117,7 +120,7 @@ class _Workspace(threading.local):
         self._by_width: dict[int, RandomLanes] = {}
 
     def lanes(self, count: int) -> RandomLanes:
-        """Return `count` lanes (<= MAX_LANES) over this thread's arrays."""
+        """Return `count` lanes (at most `MAX_LANES`) that use this thread's arrays."""
         found = self._by_width.get(count)
         if found is None:
             if len(self._by_width) >= CACHED_WIDTHS:
@@ -178,7 +181,7 @@ def _fill_by_lanes(state: State, count: int, conversion: Conversion) -> tuple[ND
 
 
 def warm_up() -> None:
-    """Build the tables, about 4 MiB each."""
+    """Build the jump tables now, some 12 MiB in all, rather than at the first draw."""
     prefix_table()
     lane_table(SHORT_STRIDE)
     lane_table(LONG_STRIDE)

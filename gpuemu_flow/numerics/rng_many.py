@@ -1,7 +1,7 @@
 """Draw from the streams of several seeds together: a row of values for each stream.
 
-Each row holds the values that `rng.SeededRng` gives for its seed, bit for bit. For many short rows,
-all streams take a step with the same few vector operations.
+Each row holds the values that `rng.SeededRng` gives for its seed, bit for bit. If rows are many and
+short, all streams take each step together, by the same few vector operations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FEWEST_ARRAY = 12
 
 
 class SeededStreams(ArrayDraws):
-    """The streams of several seeds, each of which draws what `SeededRng` draws for its seed.
+    """The streams of several seeds; each draws the values that `SeededRng` draws for its seed.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class SeededStreams(ArrayDraws):
         return SeededStreams([derive_seed(seed, domain) for seed in self.seeds])
 
     def some(self, numbers: NDArray[np.int64]) -> SeededStreams:
-        """Return the streams with these positions, in their present states."""
+        """Return the streams at these positions, in their current states."""
         taken = SeededStreams([self.seeds[number] for number in numbers.tolist()])
         if self._states:
             taken._states = [self._states[number] for number in numbers.tolist()]

@@ -25,7 +25,7 @@ _SINE_SERIES = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9, 0
 
 
 def normals_f64(uniforms: Doubles) -> Doubles:
-    """Turn pairs of uniform values into pairs of standard normal ones, by the C library.
+    """Turn pairs of uniform values into pairs of standard normal ones by the C library's functions.
 
     Parameters
     ----------
@@ -42,10 +42,11 @@ def normals_f64(uniforms: Doubles) -> Doubles:
 
 
 def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
-    """Return `normals_f64` rounded to float32, bit for bit.
+    """Return exactly the values of `normals_f64` rounded to float32, but faster.
 
     Vectorised functions differ from the C library's in the last bits of the float64. That alters
-    the float32 only next to a rounding boundary, so only values near a boundary are computed again.
+    the float32 only next to a rounding boundary, so only values near a boundary are computed again
+    with the C library.
     """
     if uniforms.size <= FEW:
         return normals_f64(uniforms).astype(np.float32)
@@ -63,7 +64,11 @@ def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
 
 
 def _doubtful(values: Doubles) -> NDArray[np.bool_]:
-    """Mark where an error of GUARD_ULPS could change the float32, or where errors may be larger."""
+    """Return a mask of the values whose float32 may be wrong because of errors in the float64.
+
+    These are values within `GUARD_ULPS` of a rounding boundary, and values near 0, whose errors may
+    be larger.
+    """
     tie = 1 << (ROUNDED_BITS - 1)
     distance = values.view(np.uint64) & np.uint64((1 << ROUNDED_BITS) - 1)
     distance -= np.uint64(tie - GUARD_ULPS)  # wraps to a large number below the boundary
@@ -73,7 +78,7 @@ def _doubtful(values: Doubles) -> NDArray[np.bool_]:
 
 
 def approximate_normals(uniforms: Doubles) -> Doubles:
-    """Return `normals_f64` up to a few ulp, and with larger errors below NEAR_ZERO."""
+    """Return `normals_f64` with errors of a few ulp, and larger ones below `NEAR_ZERO`."""
     radius = np.maximum(uniforms[0::2], SMALLEST_UNIFORM)
     np.log(radius, radius)
     np.multiply(radius, -2.0, radius)
@@ -108,7 +113,8 @@ def _cosine(angle: Doubles) -> Doubles:
 def _signed_sine(angle: Doubles, half_turns: Doubles, sign: Doubles) -> Doubles:
     """Return ``sign * sin(angle - half_turns * pi)`` for a difference in [-pi/2, pi/2].
 
-    It uses its own series, because numpy's float64 sine branches on the quadrant of each value.
+    The sine is computed from a series, because numpy's float64 sine branches on each value's
+    quadrant.
     """
     scratch = half_turns * _PI_HIGH
     x = angle - scratch

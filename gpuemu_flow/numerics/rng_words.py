@@ -28,8 +28,8 @@ def splitmix64(z: int) -> int:
 def derive_seed(seed: int, domain: str) -> int:
     """Return the seed of the stream called `domain` under `seed`.
 
-    BLAKE2b with an 8-byte digest over the seed (8 bytes, little-endian) followed by the domain in
-    UTF-8, read as a little-endian integer.
+    The seed (8 bytes, little-endian) and the domain (UTF-8) are hashed by BLAKE2b with an 8-byte
+    digest, which is read as a little-endian integer.
 
     Parameters
     ----------
@@ -47,15 +47,15 @@ def derive_seed(seed: int, domain: str) -> int:
 
 
 def generate_seed() -> int:
-    """Return a fresh 64-bit seed from the system's entropy; two calls do not coincide."""
+    """Return a fresh 64-bit seed from the system's entropy, different for each call."""
     return int.from_bytes(os.urandom(8), "little")
 
 
 def initial_state(seed: int) -> State:
     """Return the two state words of a generator built with `seed`.
 
-    They are SplitMix64 of the seed and of the seed plus one. SplitMix64 is a bijection. So the two
-    words differ, and the all-zero state, a fixed point of the recurrence, cannot occur.
+    They are SplitMix64 of the seed and of the seed plus one. SplitMix64 is a bijection, so the two
+    words differ. The all-zero state, a fixed point of the recurrence, therefore cannot occur.
     """
     seed = operator.index(seed) & MASK64
     return splitmix64(seed), splitmix64((seed + 1) & MASK64)
@@ -64,13 +64,13 @@ def initial_state(seed: int) -> State:
 def next_word(older: int, newer: int) -> int:
     """Return the state word that follows `older` and `newer`.
 
-    The stream is a sequence of words of which the state is always the last two::
+    The stream is a sequence of words w; the state is always the last two of them::
 
         w[i+2] = t ^ (t >> 17) ^ (w[i+1] >> 26)   where t = w[i] ^ (w[i] << 23)
         output[i] = (w[i+2] ^ w[i+1]) + w[i+1]
 
-    It is gpuemu's variant of xorshift128+ (Vigna, "Further scramblings of Marsaglia's xorshift
-    generators", 2017), which differs in the word that it stores.
+    This is gpuemu's variant of xorshift128+ (Vigna, "Further scramblings of Marsaglia's xorshift
+    generators", 2017); it differs from the original in the word that it stores.
     """
     t = older ^ ((older << 23) & MASK64)
     return t ^ (t >> 17) ^ (newer >> 26)

@@ -1,8 +1,8 @@
 """The float32 shadow of a reference: its source with float64 replaced by float32.
 
-References often ask for float64 by name; called with float32 inputs they then compute in float64
-all the same. Their shadow does the same steps in float32, and so shows the effect of rounding.
-A *rounded* shadow also rounds values to a narrow type as it computes, if requested; see `operand`.
+References often ask for float64 by name: even with float32 inputs they then compute in float64. The
+shadow takes the same steps in float32, and so shows the effect of rounding. A *rounded* shadow also
+rounds values to a narrow type as it computes, if requested; see `operand`.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=qu
 
 
 def shadow_source(source: str, wrap: str = "") -> str | None:
-    """Return the source with float64 arithmetic turned into float32, all lines in place.
+    """Return the source with float64 arithmetic turned into float32, and line numbers unchanged.
 
     These are replaced: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or
     an imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``;
     ``x.double()``, by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where
     a dtype is expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and
     their like), the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the
-    builtin ``float``. Calls of numpy's functions that make float64 unless told otherwise
-    (``np.zeros(n)``, ``np.asarray(x)``, ...) become calls of functions in `single`. Comments,
-    docstrings, formatting and line numbers stay.
+    builtin ``float``. Calls of numpy's functions that make float64 by default (``np.zeros(n)``,
+    ``np.asarray(x)``, ...) become calls of functions in `single`. Comments, docstrings and
+    formatting stay.
 
     Parameters
     ----------
@@ -64,17 +64,17 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
         Python source.
     wrap : str
         ``operands``: operands of matrix products also pass through `operand.rounded`; ``steps``:
-        the results of arithmetic and of calls do, too; see `products`.
+        the results of arithmetic and of calls, too; see `products`.
 
     Returns
     -------
     str or None
-        None when the source does not parse or nothing was there to replace.
+        None when the source does not parse or has nothing to replace.
 
     Notes
     -----
     Arithmetic on Python's own floats (``float(x)``, ``x.item()``, ``math.exp``) stays in float64;
-    `envelope.shadow_is_faithful` finds out whether that decides the result.
+    `envelope.shadow_is_faithful` finds out whether this affects the result.
     """
     try:
         with warnings.catch_warnings():
@@ -96,7 +96,7 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
 
 
 def _parses(source: str) -> bool:
-    """Tell whether the text is still Python; with a bare ``yield`` as operand it is not."""
+    """Tell whether edited source is valid Python; a bare ``yield`` as operand is not."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -144,7 +144,7 @@ class _Finder:
                 yield from self._string(node, expects_dtype=id(node) in dtype_nodes)
 
     def _dtype_expressions(self) -> Iterator[tuple[int, str]]:
-        """Yield the id of each expression where a dtype is expected, and its text for float32."""
+        """Yield the id of each expression that is a dtype argument, and its text for float32."""
         for node in self._nodes:
             if not isinstance(node, ast.Call):
                 continue
@@ -213,7 +213,7 @@ class _Finder:
 
 
 def _module_names(nodes: Iterable[ast.AST], module: str) -> set[str]:
-    """Return the names that a module is imported under."""
+    """Return the names under which import statements make a module available."""
     return {
         alias.asname or module
         for node in nodes
@@ -224,9 +224,10 @@ def _module_names(nodes: Iterable[ast.AST], module: str) -> set[str]:
 
 
 def _split_lines(source: str) -> list[bytes]:
-    """Split text into lines as Python's parser counts them; in UTF-8, since its columns are bytes.
+    """Split source into lines as Python's parser counts them.
 
-    Form feeds and Unicode separators end no line of Python, unlike for ``str.splitlines``.
+    The lines are UTF-8 bytes, because the parser counts columns in bytes. Unlike for
+    ``str.splitlines``, form feeds and Unicode separators end no line.
     """
     return _LINE_END.split(source.encode())
 

@@ -1,9 +1,9 @@
-"""Float32 and integer arrays whose float arithmetic stays in float32, whatever they meet.
+"""Float32 and integer arrays whose arithmetic with floats stays in float32.
 
 ``np.sqrt(n)`` is a float64, ``np.arange(n)`` holds int64 and ``np.zeros(n)`` float64: by numpy's
-rules each of them turns all that follows into float64, and a reference in float32 would show only
-the rounding of its inputs. In a kernel such numbers are float32 like all the others. So are floats
-that are computed from integers, such as ``np.sin(0.1 * t)`` of time steps t.
+rules each of them turns all that is computed from it into float64. A reference in float32 would
+then show only the rounding of its inputs. In a kernel such numbers are float32 like all the others.
+So are floats that are computed from integers, such as ``np.sin(0.1 * t)`` of time steps t.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ _INTEGERS = "biu"
 
 
 class Single(Base):
-    """A float32 or integer array; float results of numpy are float32 arrays of the same class.
+    """A float32 or integer array on which float results of numpy functions are float32.
 
-    Integers stay integers where numpy's result is an integer: indices and counts are exact.
+    These results are arrays of the same class. Integers stay integers where numpy's result is an
+    integer, because indices and counts are exact.
 
     Attributes
     ----------
     made : type
         Class of the arrays that the functions of `MAKERS` make if the inputs are of this class.
     holds_integers : bool
-        True if arrays of integers that these functions make are of that class, too.
+        True if integer arrays that the functions of `MAKERS` make are of the class `made`, too.
     """
 
     made: type[Single]
@@ -78,18 +79,21 @@ class Single(Base):
         return self._again(self._product(result) if multiplied else result)
 
     def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
-        """Convert as numpy does, but integers to float32 in place of float64."""
+        """Convert as numpy does, but convert integers to float32 when float64 is requested."""
         if self.dtype.kind in _INTEGERS and np.dtype(dtype).char in "fd":
             _note_integers()
             dtype = np.float32
         return super().astype(dtype, *args, **options)
 
     def _product(self, result: Any) -> Any:
-        """Finish the float result of one of `PRODUCTS`, the matrix products that are no ufuncs."""
+        """Finish the float result of one of `PRODUCTS`, the matrix products that are no ufuncs.
+
+        The method returns it unchanged; a subclass may change it.
+        """
         return result
 
     def _into(self, out: tuple[Any, ...], result: Any, casting: Any = "same_kind") -> Any:
-        """Write a result to the output array that the call named."""
+        """Write a result to the output arrays of the call; without any, return it as this class."""
         if all(array is None for array in out):
             return self._again(result)
         for array, values in zip(out, result if type(result) is tuple else [result], strict=True):
@@ -98,10 +102,10 @@ class Single(Base):
         return out[0] if len(out) == 1 else out
 
     def _again(self, result: Any) -> Any:
-        """Wrap results as arrays of this class again; a single integer only if this array is 0-d.
+        """Return results as arrays of this class.
 
-        A single integer that results from a larger array is a count or an index, which may be used
-        as a Python number.
+        A single integer becomes an array only if this array is 0-d: from a larger array, it is a
+        count or an index, which may be used as a Python number.
         """
         if isinstance(result, (tuple, list)):
             make = getattr(type(result), "_make", type(result))
@@ -119,7 +123,7 @@ Single.made = Single
 
 
 def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' plain float32 and integer arrays: their arithmetic stays in float32."""
+    """Return the inputs with float32 and integer arrays as `Single`, which computes in float32."""
     return {
         name: array.view(Single) if type(array) is np.ndarray and _is_held(array) else array
         for name, array in inputs.items()
@@ -127,7 +131,7 @@ def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """View float32 and integer inputs as `kind`, or as a subclass with the given attributes."""
+    """View float32 and integer inputs as `kind`, or as a subclass of it with given attributes."""
     made = type(kind.__name__, (kind,), attributes) if attributes else kind
     return {name: array.view(made) if _is_held(array) else array for name, array in inputs.items()}
 
@@ -144,8 +148,9 @@ def bare(value: Any) -> Any:
 def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> list[Any]:
     """Return the operands as plain arrays, all narrowed to float32 if the operation is in float32.
 
-    It is if an operand is float32. If none is, it is if integers of a `Single` meet floats, or
-    if numpy would compute float64 from these integers.
+    The operation is in float32 if an operand is. If no operand is float32, the operation is in
+    float32 if integers of a `Single` meet floats, or if numpy would compute float64 from these
+    integers.
     """
     plain = [bare(value) for value in inputs]
     if method == "at":  # the first is written to, the second holds places
@@ -178,7 +183,10 @@ def options_in_float32(options: Mapping[str, Any]) -> dict[str, Any]:
 def float32_quotient(
     result: Any, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
 ) -> list[Any] | None:
-    """Return dividend and divisor in float32 if a result is a plain quotient in float32."""
+    """Return dividend and divisor as float32 if a result is their float32 quotient, else None.
+
+    The call that gave the result must be a plain division, without options.
+    """
     plain = ufunc is np.true_divide and method == "__call__" and not options
     if not plain or getattr(result, "dtype", None) != np.float32:
         return None
@@ -190,7 +198,7 @@ def float32_quotient(
 def narrowed(value: Any, *, weak: bool = True) -> Any:
     """Return a float64 array as float32, and a float64 scalar as a Python float.
 
-    If `weak` is False, a scalar becomes a float32, too. Anything else stays the very same object.
+    If `weak` is False, a scalar becomes a float32, too. Any other value is returned as it is.
     """
     kind = getattr(getattr(value, "dtype", None), "char", "")
     if kind not in _NARROWED or not isinstance(value, (np.ndarray, np.generic)):
@@ -202,7 +210,10 @@ def narrowed(value: Any, *, weak: bool = True) -> Any:
 
 
 def _as_float(value: Any) -> Any:
-    """Convert integers to floats, as `narrowed` does, because they would widen float32 operands."""
+    """Convert integer arrays to float32 and integer scalars to Python numbers.
+
+    Numpy would widen a float32 operand that meets the integers.
+    """
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in _INTEGERS:
         return value
     return value.item() if isinstance(value, np.generic) else value.astype(np.float32)
@@ -210,7 +221,7 @@ def _as_float(value: Any) -> Any:
 
 @functools.cache
 def _takes_float32_alone(ufunc: np.ufunc) -> bool:
-    """Tell whether a ufunc takes float32 for all operands and returns it, unlike ``ldexp``."""
+    """Tell whether a ufunc can take and return only float32, unlike ``ldexp``."""
     return f"{'f' * ufunc.nin}->{'f' * ufunc.nout}" in ufunc.types
 
 
@@ -239,7 +250,7 @@ def _makes_float64(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> bool:
 
 
 def _argument(value: Any, *, multiplied: bool) -> Any:
-    """Narrow float arrays in an argument of a numpy function; if `multiplied`, also integers."""
+    """Narrow float arrays in a numpy function's argument; if `multiplied`, integer arrays, too."""
     if type(value) in (list, tuple):
         return type(value)(_argument(inner, multiplied=multiplied) for inner in value)
     if isinstance(value, Single):
@@ -251,7 +262,7 @@ def _argument(value: Any, *, multiplied: bool) -> Any:
 
 @dataclass
 class Making:
-    """The arrays that a shadow makes itself.
+    """Facts about the arrays that a shadow makes itself.
 
     Attributes
     ----------
@@ -260,7 +271,7 @@ class Making:
     count : int
         Number of arrays that were not made from a `Single`, such as those of ``np.arange``.
     from_integers : bool
-        True if integers of the inputs, or computed from them, were converted to floats.
+        True if integers of the inputs, or integers computed from them, were converted to floats.
     """
 
     kind: type[Single]
@@ -284,7 +295,7 @@ def staying_single(inputs: Arrays | None = None) -> Iterator[Making]:
     Parameters
     ----------
     inputs : mapping of str to ndarray, optional
-        Inputs whose class chooses the class of these arrays.
+        The class of these arrays is the attribute `made` of the first `Single` among the inputs.
     """
     kinds = [type(array).made for array in (inputs or {}).values() if isinstance(array, Single)]
     making = Making(kinds[0] if kinds else Single)

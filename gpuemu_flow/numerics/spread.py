@@ -60,7 +60,7 @@ ACCOUNTED = 16.0
 
 
 class Spread:
-    """Combines the evaluations of one output.
+    """Combines the evaluations of one output into its tolerance.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Spread:
     Attributes
     ----------
     unstable : ndarray of bool
-        Elements known to have no verdict.
+        Elements that are already known to get no verdict.
     """
 
     def __init__(self, expected: NDArray[Any], fmt: FloatLimits | None) -> None:
@@ -102,7 +102,7 @@ class Spread:
         self._largest = float(sizes[self.finite].max(initial=0.0))
 
     def add(self, values: NDArray[Any]) -> None:
-        """Add an evaluation that a right op could have given."""
+        """Add an evaluation that a correct op could have given."""
         if self.fmt is None:
             return
         self._fold(self._changed(values), self._error)
@@ -123,14 +123,17 @@ class Spread:
         self.exclude_other_kinds(values)
 
     def add_constants(self, values: NDArray[Any]) -> None:
-        """Add an evaluation whose constants are rounded differently; see `bound`."""
+        """Add an evaluation in which constants are rounded differently; see `bound`."""
         if self.fmt is not None:
             changed = self._changed(values)
             known = np.where(np.isfinite(changed), changed, 0.0)
             np.maximum(self._constants, known, out=self._constants)
 
     def changes_with_constants(self) -> bool:
-        """Tell whether any element changes so much that it may be the value at another index."""
+        """Tell whether perturbed constants change any element by more than rounding errors would.
+
+        After so large a change, the element may be the value at another index.
+        """
         if self.fmt is None:
             return False
         sizes = np.maximum(np.abs(self._reference), self._typical())
@@ -139,11 +142,11 @@ class Spread:
     def compare_constants(
         self, plain: NDArray[Any], pairs: list[tuple[NDArray[Any], NDArray[Any]]]
     ) -> None:
-        """Find the elements whose changes by perturbed constants are errors of roundings.
+        """Find the elements whose changes by perturbed constants are rounding errors.
 
-        Such an error grows with the perturbation: the larger perturbation must change the element
-        several times as much as the small one does, and by several times the error without a
-        perturbation. A value next to a step changes by as much at each size.
+        A rounding error grows with the perturbation: the larger perturbation must change the
+        element by several times the change under the small one, and by several times the error
+        without a perturbation. A value next to a step changes by the same amount under both.
 
         Parameters
         ----------
@@ -164,8 +167,8 @@ class Spread:
     def add_rounded(self, values: NDArray[Any], *, operands: bool = False) -> None:
         """Add an evaluation that rounds values to a narrower type as it computes.
 
-        With `operands`, it rounds only operands of products; its errors are then also kept for
-        the test of their mean square, see `bounds.Excuse`.
+        If `operands` is True, the evaluation rounds only operands of matrix products. Its errors
+        are then also kept for the test of their mean square; see `bounds.Excuse`.
         """
         if self.fmt is None:
             return
@@ -175,14 +178,14 @@ class Spread:
             self._drawn.append(changed.astype(np.float32))
 
     def add_flushed(self, values: NDArray[Any]) -> None:
-        """Add the result on inputs with flushed subnormals, which is also a right result."""
+        """Add an evaluation with flushed subnormals, which a correct op may compute, too."""
         if self.fmt is None:
             self.add_beyond(values)
             return
         self._fold(self._changed(values) / FACTOR, self._flushed)
 
     def add_beyond(self, values: NDArray[Any]) -> None:
-        """Add a right result that differs because values leave float32's range.
+        """Add an evaluation that is also correct, but differs because values leave float32's range.
 
         Integers that it changes have no verdict.
         """
@@ -210,7 +213,7 @@ class Spread:
         marked : list of ndarray or None
             Evaluations in which every value that the computation rounded is changed.
         moved : list of ndarray or None
-            Evaluations in which each rounding is perturbed at random; None stands for a failed
+            Evaluations in which roundings are perturbed. In both lists, None stands for a failed
             evaluation.
         """
         touched = self._beyond.copy()
@@ -225,7 +228,7 @@ class Spread:
         self.unstable &= touched
 
     def add_noise(self, values: NDArray[Any]) -> None:
-        """Add an evaluation under noise that a result must withstand to have a verdict."""
+        """Add an evaluation under noise; results that change too much with it have no verdict."""
         if self.fmt is None:
             return
         np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
@@ -234,10 +237,10 @@ class Spread:
         """Set the sum of magnitudes S from the reference at |x|; see `measure.ErrorMeasurement`.
 
         The first of `at_magnitudes` is the reference at |x|; for the others, each |x| was
-        multiplied by a factor of its own, which is at least 1. A sum of magnitudes never shrinks as
-        the magnitudes grow, so that the value at |x| should be the smallest. Where another value is
-        smaller, |x| lies near a pole, and S proves nothing. An exponential at |x| is not a sum
-        of magnitudes at all.
+        multiplied by an independent factor of at least 1. A sum of magnitudes never shrinks as the
+        magnitudes grow, so the value at |x| should be the smallest. Where another value is smaller,
+        |x| lies near a pole, and the value at |x| proves nothing. An exponential at |x| is not a
+        sum of magnitudes at all.
         """
         if self.fmt is None:
             return
@@ -296,14 +299,13 @@ class Spread:
 
         Parameters
         ----------
-        longest_dim : int
-        unit_roundoff : float
+        longest_dim : int unit_roundoff : float
             Largest relative error of one rounding.
         terms : int
             Largest number of terms of a sum.
         usual : float
-            The largest |x|, or 1. An S up to this size needs no other evidence, since an
-            intermediate result may well be as large.
+            The largest |x|, at least 1. An S up to this size needs no other evidence, because an
+            intermediate result may be as large.
         weak : bool
             True to make S at least the smaller of `usual` and the largest result.
         safety : float
@@ -312,10 +314,10 @@ class Spread:
         Notes
         -----
         The change of an element by perturbed constants widens only this element's tolerance. A
-        change that is large beside the value counts only if it grows with the perturbation, and
-        then without the factor for long dims. There is no verdict, however, if a change that does
-        not count is as small as a few roundings of an input: in an interpolation, the input with
-        the weight 0 may be larger than the result by orders of magnitude.
+        change that is large relative to the value counts only if it grows with the perturbation,
+        and then without the factor for long dims. There is, however, no verdict where such a change
+        does not count but is as small as a few roundings of an input: in an interpolation, the
+        input with the weight 0 may be larger than the result by orders of magnitude.
 
         Elements that depend on no rounding (see `restore_exact`) get the quick bound if their own
         bound would be loose: the op's inputs then lie exactly on a step of the reference, which
@@ -380,7 +382,7 @@ class Spread:
         scale: Float64Array,
         judged: BoolArray,
     ) -> ElementBound:
-        """Return the bound from `own`, an element's own errors, and `spread`, its binade's."""
+        """Return the bound from each element's `own` allowance and its binade's `spread`."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
@@ -400,10 +402,10 @@ class Spread:
         return excluded if excluded.any() else None
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Derive, from errors drawn with rounded operands, the condition that excuses an op.
+        """Return the condition under which rounded operands excuse an op's errors.
 
-        The variance is the mean over an element's binade, plus the variance of rounding the output,
-        plus the square of `error`.
+        It is derived from errors drawn with rounded operands. The variance is the mean over an
+        element's binade, plus the variance of rounding the output, plus the square of `error`.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         squares = np.zeros(error.size)
@@ -422,10 +424,10 @@ class Spread:
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
         """Return the sum of magnitudes S, limited to what the measured error supports.
 
-        If the computation had rounding errors as large as S implies, E would show them, since each
-        term of a sum was perturbed by a rounding: ``u S / E`` is at most about the root of the
-        number of terms, where u is one rounding. An evaluation at |x| that is merely large, such as
-        ``1 / (relu(-x) + eps)``, has no such effect.
+        If the computation had rounding errors as large as S implies, E would show them, because
+        each term of a sum was perturbed by a rounding: ``u S / E`` is at most about the root of the
+        number of terms, where u is one rounding. A value at |x| that is merely large, such as that
+        of ``1 / (relu(-x) + eps)``, has no effect on E.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)
@@ -464,8 +466,8 @@ def _spread_over_binades(
 ) -> Float64Array:
     """Raise each element's error to the largest among results of the same power of two.
 
-    A handful of draws may miss the worst case of one element, but rarely the worst case of all
-    these results.
+    A few draws may miss the worst case of a single element, but rarely that of all these results
+    together.
     """
     groups = _binades(reference, judged)
     largest = np.zeros(int(groups.max(initial=0)) + 1)
@@ -486,7 +488,10 @@ def _mean_over_binades(
 
 
 def _binades(reference: Float64Array, judged: BoolArray) -> NDArray[np.intp]:
-    """Number results by power of two, with one further number for zeros and unjudged results."""
+    """Return a number for each result: its power of two, or one further number.
+
+    Zeros and unjudged results share the further number.
+    """
     _, exponents = np.frexp(np.where(judged, reference, 0.0))
     exponents = np.where(judged & (reference != 0.0), exponents, -2000)
     groups: NDArray[np.intp] = (exponents - int(exponents.min(initial=0))).astype(np.intp)

@@ -1,4 +1,4 @@
-"""Gather error statistics block by block: exact figures, sampled figures, and their combination."""
+"""Error statistics, gathered block by block: exact figures, sampled figures, their combination."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 @functools.lru_cache(maxsize=16)
 def sample_positions(count: int) -> NDArray[np.intp] | None:
-    """Return flat positions of the sampled elements in ascending order; None = take all of them.
+    """Return the ascending flat positions of the sampled elements; None means all elements.
 
     One position is taken from each of `SAMPLE_SIZE` equal spans; a multiplicative hash of the
     span's number decides which. The positions are the same for every output of that size, and do
@@ -66,7 +66,7 @@ class Worst:
 
 @dataclass
 class Totals:
-    """Sums and extremes over all elements of one output, added block by block."""
+    """Counts, sums and extremes over all elements of one output, added block by block."""
 
     count: int = 0
     judged: int = 0
@@ -114,7 +114,7 @@ class Totals:
         self._count_failures(judgement, actual, expected, start)
 
     def _count_expected(self, judgement: Judgement, expected: Float64Array, judged: int) -> None:
-        """Count the judged elements by expected value: finite, NaN or Inf."""
+        """Count the judged elements with a finite expected value, and those correctly NaN."""
         if judgement.finite is None:
             self.finite += judged
             return
@@ -133,7 +133,7 @@ class Totals:
     ) -> None:
         """Include the largest errors of judged elements, without counting them.
 
-        `start` is the flat position of the first element, or an array of the positions of all.
+        `start` is the flat position of the first element, or an array of all positions.
         """
         if actual.size == 0:
             return
@@ -183,7 +183,7 @@ class Totals:
 def relative_errors(error: Float64Array, expected: Float64Array) -> Float64Array:
     """Return ``error / |expected|`` of the elements whose expected value is neither zero nor NaN.
 
-    A mismatched Inf counts as an infinite relative error, a matching one as none.
+    A mismatched Inf has an infinite relative error, a matching one has the error 0.
     """
     magnitude = np.abs(expected)
     mask = magnitude > 0.0
@@ -197,15 +197,15 @@ def relative_errors(error: Float64Array, expected: Float64Array) -> Float64Array
 
 @dataclass(frozen=True)
 class Sample:
-    """Errors of the sampled elements of one output that have a verdict.
+    """Errors of those sampled elements of one output that have a verdict.
 
     Attributes
     ----------
     error : ndarray of float64
     weight : float
-        Elements of the output that each sampled one stands for; 1 when all were taken.
+        Number of elements that each sampled element stands for; 1 when all were taken.
     rel_sum, rel_count, ulp_sum, ulp_count : float
-        Over the sample, unweighted.
+        Sums and counts of relative and ulp errors over the sample, unweighted.
     max_rel, max_ulp : float
     """
 
@@ -222,7 +222,7 @@ class Sample:
 def make_sample(
     judgement: Judgement, expected: Float64Array, ulps: Float64Array | None, weight: float
 ) -> Sample:
-    """Compute the statistics of sampled elements; `ulps` is None for integers and booleans."""
+    """Return the statistics of sampled elements; `ulps` is None for integers and booleans."""
     error = judgement.error
     if judgement.unjudged is not None:
         kept = ~judgement.unjudged
@@ -249,10 +249,10 @@ def combine(
     Parameters
     ----------
     parts : sequence of (Totals, Sample, shape)
-        One per output. The worst element is that of the output with the largest share of its
-        tolerance; the element's index is in the shape of that output.
+        One per output. The worst element of the case is the one with the largest share of its
+        tolerance; its index refers to its output's shape.
     unjudged : int, optional
-        Number of elements without a verdict, in place of the number that `parts` give.
+        Number of elements without a verdict; by default it is counted in `parts`.
     """
     count = sum(totals.count for totals, _, _ in parts)
     if count == 0:
@@ -292,7 +292,10 @@ def multi_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _percentiles(samples: Sequence[Sample], levels: Sequence[float]) -> list[float]:
-    """Return errors of rank ``round(p * (n - 1))`` (halves away from 0) of weighted samples."""
+    """Return the percentiles of the errors in weighted samples, one for each level.
+
+    A percentile p of n errors is the error of rank ``round(p * (n - 1))``; halves are rounded up.
+    """
     error = np.concatenate([s.error for s in samples])
     if not error.size:
         return [0.0] * len(levels)
@@ -309,5 +312,5 @@ def _percentiles(samples: Sequence[Sample], levels: Sequence[float]) -> list[flo
 
 
 def rank(level: float, count: float) -> int:
-    """Return the rank of a percentile among `count` values: halves are rounded up."""
+    """Return the rank, from 0, of a percentile (a share) among `count` values; halves round up."""
     return math.floor(level * (count - 1.0) + 0.5)

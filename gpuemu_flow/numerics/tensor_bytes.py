@@ -1,4 +1,4 @@
-"""Elements of a tensor as bytes in C order, and back, for all formats that carry tensors."""
+"""Convert a tensor's elements to bytes in C order and back, for all formats that carry tensors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Array = NDArray[Any]
 
 
 class TensorBytesError(ValueError):
-    """Error of bytes that are no tensor; its text continues a sentence that names the tensor."""
+    """Raised for bytes that are no tensor; the text continues a sentence that names the tensor."""
 
 
 class ImpossibleShapeError(TensorBytesError):
-    """Error of a shape that no array can have.
+    """Raised for a shape that no array can have.
 
-    The product of the other dims is limited even if one dim is 0.
+    If a dim is 0, the product of the other dims must still be within the limit.
     """
 
 
@@ -30,12 +30,12 @@ def bytes_of(array: Array) -> NDArray[np.uint8]:
 
 
 def is_size(value: Json) -> bool:
-    """Tell whether a value of JSON is an integer that a dim could have."""
+    """Tell whether a JSON value is an integer that a dim can have."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def tensor_of(raw: bytes | NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Array:
-    """Return bytes in C order, without a copy, as a tensor.
+    """Return a tensor that views the given bytes, which are in C order, without a copy.
 
     Parameters
     ----------

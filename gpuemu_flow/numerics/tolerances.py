@@ -1,4 +1,4 @@
-"""Explicit tolerances: defaults, reading of tables, and choice of the tolerance that applies."""
+"""Explicit tolerances: defaults, reading of tables, and choice of the one that applies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULTS: dict[str, float] = {
 
 @dataclass(frozen=True)
 class PartialTolerance:
-    """A tolerance as one table gives it for one dtype; None = left to the next table."""
+    """A tolerance as one table gives it for one dtype; None leaves a value to the next table."""
 
     atol: float | None = None
     rtol: float | None = None
@@ -34,7 +34,7 @@ ToleranceTable = Mapping[str, PartialTolerance]
 
 
 def default_tolerance(dtype: str) -> Tolerance:
-    """Return the documented default of a dtype: `DEFAULTS`, exact for integers and booleans.
+    """Return the documented default of a dtype from `DEFAULTS`; integers and booleans are exact.
 
     An unknown dtype gets the default of float32.
     """
@@ -51,9 +51,9 @@ def resolve(
     call: PartialTolerance | None = None,
     kernel_tolerances: ToleranceTable | None = None,
 ) -> Tolerance:
-    """Return the tolerance of one dtype: `atol` and `rtol`, each from the first table that has it.
+    """Return the tolerance of one dtype: `atol` and `rtol`, each from the first table that sets it.
 
-    The tables are, in order: the call itself, ``[ops.tolerances]``, the kernel's,
+    The tables are, in order: the call itself, ``[ops.tolerances]``, the kernel's tolerances,
     ``[validation.tolerances]``, the documented defaults.
 
     Parameters
@@ -63,7 +63,7 @@ def resolve(
     op_tolerances, validation_tolerances, kernel_tolerances : mapping
         Canonical dtype name to `PartialTolerance`.
     call : PartialTolerance
-        Tolerance of this very request, for any dtype.
+        Tolerance given in the request itself, for any dtype.
 
     Returns
     -------

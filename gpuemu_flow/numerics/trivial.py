@@ -1,4 +1,4 @@
-"""Trivial candidates: outputs that no check may accept, however they came about.
+"""Trivial candidates: outputs, made without computing the op, that its check should reject.
 
 Zeros, a constant, a copy of an input, the previous case's output: if one of them passes although it
 is wrong, the oracle is too weak for that op.
@@ -28,7 +28,7 @@ class TrivialCandidate:
     name : str
         ``zeros``, ``constant``, ``copy of <input>`` or ``previous output``.
     outputs : mapping of str to ndarray
-        Tensors of the right shapes and dtypes.
+        Tensors with the shapes and dtypes of the op's outputs.
     """
 
     name: str
@@ -45,7 +45,7 @@ class TrivialResult:
     seed : int
         The case's seed.
     strategy : str
-        The case's strategy; named when the candidate passed.
+        The case's strategy; reports name it when the candidate passed.
     passed : bool
     """
 
@@ -57,17 +57,17 @@ class TrivialResult:
 
 @dataclass(frozen=True)
 class TrivialReport:
-    """All candidates over all cases.
+    """The results of all candidates over all cases.
 
     Attributes
     ----------
     accepted : tuple of str
         Candidates that passed every case on which they were tried: the oracle is too weak.
     tried, passed : dict of str to int
-        Per candidate, the number of cases on which it was wrong, and on how many of these it
-        passed.
+        For each candidate, the number of cases on which it is wrong and was tried, and the number
+        of these that it passed.
     weak_strategies : dict of str to tuple of str
-        Per candidate the strategies of the cases on which it passed.
+        For each candidate, the strategies of the cases that it passed.
     """
 
     accepted: tuple[str, ...]
@@ -112,9 +112,10 @@ def trivial_candidates(
     Returns
     -------
     list of TrivialCandidate
-        A candidate is left out if it cannot be made (no input, or no earlier output, has the
-        shapes), or if it is right, such as zeros if the reference is all zeros. The constant is the
-        median of the finite expected values, which of all constants comes nearest to passing.
+        A candidate is left out if it cannot be made, for example because no input has the shapes of
+        the outputs, or if it is correct, such as zeros where the reference is all zeros. The
+        constant is the median of the finite expected values: of all constants, it comes nearest to
+        passing.
     """
     wanted = dtypes or {}
     right = {
@@ -140,7 +141,7 @@ def trivial_candidates(
 
 
 def assess(results: Iterable[TrivialResult]) -> TrivialReport:
-    """Combine the results of many cases; an accepted candidate passed all of its cases."""
+    """Combine the results of many cases; a candidate is accepted if it passed all of its cases."""
     tried: dict[str, int] = {}
     passed: dict[str, int] = {}
     strategies: dict[str, dict[str, None]] = {}
@@ -158,7 +159,7 @@ def assess(results: Iterable[TrivialResult]) -> TrivialReport:
 
 
 def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Round values to a dtype as an op would store them: beyond its range they become Inf.
+    """Round values to a dtype as an op would store them; float values beyond its range become Inf.
 
     In an integer dtype, values wrap, and NaN and Inf become 0.
     """
@@ -186,9 +187,9 @@ def _median(values: NDArray[Any]) -> float:
 
 
 def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
-    """Return outputs that copy an input, reshaped or broadcast, and zeros where that is impossible.
+    """Return outputs that copy an input, reshaped or broadcast; None if it fits no output.
 
-    The result is None if the input fits no output.
+    An output that the input does not fit is zeros. `right` has the correct outputs.
     """
     outputs: dict[str, NDArray[Any]] = {}
     fits = False
@@ -210,7 +211,7 @@ def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
 
 
 def _earlier(previous: Arrays, right: Arrays) -> dict[str, NDArray[Any]] | None:
-    """Return the earlier case's outputs in the right dtypes; None if a shape differs."""
+    """Return the earlier case's outputs in the dtypes of `right`; None if a shape differs."""
     if previous.keys() != right.keys():
         return None
     if any(previous[name].shape != values.shape for name, values in right.items()):

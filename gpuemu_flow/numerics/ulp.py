@@ -26,8 +26,9 @@ def bit_view(array: Array) -> Array:
 def ordered_keys(array: Array) -> NDArray[np.int64]:
     """Return integer keys in the order of the floats, consecutive for neighbours in the format.
 
-    The bit pattern as a signed integer, with all bits but the sign inverted where it is negative:
-    +0 and -0 are 0 and -1, one apart, as in wire protocol v1. NaNs lie outside the infinities.
+    A key is the bit pattern as a signed integer; where it is negative, all bits but the sign are
+    inverted. +0 and -0 get 0 and -1, one apart, as in wire protocol v1. NaNs lie beyond the
+    infinities.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def ordered_keys(array: Array) -> NDArray[np.int64]:
 
 
 def ulp_distance(actual: Array, expected: Array) -> NDArray[np.uint64]:
-    """Count the representable values from `expected` to `actual`, in their common dtype.
+    """Count the steps between representable values of the dtype from `expected` to `actual`.
 
     Parameters
     ----------
@@ -77,8 +78,8 @@ def _is_finite(array: Array) -> NDArray[np.bool_]:
 def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
     """Return the distance from each value's magnitude to the next larger one in the format.
 
-    ``2 ** (max(floor(log2 |v|), min_exponent) - mantissa_bits)``, with magnitudes beyond the
-    format's largest value counted as the largest.
+    The distance is ``2 ** (max(floor(log2 |v|), min_exponent) - mantissa_bits)``. Magnitudes beyond
+    the format's largest value count as the largest.
 
     Parameters
     ----------

@@ -22,8 +22,8 @@ _REBIAS_TO_HALF = (127 - 15) << 10
 def truncate_to_half(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Truncate float32 values to half-precision bit patterns, as gpuemu does.
 
-    Values below the smallest normal half become a signed zero, those above the largest (NaN
-    included) a signed infinity.
+    Magnitudes below the smallest normal half become a signed zero. Magnitudes above the largest
+    half, and NaN, become a signed infinity.
 
     Parameters
     ----------

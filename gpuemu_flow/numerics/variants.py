@@ -1,6 +1,6 @@
-"""Outputs of a case under other legal executions on hardware, besides the op's own.
+"""Variants of a case's outputs: the outputs of other executions that hardware permits.
 
-Until they are judged, they are kept among the op's outputs, under names of their own.
+Until they are judged, they are kept among the op's own outputs, under distinct names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def variant_name(output: str, label: str) -> str:
-    """Return the name of an output of a variant."""
+    """Return the name under which a variant's output is kept among the op's outputs.
+
+    `label` names the variant.
+    """
     return f"{output}{_MARK}{label}"
 
 
@@ -28,7 +31,7 @@ def split_variants(outputs: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, 
     Returns
     -------
     tuple of dict
-        The op's own outputs by name, and for each variant's label its outputs by name.
+        The op's own outputs by name; for each variant, by its label, the variant's outputs by name.
     """
     own = {name: array for name, array in outputs.items() if _MARK not in name}
     changed: dict[str, dict[str, NDArray[Any]]] = {}

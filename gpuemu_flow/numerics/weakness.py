@@ -1,4 +1,4 @@
-"""Weak comparisons: one value everywhere, or a tolerance that is too large."""
+"""Weak comparisons: the expected values are all equal, or the tolerance is too large."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def only_zeros_or_nan(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
 
 
 def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
-    """Return the warning about one case that passed on inputs of only zeros or NaN; else nothing.
+    """Return a warning if one case passed on inputs of only zeros or NaN; else an empty tuple.
 
     An op does not pass if all of its cases have such inputs; see `verdicts.Tally`.
     """
@@ -51,7 +51,7 @@ def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
 
 
 def note_of_tolerance(result: CheckResult) -> tuple[str, ...]:
-    """Return the warning about one case that would also pass if its output was zeros."""
+    """Return a warning if one case would also pass with outputs of zeros; else an empty tuple."""
     reason = weakness_alone(result)
     hint = 'give a smaller one, or `tolerance = "auto"`'
     return (_as_note(Problem("loose-tolerance", reason, hint, warning=True)),) if reason else ()
@@ -83,7 +83,7 @@ def weakness(output: CheckedOutput) -> WeakOutput | None:
 
 
 class _Looked:
-    """The expected values seen so far."""
+    """The weaknesses that are still possible after the expected values examined so far."""
 
     def __init__(self, tolerance: Tolerance | None) -> None:
         self._tolerance = tolerance
@@ -93,11 +93,11 @@ class _Looked:
 
     @property
     def weak(self) -> bool:
-        """Tell whether a weakness was found."""
+        """Tell whether the values examined so far leave a weakness possible."""
         return self.constant or self.zeros
 
     def look(self, expected: NDArray[Any]) -> None:
-        """Add some of the output's elements to the check."""
+        """Examine some more of the output's expected values."""
         values = to_float64(expected) if expected.dtype.kind not in "biu" else expected
         values = values[np.isfinite(values)].astype(np.float64)
         if not values.size:

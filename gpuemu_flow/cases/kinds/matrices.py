@@ -1,4 +1,4 @@
-"""Kinds of inputs that constrain the last two axes: symmetric and positive_definite matrices.
+"""Kinds of inputs that constrain the last two axes: symmetric and positive-definite matrices.
 
 Their elements are computed without rounding from small integers and powers of two, so that every
 machine gets the same values; no matrix product of floats is computed.
@@ -52,7 +52,7 @@ def _symmetric(setting: Setting) -> Array:
 
 
 def unsigned(setting: Setting) -> bool:
-    """Tell whether the dtype has no negative numbers."""
+    """Tell whether the setting's dtype has no negative numbers."""
     return setting.dtype.startswith("u") or setting.dtype == "bool"
 
 

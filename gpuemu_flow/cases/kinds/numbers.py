@@ -52,7 +52,7 @@ def _above_zero(values: Array, setting: Setting) -> Array:
 
 
 def _steps(setting: Setting) -> tuple[int, int]:
-    """Return the smallest and largest quantized value."""
+    """Return the smallest and the largest quantized value."""
     signed = DTYPES[setting.dtype].kind != "uint"
     bits = setting.rule.bits or 8 * DTYPES[setting.dtype].itemsize
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
@@ -113,7 +113,7 @@ def _packed(setting: Setting) -> Array:
 
 
 def _scalar(setting: Setting) -> Array:
-    """Return the value that the strategy prescribes, or else a random value in the range."""
+    """Return the value that the strategy determines or, if it determines none, a random value."""
     values = setting.rule.values
     if values:
         at = int(setting.pattern[4:]) if setting.pattern.startswith("pick") else 0

@@ -27,7 +27,7 @@ def _permutation(setting: Setting) -> Array:
 
 
 def _ranked(values: Array, setting: Setting) -> Array:
-    """Return the permutation with the same order as the given values."""
+    """Return the permutation that has the same order in each row as the given values."""
     rows = values.reshape(-1, setting.width)
     order = np.argsort(rows, axis=1, kind="stable")
     return np.argsort(order, axis=1, kind="stable").reshape(values.shape)
@@ -81,7 +81,7 @@ def _unique(setting: Setting) -> Array:
 
 
 def _unique_floats(setting: Setting) -> Array:
-    """Return distinct positive floats: distinct bit patterns between the bounds' patterns."""
+    """Return distinct positive floats between the bounds, by drawing their bit patterns."""
     target = numpy_dtype(setting.dtype)
     words = np.dtype(f"u{target.itemsize}")
     limits = float_limits(setting.dtype)
@@ -93,7 +93,7 @@ def _unique_floats(setting: Setting) -> Array:
 
 
 def _distinct(setting: Setting, first: int, last: int) -> Ints:
-    """Draw rows of distinct integers of [first, last], repeated if there are too few."""
+    """Draw rows of distinct integers from [first, last]; repeat some if the range is too short."""
     rows, width = setting.rows, setting.width
     span = last - first + 1
     if setting.pattern in ("consecutive", "descending"):

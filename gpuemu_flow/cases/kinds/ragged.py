@@ -1,4 +1,4 @@
-"""Kinds of ragged batches: offsets and lengths."""
+"""Kinds of inputs for ragged batches: offsets and lengths."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _with_small(
     least, most : int
         Bounds of each length.
     summed : bool
-        True to keep the sum of each row by changing its other lengths; a row in which the bounds
-        prevent this is left unchanged.
+        True to keep the sum of each row by changing other lengths in the row; if the bounds prevent
+        this, the row stays unchanged.
     """
     rng = setting.rng.derive("small")
     turn = rng.gen_range(0, len(SMALL))
@@ -127,7 +127,7 @@ def _length_bounds(setting: Setting) -> tuple[int, int]:
 
 
 def _of_total(setting: Setting, least: int, most: int) -> Array:
-    """Draw rows of lengths with the wanted total, or as near to it as the bounds allow."""
+    """Draw lengths whose sum is the setting's total, or as near to it as the bounds allow."""
     total = setting.total or 0
     count, rows = setting.count, setting.rows
     rest = min(max(total - least * count, 0), (most - least) * count)
@@ -155,7 +155,7 @@ def _of_total(setting: Setting, least: int, most: int) -> Array:
 
 
 def _spread(values: Ints, most: int) -> Ints:
-    """Limit values to `most`, and add the excess to the first values that have room."""
+    """Limit values to `most`, and add the total excess to the first values that have room."""
     excess = int(np.maximum(values - most, 0).sum())
     values = np.minimum(values, most)
     room = most - values
@@ -165,7 +165,10 @@ def _spread(values: Ints, most: int) -> Ints:
 
 
 def _with_sum(values: Ints, total: int, least: int, most: int) -> Ints:
-    """Change values, from the first one on, until their sum is the total, if that is possible."""
+    """Change values within their bounds so that their sum is `total`, if that is possible.
+
+    The first values are changed first.
+    """
     excess = int(values.sum()) - total
     spare = values - least if excess > 0 else most - values
     before = np.cumsum(spare) - spare

@@ -1,4 +1,4 @@
-"""The settings by which a rule draws the values of one input, with computed bounds."""
+"""The settings for drawing an input's values by a rule, with the bounds already computed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Setting:
     shape : tuple of int
     dtype : str
     pattern : str
-        The case's strategy if the kind has it, else the first strategy of the kind.
+        The case's strategy if the input's kind has it, else the kind's first strategy.
     rule : ValueRule
     low, high : int, float or None
         Bounds, both included.
@@ -75,7 +75,10 @@ class Setting:
         return Rows(self.rng, self.count // self.width, self.count)
 
     def integer_bounds(self, low: int, high: int) -> tuple[int, int]:
-        """Return the integer bounds, or the given defaults, limited to the range of the dtype."""
+        """Return the bounds as integers, limited to the range of the dtype.
+
+        `low` and `high` are the defaults for missing bounds.
+        """
         first = low if self.low is None else int(np.ceil(self.low))
         last = max(high, first) if self.high is None else int(np.floor(self.high))
         if self.low is None and last < first:
@@ -104,7 +107,7 @@ class Kind:
     draw : callable
         Draws values for a setting, as rows or in the whole shape, exact in int64 or float64.
     fit : callable
-        Returns the nearest values that satisfy the rule; None if there are none.
+        Returns values that satisfy the rule, near the given values; None if there are none.
     """
 
     draw: Callable[[Setting], Array]
