@@ -18,7 +18,7 @@ STAGES = ("generate", "op", "reference", "compare")
 
 
 class Steps(Protocol):
-    """The interface through which the stages of the selected failure get its data."""
+    """The interface from which `stage_lines` gets the data of the selected failure."""
 
     @property
     def selected(self) -> FailureRecord | None: ...

@@ -37,7 +37,7 @@ class Unit:
 
 
 class Elsewhere(Protocol):
-    """Machines that run tasks."""
+    """The interface to other machines that run tasks for this machine."""
 
     def run_units(
         self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event

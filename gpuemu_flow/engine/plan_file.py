@@ -25,9 +25,9 @@ _OPS_LOOKED_AT = 3
 def save_plan(workspace: Workspace, summary: str) -> None:
     """Store the plan, with which the next plain ``run`` finds quickly that nothing changed.
 
-    Call this only if all tasks are current and all results passed. No plan is stored in two cases:
-    if the sandbox is incomplete, since a system with a complete sandbox must not reuse the results;
-    and if an input of the results changed during the run.
+    Call this only if all tasks are current and all results passed. No plan is stored if an input of
+    the results changed during the run. No plan is stored either if the sandbox is incomplete, since
+    a system with a complete sandbox must not reuse the results.
     """
     level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
     if not is_whole(level, strict=mode == STRICT):

@@ -21,7 +21,7 @@ _NAMELESS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stage
 
 @dataclass(frozen=True)
 class MovedNames:
-    """Removed and added ops, compared with the last run, of the kind that only clients run.
+    """The ops that only clients run and that were removed or added since the last run.
 
     Attributes
     ----------

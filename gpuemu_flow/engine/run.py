@@ -283,7 +283,7 @@ class Executor:
     states : TaskStates
     listener : Listener
     jobs : int
-        Tasks at a time.
+        Number of tasks to run at a time.
     forced : collection of str
         Tasks that run even if their results are cached.
     fail_fast : bool
@@ -407,7 +407,7 @@ class Executor:
         return dict(vars(result))
 
     def _run_again_if_revealed(self, judging: TaskSpec) -> None:
-        """Run an op again if it could read files that its reference was later seen to use."""
+        """Run a comparison's op again if it could read files that its reference later used."""
         names = [source.task for source in judging.inputs if source.role == stages.OP]
         for spec in map(self._graph.tasks.__getitem__, names):
             record = self._states.record(spec.name)

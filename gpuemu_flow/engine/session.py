@@ -50,8 +50,8 @@ class RunOptions:
     shard : Shard or None
         Run only selected tasks that belong to this shard.
     until : tuple of str
-        Names like `words`; run only those selected tasks that are named here, and their
-        dependencies.
+        Names like `words`; of the selected tasks, run only those that are named here, and those
+        that the named tasks depend on.
     forced : tuple of str
         Names like `words`; run these tasks, and all that depend on them, even if their results are
         cached.
@@ -300,7 +300,7 @@ def count_jobs(workspace: Workspace, options: RunOptions) -> int:
 
 
 def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
-    """Return one warning, or none, about tasks that do not run only because of the triggers."""
+    """Return a warning, in a list, if tasks are left out that would run with all triggers."""
     if set(options.triggers) == set(TRIGGERS) or options.force:
         return []
     states, tasks = workspace.states(), workspace.graph.tasks

@@ -23,7 +23,7 @@ class TerminatedError(KeyboardInterrupt):
 def on_signals(react: Callable[[], None]) -> Iterator[None]:
     """Inside the context, call `react` on the first SIGINT, SIGTERM or SIGHUP.
 
-    The second signal raises KeyboardInterrupt, unless it is SIGHUP, of which a terminal that closes
+    The second signal raises KeyboardInterrupt. A second SIGHUP is ignored, since a closing terminal
     sends several. In a thread other than the main thread, the context has no effect, since Python
     handles no signals there.
     """

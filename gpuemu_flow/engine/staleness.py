@@ -25,7 +25,7 @@ class StaleSearch:
         Its `current` and `files` are updated.
     states : TaskStates
     names : set of str
-        The tasks among which is searched.
+        The tasks to which the result is limited.
     triggers : set of str
         Kinds of changes that count; see `keys.TRIGGERS`.
     """

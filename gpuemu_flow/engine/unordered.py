@@ -43,9 +43,10 @@ class RuleOutputs:
         For each output's absolute path (with links in its folder resolved), the rule's name and the
         output's name.
     op : str
-        If these are only the rules for which an op does not wait: the op's name; else empty.
+        Name of an op, if only rules are included for which this op does not wait; empty if all
+        rules of a graph are included.
     needs : tuple of str
-        The rules for which `op` waits directly; their outputs are not contained.
+        The rules for which `op` waits directly; these are not included.
     """
 
     root: Path
@@ -76,7 +77,7 @@ class RuleOutputs:
         return cls(root, others, op, tuple(_named_needs(own)))
 
     def used(self, names: Discovered) -> dict[str, str]:
-        """Return the rules of which a program used or looked for an output, each with one output.
+        """Return the outputs that a program used or looked for, by rule, but only one per rule.
 
         Folders that the program listed do not count, since an interpreter lists each folder in
         which it looks for modules.

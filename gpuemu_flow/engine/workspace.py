@@ -60,8 +60,8 @@ class Workspace:
     copied : bool
         True if this is a copy of another workspace and may lack some of its files.
     sights : Sights, optional
-        Stamps that the command has read since it began. The first call of `stale` uses them. If
-        they are not given, it reads all stamps again.
+        Stamps that the command has read since it began, for the first call of `stale`. Without
+        them, this call reads all stamps again.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class Workspace:
         return now.tasks
 
     def _sound(self, old: Snapshot | None) -> Snapshot | None:
-        """Return `old` if its whole graph can be read, else None; then the graph is set aside."""
+        """Return `old` if its whole graph can be read; else set the graph aside and return None."""
         try:
             if old is not None:
                 task_file.check(old.graph)
@@ -211,14 +211,14 @@ class Workspace:
 
     @property
     def effective(self) -> Overrides:
-        """Return the overrides, with the targets' seed and number of cases where they set none."""
+        """Return the overrides, completed by the seed and number of cases that targets set."""
         own, target = self._overrides, self.target
         seed = target.seed if own.seed is None else own.seed
         return replace(own, seed=seed, cases=own.cases or target.cases)
 
     @property
     def settled_overrides(self) -> Overrides:
-        """Return the overrides with a drawn seed fixed, so that another workspace gets the same."""
+        """Return the overrides with a drawn seed fixed, so that a copy of the workspace uses it."""
         drawn = self.settings.drawn_seed
         if drawn is None:
             return self.overrides
@@ -347,7 +347,7 @@ class Workspace:
         """Tell whether configuration, globs and observed inputs are as when the tasks were judged.
 
         Files whose digests are known are not checked here, since the plan contains the stamps that
-        they had at that time. Globs may match new files made by rules, if no task is stale thereby.
+        they had at that time. New files made by rules may match globs if this makes no task stale.
         """
         if self.environment != fingerprint():
             return False

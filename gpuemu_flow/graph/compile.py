@@ -1,4 +1,4 @@
-"""Compile a configuration into the task graph. Only this module sets the inputs of tasks."""
+"""Compile a configuration into the task graph, by adding the tasks of rules, ops and kernels."""
 
 from __future__ import annotations
 
@@ -125,7 +125,10 @@ class Compiler:
         return outputs_apart(config)
 
     def _add_rules(self) -> RuleTasks | None:
-        """Add the rules' tasks and return them, or None; call this before adding ops or kernels."""
+        """Add the tasks of the rules, and return them; None if there are no rules.
+
+        Call this before adding ops or kernels, since their tasks refer to these tasks.
+        """
         if not self._config.rules:
             return None
         from gpuemu_flow.graph.compile_rules import rule_tasks  # noqa: PLC0415
@@ -138,7 +141,7 @@ class Compiler:
         return found
 
     def _needs(self, op: OpConfig, stage: str, *programs: ProgramRef) -> tuple[TaskInput, ...]:
-        """Return the manifests of rules that a stage of an op reads or waits for, as its inputs."""
+        """Return, as task inputs, the manifests of rules that a stage of an op needs."""
         if self._rules is None or not programs:
             return ()
         files = {self.sources.relative(path) for ref in programs for path in ref.files}

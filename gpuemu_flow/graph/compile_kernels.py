@@ -135,7 +135,7 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
 
 
 def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
-    """Return [path, stamp] for each path at which a tool is looked for; the stamp may be None."""
+    """Return [path, stamp] for each path at which a tool is looked for; None if it is missing."""
     stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
     return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
 

@@ -1,4 +1,4 @@
-"""Find references that import the op for whose check they are used."""
+"""Find references that import the op that they check."""
 
 from __future__ import annotations
 

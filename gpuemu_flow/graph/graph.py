@@ -215,7 +215,7 @@ class Graph:
         return [Problem("no-such-dtype", text, f"only in {', '.join(sorted(there))}")]
 
     def _unknown(self, word: str) -> Problem:
-        """Return the problem about a word that names no task, with the reason if it was skipped."""
+        """Return the problem about a word that names no task; if its op was skipped, say why."""
         stage, _, rest = word.partition(":")
         for skip in self.skips:
             if stage in STAGES and rest in (skip.op, f"{skip.op}:{skip.dtype}"):

@@ -39,7 +39,7 @@ class Settings:
     cache_dir : str
         Configured cache folder; empty for the default.
     size_limit : int
-        Largest size of the blobs, in bytes; 0 for no limit.
+        Maximum total size of the cache's blobs, in bytes; 0 for no limit.
     fail_on_regression : bool
     fuzz_iterations : mapping of str to int
         Number of fuzz cases of each op.
@@ -134,7 +134,7 @@ class Basis:
         Links that lead to programs.
     environment : mapping of str to str
     variables : str
-        Environment variables and the workspace's path, combined as in a plan.
+        Text of the facts about the process, its environment and the folder; see `plan.identity`.
     sandbox : str
         Level of isolation of ops.
     config : list of (path, digest)

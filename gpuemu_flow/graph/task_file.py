@@ -1,6 +1,6 @@
 """The file of a compiled graph: a head with an outline of every task, then the tasks in blocks.
 
-Most commands use few of thousands of tasks. Therefore, only the head is read when the file is
+Most commands use only a few of the many tasks. Therefore, only the head is read when the file is
 opened. A block is read and checked when one of its tasks is requested. The head contains the
 blocks' digests. The file is named after the digest of its head, and is never changed; see
 `snapshot`.

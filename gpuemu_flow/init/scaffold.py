@@ -163,7 +163,7 @@ def plan_files(
 
 
 def plan_workflow(framework: Framework, ci: str, origin: PipRequirement) -> dict[str, bytes]:
-    """Return the contents of a CI service's files by relative path; see `plan_files`."""
+    """Return the content of the workflow for a CI service, by relative path; see `plan_files`."""
     path, make = CI_FILES[ci]
     return {path: make(framework, origin).encode()}
 

@@ -152,7 +152,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
     """Compare the present results and kernels with a baseline.
 
-    Ops and kernels that were renamed since then are compared under their new names.
+    Ops and kernels that were renamed since the baseline was stored are matched.
     """
     kernels, results = _current(workspace, report)
     found = BaselineDiff(baseline)
@@ -202,7 +202,7 @@ def _kernel_diffs(
 
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
-    """Return the difference, with a regression added: the kernel is no longer configured."""
+    """Return the difference with a regression added: that the kernel is no longer configured."""
     from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
 
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
@@ -233,9 +233,10 @@ def _result(
     threshold: float,
     unjudged: str,
 ) -> ResultDiff:
-    """Compare two summaries of an op in one dtype; None for a missing summary.
+    """Compare an old and a new summary of an op in one dtype; a missing summary is None.
 
-    If the new one is missing, `unjudged` is its verdict if this counts as a regression, else empty.
+    If `new` is missing and this counts as a regression, `unjudged` is the verdict instead; else it
+    is empty.
     """
     if new is None:
         before = None if old is None else old["verdict"]

@@ -59,7 +59,7 @@ class CacheFacts:
     signed : bool
         True if entries of the shared cache must have a signature.
     answers : str
-        ``yes``, or the reason why the shared cache does not answer; empty if there is none.
+        ``yes``, or the reason why the shared cache does not answer; empty if none is configured.
     shared : Size
     """
 

@@ -220,7 +220,7 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
 
 
 def _deciding(workspace: Workspace, request: ReportRequest) -> dict[str, Json]:
-    """Return those options of `request`, not of the run, that decide the ops or the exit code."""
+    """Return the options of a request, except those of its run, that decide ops or exit code."""
     return {
         "--require-all": request.require_all,
         "--fail-on-regression": _gate(workspace, request),
@@ -236,10 +236,7 @@ def _gate(workspace: Workspace, request: ReportRequest) -> bool:
 
 
 def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunReport:
-    """Replace the results of tasks that the time limit cut off by skipped results.
-
-    These are tasks that it ended, and tasks that could not begin any more.
-    """
+    """Mark as skipped the results of tasks that the time limit ended or kept from beginning."""
     ended = {name for name, status in outcome.status.items() if status in ("failed", "pending")}
     reason = f"cut off: the run took longer than ci.thorough_timeout, {limit:g} s"
     arches = {

@@ -158,7 +158,7 @@ def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
-    """Count elements by the share of the tolerance that they use; `SHARES` are the bars' ends."""
+    """Count elements by the share of the tolerance that they use, in the intervals of `SHARES`."""
     bars = np.searchsorted(np.array(SHARES), share, side="left")
     return tuple(np.bincount(bars, minlength=len(SHARES) + 1).tolist())
 

@@ -137,7 +137,7 @@ def known_failures(
 
 
 def repository(root: Path, environ: Mapping[str, str]) -> Path:
-    """Return the root of the repository, the folder to which code review tools relate paths.
+    """Return the repository's root, since code review tools need paths relative to it.
 
     This is the folder that the CI service names, else the closest one with ``.git``, else `root`.
     """

@@ -51,7 +51,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
 
 
 def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
-    """Tell whether the last line has the results of this run already, which executed nothing."""
+    """Tell whether a run executed nothing, and its results are in the last line already."""
     lines = () if report.executed else _lines(cache)
     last = next(iter(lines[-1:]), b"")
     try:

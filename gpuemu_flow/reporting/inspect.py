@@ -86,7 +86,7 @@ def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
 def _origins(
     workspace: Workspace, states: TaskStates, name: str, stale: set[str]
 ) -> tuple[OriginTask, ...]:
-    """Return the tasks upstream of `name` that would run for reasons of their own, by name."""
+    """Return the upstream tasks of `name` that would run for reasons of their own, sorted."""
     tasks = workspace.graph.tasks
     found = []
     for before in workspace.graph.upstream([name]) - {name}:

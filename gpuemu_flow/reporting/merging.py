@@ -169,7 +169,7 @@ def _check_options(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart])
 
 
 def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:
-    """Raise UsageError if an op, kernel or rule had other code or settings in another shard."""
+    """Raise UsageError if the code or settings of an op, kernel or rule differ between shards."""
     (one_path, one), (path, part) = first, other
     for what, known, found in (
         ("code", one.code, part.code),

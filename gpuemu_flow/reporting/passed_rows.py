@@ -55,7 +55,7 @@ class PassedRows:
     def get(self, name: str, outline: TaskOutline) -> OpResult | None:
         """Return the stored result of a comparison; None if there is no valid row.
 
-        A row is not valid if the comparison, or a task that it reads, did run.
+        A row is not valid if this run executed the comparison or a task that the comparison reads.
 
         Parameters
         ----------

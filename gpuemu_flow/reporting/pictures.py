@@ -182,7 +182,7 @@ def _picture(evaluator: CaseEvaluator, failure: CaseFailure) -> Picture:
 def _smallest_inputs(
     workspace: Workspace, report: Report, chosen: Iterable[CaseFailure]
 ) -> dict[Key, dict[str, str]]:
-    """Return each failure's input values as text: of its minimised case, or else of the case."""
+    """Return, as text, the inputs of each failure's minimised case, or else of the failing case."""
     store = FailureStore(workspace.cache)
     found = {}
     for failure in chosen:

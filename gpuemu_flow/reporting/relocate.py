@@ -1,4 +1,4 @@
-"""Correct the line numbers of findings after an edit of comments, after which no op runs again."""
+"""Correct the line numbers of findings: editing comments moves lines, but makes no op run again."""
 
 from __future__ import annotations
 

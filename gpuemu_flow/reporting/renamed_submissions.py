@@ -20,8 +20,8 @@ def new_names(
 ) -> dict[str, str]:
     """Map the former names of ops that were renamed since the last run to their new names.
 
-    A submission has a digest of all that judged it, except the op's name. A removed op is matched
-    to a new op if this op alone would judge submissions of the removed op with the same digest.
+    A submission is stored with a digest of everything that judged it, except the op's name. A
+    removed op counts as renamed if exactly one new op has the digest of one of its submissions.
     """
     moved = workspace.moved_names
     if not moved.gone or not moved.new:

@@ -265,7 +265,7 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
 
 
 def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
-    """Return the selected ones of the ops and kernels for which the graph has no tasks."""
+    """Return the selected ops and kernels that have no tasks in the graph."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
     if outcome.options.until or outcome.options.since:  # skipped ops have no tasks to select
         return []

@@ -22,7 +22,7 @@ def shard_part(
     deciding: Mapping[str, Json],
     environ: Mapping[str, str],
 ) -> ShardPart:
-    """Return the description of a shard's part, with all facts that a merge compares.
+    """Describe the part of a workspace that a shard covers, with all facts that a merge compares.
 
     Parameters
     ----------

@@ -115,8 +115,8 @@ class _Submitted:
     def unjudged(self) -> str:
         """Return a text about code that was edited since its outputs were judged, or an empty text.
 
-        Edited code is left out if a valid submission has the same origin, and so is deleted code,
-        which needs no verdict.
+        Edited code is left out if a valid submission has the same origin. Deleted code is left out,
+        too, since it needs no verdict.
         """
         origins = {stored.origin for stored in self.valid}
         edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]

@@ -54,7 +54,7 @@ class BaselineDiff:
     ----------
     baseline : Baseline
     kernels : list of (str, KernelDiff)
-        Pairs of a configured kernel and the difference of one of its entries.
+        Pairs of a kernel's configured name and the difference of one of its entries.
     results : list of ResultDiff
     """
 

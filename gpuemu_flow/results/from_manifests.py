@@ -188,9 +188,9 @@ class ReportBuilder:
 
 
 def _kept_finite(items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
-    """Return the names of inputs without NaN and Inf, although the strategy ``special`` was used.
+    """Return the names of inputs that never get NaN or Inf, although ``special`` was requested.
 
-    Their range excludes these values.
+    Their range excludes NaN and Inf, which the strategy ``special`` would draw.
     """
     if not any(item["case"]["strategy"] == "special" for item in items):
         return ()  # that strategy was not requested

@@ -90,8 +90,8 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     Raises
     ------
     ValueError
-        A name is unknown, such as a kind of failure. Or a case passed although nothing was
-        compared. Or a result is missing, or contradicts its cases.
+        If a name is unknown, such as a kind of failure; if a case passed although nothing was
+        compared; or if a result is missing, or contradicts its cases.
     """
     cases = tuple(
         CaseVerdict(op, Case.from_json(case), CheckResult.from_json(result))

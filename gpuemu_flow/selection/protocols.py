@@ -1,4 +1,4 @@
-"""What task selection needs of a workspace, as protocols that `engine.workspace` implements."""
+"""Protocols of the workspace whose tasks are selected; `engine.workspace` implements them."""
 
 from __future__ import annotations
 
@@ -72,4 +72,4 @@ class SelectableWorkspace(Protocol):
         """Return the members of `names` that may have to run."""
 
     def in_copy(self, folder: Path) -> SelectableWorkspace:
-        """Return the workspace that a copy of the files in another folder forms."""
+        """Open the copy of this workspace in another folder."""

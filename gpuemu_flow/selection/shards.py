@@ -92,9 +92,9 @@ def split_digest(graph: Graph, root: Path, count: int) -> str:
 def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> list[Problem]:
     """Record how the ops were split for this shard; warn if another shard ran with another split.
 
-    Return the warning in a list, which is empty if there is no reason for it. Splits that differ
-    only by added or removed ops are no reason. Splits by different durations, or by none in one of
-    them, are a reason, since an op may then be in no shard.
+    The list has one warning or none. The warning is given if the other split was made from other
+    durations, or only one of the two was made from durations: an op may then be in no shard. It is
+    not given if the splits differ only because ops were added or removed.
     """
     seconds = read_durations(root / DURATIONS_NAME)
     mine = [digest_json(seconds) if seconds else "", split_digest(graph, root, shard.count)]

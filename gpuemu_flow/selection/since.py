@@ -66,7 +66,7 @@ def _add_unseen_by_git(
 ) -> None:
     """Add to `change` the observed files that git reports as unchanged, although they differ.
 
-    A file differs if git would check it out with another content or as executable in another way.
+    A file differs if a checkout would give it other content or other permissions.
     """
     observed, inputs = workspace.snapshot.observed, workspace.inputs
 
@@ -115,7 +115,7 @@ def digests_by_git(top: Path, paths: Sequence[str]) -> dict[str, str]:
 
 
 def _is_as_checked_out(top: Path, base: str, name: str) -> bool:
-    """Tell whether a file has the content with which git would check it out of a commit."""
+    """Tell whether a file has the content that a checkout of the commit `base` would give it."""
     made = os.fsencode(_git(top, "cat-file", "--filters", f"{base}:{name}"))
     try:
         return made == (top / name).read_bytes()

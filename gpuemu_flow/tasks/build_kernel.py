@@ -183,7 +183,7 @@ def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> J
 
 
 def read_artifact(entry: Json, context: StageContext) -> bytes | None:
-    """Return the bytes of the artifact that a manifest's entry describes; None without an entry.
+    """Return the bytes of the artifact that a manifest's entry describes; None if it is None.
 
     Raises
     ------

@@ -167,7 +167,7 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 
 def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
-    """Return the warning about files that a command wrote, but that it does not declare."""
+    """Return the warning about files that a command wrote although it does not declare them."""
     return Problem(
         "rule-undeclared-output",
         f"{spec.name} also wrote {_some(names)}, which its outputs do not name",
@@ -178,7 +178,7 @@ def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
 
 
 def deleted_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
-    """Return the warning about files that a command deleted, but that it does not declare."""
+    """Return the warning about files that a command deleted although it does not declare them."""
     return Problem(
         "rule-deleted-file",
         f"{spec.name} deleted {_some(names)}, which its outputs do not name",

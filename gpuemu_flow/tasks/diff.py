@@ -57,16 +57,17 @@ def compare_summaries(
 ) -> list[dict[str, Json]]:
     """Return the difference between two summaries of one dtype as a list of at most one item.
 
-    If `old` is None, the item has the kind ``new``. If both summaries have the same cases, the kind
-    depends on the overall verdict: it is ``regression`` if the verdict was ``passed``,
-    ``improvement`` if it is ``passed`` now, ``change`` if it changed otherwise. A case that no
-    longer passes is a ``regression``, too. If the verdict stayed ``passed``, the largest errors are
-    compared. An error that grew by more than the fraction `threshold` is a ``growth``. An error
-    that shrank in the same proportion is an ``improvement``.
+    If `old` is None, the item has the kind ``new``.
 
-    If the cases differ, only the verdicts on common cases are compared. If a common case no longer
-    passes, this is a ``regression``. If a common case passes now that did not pass before, and none
-    fails now, this is an ``improvement``. Otherwise, the item is a ``change`` of `OTHER_CASES`.
+    If both summaries have the same cases, a changed overall verdict is a ``regression`` if it was
+    ``passed`` before, an ``improvement`` if it is ``passed`` now, and else a ``change``. A case
+    that no longer passes is a ``regression``, too. If the overall verdict stayed ``passed``, the
+    largest errors are compared. An error that grew by more than the fraction `threshold` is a
+    ``growth``, and one that shrank in the same proportion is an ``improvement``.
+
+    If the cases differ, only the verdicts on common cases are compared. It is a ``regression`` if a
+    common case no longer passes. It is an ``improvement`` if a common case passes only now, and
+    none fails. Otherwise, it is a ``change`` of `OTHER_CASES`.
     """
 
     def change(kind: str, what: str, before: Json, after: Json) -> list[dict[str, Json]]:

@@ -162,7 +162,7 @@ def ptxas(
     cancel: threading.Event,
     tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
-    """Assemble PTX to a cubin; one that is not linked if the PTX calls functions of other files."""
+    """Assemble PTX to a cubin, without linking it if the PTX calls functions of other files."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
     run = _run(arguments, folder, TIMEOUT, cancel, tool_sandbox=tool_sandbox)
