@@ -89,10 +89,7 @@ class DebugSession:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code for the selected failure: `Reproduction.exit_code` if it was run.
-
-        Otherwise, it is 4.
-        """
+        """Return `Reproduction.exit_code` if the selected failure was run, else 4."""
         return 4 if self._found is None else self._found.exit_code
 
     @property

@@ -115,7 +115,7 @@ def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:
 
 
 def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
-    """Return an op's tasks as canonical JSON without its name; [] if a manifest may contain it.
+    """Return an op's tasks as JSON without the op's name; [] if a manifest may contain the name.
 
     JSON is compared, since a task from a snapshot has lists where a new task has tuples.
     """

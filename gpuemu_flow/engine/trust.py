@@ -107,10 +107,10 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 
 
 def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
-    """Map each path that belongs to another user to the user's id.
+    """Map each path that another user owns to the owner's user id.
 
-    The workspace's folder, unless it is sticky like ``/tmp``, and its files are checked. A link
-    belongs to another user if the link or its target does.
+    The given files are checked, and also the folder `root`, unless it is sticky like ``/tmp``. A
+    link counts as another user's if the link or its target is.
     """
     found: dict[str, int] = {}
     for path in (root, *files):

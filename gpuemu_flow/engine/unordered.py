@@ -77,7 +77,7 @@ class RuleOutputs:
         return cls(root, others, op, tuple(_named_needs(own)))
 
     def used(self, names: Discovered) -> dict[str, str]:
-        """Return the outputs that a program used or looked for, by rule, but only one per rule.
+        """Map each rule to one of its outputs that a program used or looked for, if there is one.
 
         Folders that the program listed do not count, since an interpreter lists each folder in
         which it looks for modules.

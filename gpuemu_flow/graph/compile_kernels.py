@@ -135,7 +135,7 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
 
 
 def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
-    """Return [path, stamp] for each path at which a tool is looked for; None if it is missing."""
+    """Return [path, stamp] for each path where a tool is looked for; a missing file has None."""
     stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
     return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
 
@@ -181,7 +181,7 @@ class KernelCompiler:
         self._python = config.execution.python_path or ""
 
     def compile(self) -> KernelTasks:
-        """Return all tasks, in the order of the configuration."""
+        """Make the tasks of all kernels, in the order of the configuration."""
         if not self._config.kernels:
             return self._out
         kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}

@@ -216,7 +216,7 @@ def _digest(content: bytes) -> str:
 
 
 def digest_of(content: bytes) -> str:
-    """Return the digest of the head of a file's content; the file is named after this digest."""
+    """Return the digest of the head in a file's content; the file is named after this digest."""
     return _digest(content[_BEGIN : _BEGIN + int(content[:_SIZE_DIGITS])])
 
 

@@ -153,7 +153,7 @@ def repository(root: Path, environ: Mapping[str, str]) -> Path:
 def op_places(
     workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
 ) -> dict[str, FileLine]:
-    """Return the location of each op that did not pass or whose results changed, by name.
+    """Map each op that did not pass, or whose results changed, to its location.
 
     This is the location of the op's source or, if that is unknown, of the op's table in the
     configuration.
@@ -169,7 +169,7 @@ def op_places(
 
 
 def kernel_places(workspace: Workspace, base: Path) -> dict[str, FileLine]:
-    """Return the location of each configured kernel's source, or else artifact, by name."""
+    """Map each configured kernel to the location of its source, or else of its artifact."""
     found = {}
     for kernel in workspace.config.kernels:
         source = next((p for p in (kernel.source, kernel.ptx, kernel.cubin) if p), None)

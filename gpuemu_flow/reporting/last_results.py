@@ -85,7 +85,7 @@ def _results(
 
 
 def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
-    """Return the ops with changed inputs, and for each task that made no result the reason.
+    """Return the ops with changed inputs, and the reason for each task that made no result.
 
     As in `reporting.report.known_report`, only records are read. A task of which a case ended in an
     error counts as unchanged, although a run would execute it again.

@@ -1,7 +1,7 @@
 """A file of the results of passed comparisons, so that a report need not read their manifests.
 
-Each result is a row. It is valid only while the manifest has the same digest and the graph is the
-same. Results that did not pass are read from their manifests each time.
+Each result is a row, which is valid only while the manifest has the same digest and the graph is
+the same. Results that did not pass are read from their manifests each time.
 """
 
 from __future__ import annotations

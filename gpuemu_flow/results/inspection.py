@@ -34,7 +34,7 @@ class TaskExplanation:
     changes : tuple of BuildReason
         Reasons in the task itself.
     because : tuple of OriginTask
-        Upstream tasks that would run for reasons of their own, so that this task may run.
+        Upstream tasks that would run for reasons of their own, which may make this task run.
     reads : tuple of str
         Texts that name the sources, the observed inputs and the manifests that the task reads.
     """

@@ -166,9 +166,9 @@ def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
 
 
 def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
-    """Return the resolved paths, without those in our cache and of Python's bytecode.
+    """Return the resolved paths, except paths that cannot be inputs.
 
-    These cannot be inputs.
+    These are the paths in our cache and the paths of Python's bytecode.
     """
     cache = os.path.realpath(workspace.cache.folder)
     found = {os.path.realpath(path) for path in paths}
@@ -242,7 +242,7 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
 
 
 def _parts(workspace: SelectableWorkspace, spec: TaskSpec) -> Json:
-    """Return what is compared of a task: code, parameters, inputs by name, outputs, packages."""
+    """Return the compared parts of a task: code, parameters, inputs by name, outputs, packages."""
     parts = workspace.states().static_parts(spec)
     inputs = [[source.role, source.task] for source in spec.inputs]
     return [parts.code, parts.params, inputs, list(spec.outputs), list(spec.packages)]

@@ -129,7 +129,7 @@ class Unknown:
         All other files: those that git tracks or does not ignore, those of the commit, and the
         outputs of rules.
     cache : str
-        The cache folder, in which no file counts.
+        The cache folder, whose files are left out.
     """
 
     top: str

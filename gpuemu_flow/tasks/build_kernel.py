@@ -266,7 +266,7 @@ def _read(spec: TaskSpec, context: StageContext, name: str, built: Built) -> byt
 
 
 def _existing(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Use artifacts that the user has already built."""
+    """Read the PTX and cubin that the user has built, and assemble the PTX if needed."""
     params = params_of(BuildParams, spec.params)
     built = Built()
     if params.ptx:

@@ -12,9 +12,9 @@ from gpuemu_flow.observed import ALL_VARIABLES, Observation
 def command_uses(
     program: str, inputs: Sequence[str], root: Path, environment: Mapping[str, str]
 ) -> Observation | None:
-    """Return what a command depends on besides the content of its inputs.
+    """Return the dependencies of a command besides the content of its inputs.
 
-    This is the file of its program, all its environment variables, and which of its inputs are
+    These are the file of its program, all its environment variables, and which of its inputs are
     executable.
 
     Parameters

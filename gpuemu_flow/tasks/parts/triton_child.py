@@ -139,7 +139,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """Find the file and line of an error in a jit function.
+    """Return the file and line of an error in a jit function; None if it is not in one.
 
     Triton counts the lines of a jit function from its ``def``.
     """
@@ -173,7 +173,7 @@ def _place_in_traceback(error: BaseException, root: Path) -> tuple[str, int] | N
 
 
 def main() -> int:
-    """Compile, and write the outcome to ``answer.json``."""
+    """Compile the requested kernel, and write the outcome to ``answer.json``; return 0."""
     folder = Path(sys.argv[1])
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     try:
