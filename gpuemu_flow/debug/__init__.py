@@ -1,1 +1,1 @@
-"""``gpuemu-flow debug``: examine recorded failures with commands, line by line."""
+"""``gpuemu-flow debug``: an interactive debugger for recorded failures."""

@@ -1,4 +1,4 @@
-"""The stages that a case goes through, and the result of each for the selected failure."""
+"""Show the stages that a case goes through, with each one's result for the selected failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAGES = ("generate", "op", "reference", "compare")
 
 
 class Steps(Protocol):
-    """The data of a case that is needed to show its stages."""
+    """The interface from which `stage_lines` gets the data of the selected failure."""
 
     @property
     def selected(self) -> FailureRecord | None: ...
@@ -30,7 +30,7 @@ class Steps(Protocol):
 
 
 def stage_lines(stage: str, steps: Steps) -> Iterator[str]:
-    """Yield the lines of one stage: its task, and its result."""
+    """Yield lines of text about one stage: the name of its task, then its result."""
     record = steps.selected
     assert record is not None, "the session selects a failure first"  # noqa: S101
     yield steps.style.paint(f"{stage}:{record.op}:{record.dtype}", "1")

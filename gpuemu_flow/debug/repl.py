@@ -34,15 +34,17 @@ def run_repl(
     write: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> int:
-    """Execute commands until the input ends; return the first failed command's exit code, or 0.
+    """Execute commands until the input ends or a command ends the session.
+
+    Return the exit code of the first command that failed, or 0.
 
     Parameters
     ----------
     session : DebugSession
     reader : CommandReader
-        Source of the commands; an interactive source continues after Ctrl-C.
+        Source of the commands. If it is interactive, Ctrl-C ends only the running command.
     write, complain : callable
-        Called with each line of answers, and of problems.
+        Called with each line of an answer, and with each problem.
     """
     code = 0
     while True:
@@ -72,12 +74,12 @@ def _too_long() -> UsageError:
 
 
 class Pipe:
-    """Lines of standard input; bytes that are no UTF-8 are replaced."""
+    """A source of commands: the lines of standard input, with bytes that are no UTF-8 replaced."""
 
     interactive = False
 
     def read(self) -> str | None:
-        """Return the next line, cut off if it is far too long."""
+        """Return the next line, cut off if it is far too long; None at the end of the input."""
         stream = sys.stdin.buffer
         line = stream.readline(4 * LONGEST_LINE + 4)
         rest = line
@@ -88,13 +90,13 @@ class Pipe:
 
 @dataclass
 class Terminal:
-    """A source of lines typed on a terminal, ended by Ctrl-D; use it inside `line_editing`."""
+    """A source of commands: lines typed on a terminal, until Ctrl-D. Use it in `line_editing`."""
 
     session: DebugSession
     interactive = True
 
     def read(self) -> str | None:
-        """Return the next line."""
+        """Show the prompt and return the next line; None after Ctrl-D."""
         try:
             return input(self.session.prompt)
         except EOFError:
@@ -106,7 +108,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def line_editing(session: DebugSession) -> Iterator[None]:
-    """Enable completion and a history file in the context; do nothing without readline."""
+    """Inside the context, enable completion and a history file, if Python has readline."""
     try:
         import readline  # noqa: PLC0415 - absent from some builds of Python
     except ImportError:
@@ -144,7 +146,7 @@ def line_editing(session: DebugSession) -> Iterator[None]:
 
 
 def history_path() -> Path:
-    """Return the file of the command history, in the XDG state folder."""
+    """Return the path of the command history, in the XDG state folder."""
     given = os.environ.get("XDG_STATE_HOME", "")
     # By the XDG specification, a relative path is ignored.
     state = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"

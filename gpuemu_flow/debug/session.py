@@ -37,7 +37,10 @@ _ABOUT_A_FAILURE = ("show", "reproduce", "minimize", "export")
 
 @contextmanager
 def _cancellable() -> Iterator[Event]:
-    """Yield an event that Ctrl-C sets; raise KeyboardInterrupt once the work has been cancelled."""
+    """Yield an event that is set by Ctrl-C, to cancel the work inside the context.
+
+    When the work ends as cancelled, KeyboardInterrupt is raised.
+    """
     with cancel_on_signals() as cancel:
         try:
             yield cancel
@@ -56,10 +59,10 @@ class DebugSession:
     Attributes
     ----------
     op : str or None
-        List and find only failures of this op; None for all ops.
+        The op to whose failures the commands are limited; None for all ops.
     style : Style
     selected : FailureRecord or None
-        The failure that commands without a seed or id refer to.
+        The failure to which commands without a seed or id refer.
     """
 
     op: str | None = None
@@ -86,7 +89,7 @@ class DebugSession:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of `Reproduction` if the selected failure was run, else 4."""
+        """Return `Reproduction.exit_code` if the selected failure was run, else 4."""
         return 4 if self._found is None else self._found.exit_code
 
     @property
@@ -96,13 +99,14 @@ class DebugSession:
         return found is not None and any(name in found.expected for name in found.actual)
 
     def execute(self, line: str) -> Iterator[str]:
-        """Execute one line of input and yield its answer, line by line.
+        """Execute one line of input, and yield the lines of the answer.
 
         Raises
         ------
         FlowError
-            The command cannot be executed; the session continues.
+            The command cannot be executed; the session can continue.
         Quit
+            The command ends the session.
         """
         word, _, rest = line.strip().partition(" ")
         if not word:
@@ -113,7 +117,7 @@ class DebugSession:
         yield from self._actions[command.name](rest.strip())
 
     def completions(self, begun: str, line: str) -> list[str]:
-        """List the ways to complete the word `begun` at the end of `line`."""
+        """Return the possible completions of the word `begun` at the end of `line`, sorted."""
         before = line[: len(line) - len(begun)].split()
         if not before:
             words: tuple[str, ...] = tuple(c.name for c in COMMANDS)
@@ -152,7 +156,11 @@ class DebugSession:
         return self._inputs
 
     def reproduction(self) -> failures.Reproduction:
-        """Run the selected failure on first use; keep the result until `reproduce` or `refresh`."""
+        """Return the result of running the selected failure again.
+
+        It is run on first use only, until the command `reproduce` or `refresh` discards the result,
+        or another failure is selected.
+        """
         record = self._select("")
         if self._found is None:
             with _cancellable() as cancel:
@@ -219,7 +227,7 @@ class DebugSession:
         return wrong[0] if wrong else both[0]
 
     def _part(self, name: str, indices: tuple[Index, ...]) -> NDArray[Any]:
-        """Return a tensor, or the part of it that indices select."""
+        """Return the part of a tensor that indices select; the whole tensor if there are none."""
         array = self._named(name)
         check_slice(name, indices, array.shape)
         part: NDArray[Any] = array[indices] if indices else array
@@ -238,7 +246,7 @@ class DebugSession:
         raise problems.unknown_tensor(name, self._tensor_names())
 
     def _tensor_names(self) -> tuple[str, ...]:
-        """Return the names of all tensors, without running anything."""
+        """Return the names of the selected failure's tensors that are known without running it."""
         names = list(self.selected.shapes) if self.selected else []
         found = self._found
         for side, tensors in (

@@ -1,4 +1,4 @@
-"""Parser of ``NAME[1, 0:4, ...]``: integers, colons and an ellipsis; nothing is evaluated."""
+"""Parse ``NAME[1, 0:4, ...]``: only integers, slices and an ellipsis, without evaluating code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
-    """Parse names, each with or without a slice; the tuple is empty if there is no slice.
+    """Return the names in a text, each with its indices; () for a name without brackets.
 
     Raises
     ------
@@ -70,7 +70,9 @@ def _integer(text: str, part: str) -> int:
 
 
 def check_slice(text: str, indices: tuple[Index, ...], shape: Shape) -> None:
-    """Refuse indices that are outside of a shape.
+    """Raise an error if a tensor of this shape does not have these indices.
+
+    Slices may exceed the shape, as in numpy. `text` is only for the message.
 
     Raises
     ------

@@ -26,7 +26,10 @@ _NEVER_EQUAL = np.inf
 
 
 def describe(name: str, array: Array) -> str:
-    """Describe a tensor in one line: dtype, shape, strides if not C order, range, NaN and Inf."""
+    """Describe a tensor in one line: dtype, shape, range, mean, and numbers of NaN and Inf.
+
+    Strides are shown, too, unless they are in C order.
+    """
     words = f"{printable(name)}  {array.dtype.name}{list(array.shape)}"
     if array.size > 1 and not array.flags.c_contiguous:
         steps = [step // array.itemsize for step in array.strides]
@@ -45,7 +48,10 @@ def describe(name: str, array: Array) -> str:
 
 
 def value_lines(array: Array) -> list[str]:
-    """Format a tensor's values; of more than `SHOWN`, only the first and last of each dim."""
+    """Return a tensor's values as lines of text.
+
+    If there are more than `SHOWN` values, only the first and last ones of each dim are shown.
+    """
     shown = to_float64(array) if array.dtype.kind == "V" else array
     digits = 5 if array.itemsize <= 2 else 17 if array.itemsize == 8 else 9
     with np.printoptions(threshold=SHOWN, edgeitems=4, linewidth=100, precision=digits):
@@ -53,7 +59,10 @@ def value_lines(array: Array) -> list[str]:
 
 
 def difference_lines(names: tuple[str, str], first: Array, second: Array) -> list[str]:
-    """Count the elements that differ, show the largest difference, and map all differences.
+    """Return lines of text that compare two tensors.
+
+    They show the number of elements that differ, the largest difference, and a map of all
+    differences.
 
     Raises
     ------

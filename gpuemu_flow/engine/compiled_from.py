@@ -25,7 +25,7 @@ def settings_of(
 ) -> Settings:
     """Return the part of a configuration that a run needs besides the graph.
 
-    Its warnings include those about the graph.
+    The settings contain the warnings about the configuration and about references in the graph.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def settings_of(
 
 
 def same_imports(root: Path, known: Snapshot, sights: Sights) -> bool:
-    """Tell whether every import still resolves to the same file as at compile time."""
+    """Tell whether all imports of scripts still resolve to the same files as at compile time."""
     if any((root / path).exists() for path in known.basis.absent):
         return False
     found, files = known.basis.imports, known.files
@@ -89,5 +89,5 @@ def content_digest(path: Path) -> str:
 
 
 def scanned(index: SourceIndex, path: Path) -> list[str]:
-    """Return the digests of a script's content and of its imports."""
+    """Return two digests: of a script's content, and of the list of its imports."""
     return [index.content_digest(path), index.imports_digest(path)]

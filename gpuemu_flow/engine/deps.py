@@ -60,7 +60,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         )
 
     def remove_success(self, task: Task) -> None:
-        """Delete the record of a task that failed."""
+        """Delete the record of a task that failed; keep the record of one that only did not run."""
         if task.name not in self.left:
             self._states.forget(task.name)
 
@@ -69,7 +69,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         return False
 
     def get_values(self, task_name: str) -> dict[str, Json]:
-        """Return the values saved with a task."""
+        """Return the values that the last success of a task stored; empty if there is none."""
         record = self._states.record(task_name)
         return dict(record.values) if record else {}
 

@@ -19,9 +19,10 @@ in processes. To import them takes as long as to import our parts of doit."""
 
 @contextmanager
 def _as_a_mere_folder(package: str) -> Iterator[None]:
-    """Import modules of a package without its ``__init__``; unregister them when the context ends.
+    """Inside the context, let modules of a package be imported without running its ``__init__``.
 
-    Then a later import by other code in this process, such as under pytest, gets the whole package.
+    At the end, its modules are removed from `sys.modules`. Code that imports the package later in
+    this process, such as under pytest, thus gets the whole package.
     """
     spec = None if package in sys.modules else importlib.util.find_spec(package)
     if spec is None:
@@ -36,7 +37,7 @@ def _as_a_mere_folder(package: str) -> Iterator[None]:
 
 
 class _NeverCalled:
-    """Stands for a class that is imported and never used."""
+    """Stands for a class that doit imports but never uses."""
 
 
 @contextmanager

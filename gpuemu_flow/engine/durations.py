@@ -28,7 +28,7 @@ def with_real_duration(
     before : mapping
         Values of the task's last success; empty if it has none.
     executed : bool
-        True if some of the work was done now, and not restored.
+        True if at least a part of the work was done now instead of being restored.
     """
     cases, known_cases = values.get("cases", 1), before.get("cases", 1)
     ran = values.get("executed", int(executed))

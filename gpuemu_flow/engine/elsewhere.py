@@ -37,7 +37,7 @@ class Unit:
 
 
 class Elsewhere(Protocol):
-    """Machines that run tasks."""
+    """The interface to other machines that run tasks for this machine."""
 
     def run_units(
         self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
@@ -52,7 +52,10 @@ class Elsewhere(Protocol):
 
 
 def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
-    """Return the units in `todo` that other machines can run: all units that need no build."""
+    """Return the units whose comparison is in `todo` and that need no build.
+
+    Other machines can run only such units.
+    """
     found = []
     for name, outline in graph.outlines.items():
         if outline.stage != stages.COMPARE or name not in todo:
@@ -66,11 +69,11 @@ def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
 def far_results(
     workspace: Workspace, elsewhere: Elsewhere | None, todo: set[str], context: StageContext
 ) -> Iterator[dict[str, Problem]]:
-    """Have other machines run tasks, and let the context find their results.
+    """Have other machines run tasks, and let the context find the results in a shared cache.
 
-    The results are passed through the shared cache if it is writable, else through a folder of the
-    workspace's cache. Yield a problem for each task whose workers died. Such tasks must not run on
-    this machine either.
+    This is the configured shared cache if it is writable, else a temporary folder in the
+    workspace's cache. Yield, by task name, a problem for each task whose workers died. Such a task
+    must not run on this machine either.
     """
     units = [] if elsewhere is None else units_of(workspace.graph, todo)
     if elsewhere is None or not units:

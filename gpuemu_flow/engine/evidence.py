@@ -23,7 +23,7 @@ SLUG = "judged-by-changed"
 
 @dataclass(frozen=True)
 class StartDigests:
-    """Digests at the beginning of a run.
+    """The digests, at the beginning of a run, of everything on which its verdicts depend.
 
     Attributes
     ----------
@@ -93,10 +93,10 @@ class StartDigests:
         return found
 
     def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
-        """Find comparisons whose op may have written to a file of the reference during the run.
+        """Return, by task, a problem for each comparison whose op may have changed the reference.
 
-        Change times are compared, since a file that was changed and changed back has its old
-        content. Return a problem for each such comparison.
+        This is so if the op could write to a file that the reference read, and the file changed
+        during the run. The file's change time decides, since the op could restore the content.
         """
         found = {}
         for task in self.references:

@@ -25,9 +25,9 @@ _OPS_LOOKED_AT = 3
 def save_plan(workspace: Workspace, summary: str) -> None:
     """Store the plan, with which the next plain ``run`` finds quickly that nothing changed.
 
-    Call this only if all tasks are current and all results passed. No plan is stored in two cases:
-    if the sandbox is incomplete, since a system with a complete sandbox must not reuse the results;
-    and if an input of the results changed during the run.
+    Call this only if all tasks are current and all results passed. No plan is stored if an input of
+    the results changed during the run. No plan is stored either if the sandbox is incomplete, since
+    a system with a complete sandbox must not reuse the results.
     """
     level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
     if not is_whole(level, strict=mode == STRICT):
@@ -98,9 +98,9 @@ class _InputsOfKernels:
     Attributes
     ----------
     tools : mapping of str to Stamp or None
-        Stamp of each path where a tool is searched; None where no file exists.
+        Stamp of each path where a tool is looked for; None if no file exists there.
     absent : list of str
-        Paths where a header was searched and no file exists.
+        Paths where a header was looked for and no file exists.
     folders : list of Path
         Folders where a new header would affect the compilation.
     variables : mapping of str to str
@@ -114,7 +114,7 @@ class _InputsOfKernels:
 
     @classmethod
     def of(cls, workspace: Workspace) -> _InputsOfKernels:
-        """Collect the inputs from the basis of a workspace's graph."""
+        """Collect the inputs from the workspace's snapshot, which recorded them."""
         kernels = workspace.snapshot.basis.kernels
         if kernels is None:
             return cls()
@@ -177,7 +177,10 @@ def _folders_of_manifests(
 
 
 def _shares_workers(workspace: Workspace) -> bool:
-    """Tell whether any of the graph's first few ops can share a worker with other ops."""
+    """Tell whether one of the graph's ops can share a worker with other ops.
+
+    Only the first few ops are looked at.
+    """
     graph = workspace.graph
     names = (name for name, outline in graph.outlines.items() if outline.stage == stages.OP)
     ops = (graph.tasks[name].settings for name in names)
@@ -218,7 +221,7 @@ def _package_files() -> list[str]:
 
 
 def _record_file(package: str) -> str:
-    """Return the file that each installation of a package rewrites; empty if there is none."""
+    """Return the path of a package's ``RECORD``, which every installation rewrites, or ``""``."""
     import importlib.metadata  # noqa: PLC0415
 
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def push(
     workspace: Workspace, words: Sequence[str] = (), listener: Listener | None = None
 ) -> tuple[RunOutcome, TransferCounts | None]:
-    """Bring tasks up to date, then store all of their results in the shared cache.
+    """Bring tasks up to date, then store all their results in the shared cache.
 
     Returns
     -------

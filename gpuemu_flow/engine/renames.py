@@ -21,11 +21,12 @@ _NAMELESS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stage
 
 @dataclass(frozen=True)
 class MovedNames:
-    """Ops that only clients run, and that were added or removed since the last run.
+    """The ops that only clients run and that were removed or added since the last run.
 
     Attributes
     ----------
     gone, new : frozenset of str
+        Names of the removed ops, and names of the added ops.
     """
 
     gone: frozenset[str] = frozenset()
@@ -33,7 +34,7 @@ class MovedNames:
 
 
 def moved_names(old: Graph, new: Graph) -> MovedNames:
-    """Find the ops that only clients run, and that are in only one of two graphs."""
+    """Find the ops that only clients run and that only one of the two graphs contains."""
     before, after = _names(old), _names(new)
     untasked = [{skip.op for skip in graph.skips if skip.dtype} for graph in (old, new)]
     return MovedNames(frozenset(untasked[0] - after), frozenset(untasked[1] - before))
@@ -50,7 +51,7 @@ def renamed_tasks(old: Graph, new: Graph) -> dict[str, TaskSpec]:
     -------
     dict of str to TaskSpec
         The old task for each new task name, in topological order. Each removed op is matched at
-        most once. A new op has no match if the op of which it is a copy still exists.
+        most once. A copy of an op that still exists has no match.
     """
     before, after = _by_subject(old.tasks.values()), _by_subject(new.tasks.values())
     gone = {name: _nameless(before[name]) for name in before.keys() - after.keys()}
@@ -114,9 +115,9 @@ def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:
 
 
 def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
-    """Render an op's tasks without its name; return [] if a manifest may contain the name.
+    """Return an op's tasks as JSON without the op's name; [] if a manifest may contain the name.
 
-    The result is bytes because a task from a snapshot has lists where a new task has tuples.
+    JSON is compared, since a task from a snapshot has lists where a new task has tuples.
     """
     specs = list(specs)
     if any(spec.stage not in _NAMELESS for spec in specs):
@@ -132,7 +133,7 @@ def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
 
 
 def _copy(cache: WorkspaceCache, source: TaskSpec, target: TaskSpec, digest: str) -> bool:
-    """Copy a manifest if its digest is still `digest`; return whether it was copied."""
+    """Copy a manifest if its digest is still `digest`; return True if it was copied."""
     try:
         data = cache.files.read(cache.folder / source.target)
     except OSError:

@@ -37,7 +37,7 @@ def may_load(reference: TaskSpec, root: Path) -> bool:
 
 
 def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
-    """Return the workspace's files that a reference used and that are not in `known`.
+    """Return the workspace files that a reference used and that are not in `known`, sorted.
 
     Parameters
     ----------
@@ -52,17 +52,17 @@ def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
 
 
 def as_inputs(hidden: Sequence[str]) -> dict[str, str]:
-    """Convert hidden files to entries for the inputs of a key."""
+    """Convert the names of hidden files to entries of `KeyParts.input`."""
     return {_ROLE + name: _HIDDEN for name in hidden}
 
 
 def hidden_by(inputs: Mapping[str, str]) -> list[str]:
-    """Return the hidden files among the inputs of an op's key; the inverse of `as_inputs`."""
+    """Return the names of the hidden files in `KeyParts.input`; the inverse of `as_inputs`."""
     return [role.removeprefix(_ROLE) for role in inputs if role.startswith(_ROLE)]
 
 
 def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
-    """Return a program's settings, changed to forbid it to read the files in `hidden`."""
+    """Return a program's settings, with `hidden` added to the files that it must not read."""
     if not hidden:
         return settings
     paths = [str(root / name) for name in hidden]
@@ -74,7 +74,7 @@ def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
 
 
 def without_hidden(stage: str, settings: Json, parts: KeyParts, root: Path) -> Json:
-    """Return a task's settings, changed to forbid the op to read the key's hidden files."""
+    """Return a task's settings, changed so that the op cannot read the hidden files in `parts`."""
     hidden = hidden_by(parts.input)
     if stage == stages.OP:
         return without(settings, hidden, root)

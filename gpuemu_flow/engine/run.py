@@ -48,7 +48,10 @@ Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
 
 def _consists_of(parts: KeyParts) -> dict[str, str]:
-    """List the parts of a program: its sources, and code that another task compiled."""
+    """Return the digest of each part of a program: its sources, and what other tasks made for it.
+
+    The files that are hidden from the program are listed, too.
+    """
     made = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
     return {**parts.code, **made, **as_inputs(hidden_by(parts.input))}
 
@@ -145,8 +148,8 @@ class Execution:
     broken : dict of name to tuple of Problem
         Problems of the tasks that failed themselves, not because of a task that they depend on.
     uncached : set of str
-        If only restoring is allowed: tasks whose results are in no cache, and tasks that depend on
-        them.
+        Tasks whose results are in no cache, and tasks that depend on these; empty unless the run
+        only restores results.
     """
 
     status: dict[str, str] = field(default_factory=dict)
@@ -242,7 +245,7 @@ class _Failed(TaskFailed):  # type: ignore[misc]  # doit has no types
 
 
 class _Action(BaseAction):  # type: ignore[misc]  # doit has no types
-    """A task's action. For a plain function, doit would inspect the signature at each run."""
+    """A task's action as an object, since doit would inspect a function's signature at each run."""
 
     def __init__(
         self, act: Callable[[TaskSpec], dict[str, Json] | _Failed], spec: TaskSpec
@@ -254,7 +257,7 @@ class _Action(BaseAction):  # type: ignore[misc]  # doit has no types
         self.values: dict[str, Json] = {}
 
     def execute(self, _out: object = None, _err: object = None) -> BaseFail | None:
-        """Run the action; return its failure, if it fails."""
+        """Run the action; return None, or the failure if it fails."""
         try:
             done = self._act(self._spec)
         except Exception as error:
@@ -280,7 +283,7 @@ class Executor:
     states : TaskStates
     listener : Listener
     jobs : int
-        Tasks at a time.
+        Number of tasks to run at a time.
     forced : collection of str
         Tasks that run even if their results are cached.
     fail_fast : bool
@@ -367,9 +370,10 @@ class Executor:
         )
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
-        """Return the reference, in a list, if an op has to wait for it; else [].
+        """Return the reference's task, in a list, if `spec` is an op that has to wait for it.
 
         The op waits if the reference may load files at run time, which are then hidden from the op.
+        The list is empty if there is nothing to wait for.
         """
         if spec.stage != stages.OP or spec.judge not in names:
             return []
@@ -403,7 +407,7 @@ class Executor:
         return dict(vars(result))
 
     def _run_again_if_revealed(self, judging: TaskSpec) -> None:
-        """Run an op again if it could read files that its reference was later seen to use."""
+        """Run a comparison's op again if it could read files that its reference later used."""
         names = [source.task for source in judging.inputs if source.role == stages.OP]
         for spec in map(self._graph.tasks.__getitem__, names):
             record = self._states.record(spec.name)
@@ -413,9 +417,9 @@ class Executor:
                 self._repeated.add(spec.name)
 
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
-        """Run a task's action, and repeat it if a source changed meanwhile.
+        """Run a task's action, and repeat it if a source or an observed input changed meanwhile.
 
-        Otherwise, the result would be stored under the key of other sources.
+        Without this, the result could be stored under the key of other sources.
 
         Raises
         ------

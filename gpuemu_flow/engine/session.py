@@ -50,8 +50,8 @@ class RunOptions:
     shard : Shard or None
         Run only selected tasks that belong to this shard.
     until : tuple of str
-        Names like `words`; run only those selected tasks that are named here, and their
-        dependencies.
+        Names like `words`; of the selected tasks, run only those that are named here, and those
+        that the named tasks depend on.
     forced : tuple of str
         Names like `words`; run these tasks, and all that depend on them, even if their results are
         cached.
@@ -111,7 +111,10 @@ class RunOptions:
 
     @property
     def may_be_nothing(self) -> bool:
-        """Tell whether the selection may be empty: it has only ``@`` words, a commit or a shard."""
+        """Tell whether it is no error if these options select no task.
+
+        This is so if all words are sets, such as ``@changed``, or if a commit or shard is given.
+        """
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None
 
@@ -166,7 +169,7 @@ class RunOutcome:
         return not limited
 
     def all_current(self, workspace: Workspace) -> bool:
-        """Tell whether every task of the workspace is now known to be current."""
+        """Tell whether every task of the run's graph is now known to be current."""
         return set(self.graph.tasks) <= workspace.snapshot.current
 
 
@@ -186,7 +189,7 @@ def run(
     pool : Pool, optional
         Workers, which stay open after the run. By default, workers are started and ended here.
     conclude : callable, optional
-        Called at the end, before other processes may change the files that the tasks wrote.
+        Called at the end, under the run lock, so that no other run changes the tasks' files yet.
     prepare : callable, optional
         Called before tasks run, while the old names of renamed ops are still known.
 
@@ -297,7 +300,7 @@ def count_jobs(workspace: Workspace, options: RunOptions) -> int:
 
 
 def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
-    """Return a warning for tasks that do not run because the triggers are restricted."""
+    """Return a warning, in a list, if tasks are left out that would run with all triggers."""
     if set(options.triggers) == set(TRIGGERS) or options.force:
         return []
     states, tasks = workspace.states(), workspace.graph.tasks
@@ -416,7 +419,10 @@ def _execute(
 
 @contextmanager
 def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading.Event]:
-    """After `seconds`, set the yielded event and interrupt the execution; for None, never."""
+    """Inside the context, interrupt the execution when `seconds` have passed; None means never.
+
+    The yielded event is set when this happens.
+    """
     passed = threading.Event()
     if seconds is None:
         yield passed
@@ -436,7 +442,7 @@ def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading
 
 
 def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
-    """Move aside each manifest that was changed since its task wrote it, or is a folder."""
+    """Set aside each manifest that was changed since its task wrote it, or that is a folder."""
     states = workspace.states()
     for name in todo:
         spec, record = workspace.graph.tasks[name], states.record(name)
@@ -450,7 +456,7 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
 ) -> Iterator[StageContext]:
-    """Yield the context for actions, with the given workers or, without any, with new ones."""
+    """Yield the context for actions, with the workers in `pool` if given, else with new workers."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if workers is None else nullcontext(workers)
@@ -469,7 +475,7 @@ def open_context(
 
 
 def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
-    """Store the snapshot, in which the tasks that succeeded are marked as current."""
+    """Store the snapshot, with the tasks that are now current and the inputs that were observed."""
     states = workspace.states()
     ended = {name for name, status in outcome.status.items() if status in ("ran", "restored")}
     current = workspace.snapshot.current - workspace.graph.downstream(ended)

@@ -36,7 +36,7 @@ def shared(workspace: Workspace, context: StageContext) -> Iterator[None]:
 
 
 def place_for(workspace: Workspace, *, writing: bool = False) -> CacheAccess:
-    """Return the shared cache of a workspace.
+    """Return the shared cache that a workspace or its environment configures.
 
     Raises
     ------

@@ -21,9 +21,11 @@ class TerminatedError(KeyboardInterrupt):
 
 @contextmanager
 def on_signals(react: Callable[[], None]) -> Iterator[None]:
-    """Call `react` on the first SIGINT, SIGTERM or SIGHUP; end the process on the second.
+    """Inside the context, call `react` on the first SIGINT, SIGTERM or SIGHUP.
 
-    Outside of the main thread, do nothing, since Python handles no signals there.
+    The second signal raises KeyboardInterrupt. A second SIGHUP is ignored, since a closing terminal
+    sends several. In a thread other than the main thread, the context has no effect, since Python
+    handles no signals there.
     """
     with _reacting(react, (signal.SIGINT, *_termination_signals())):
         yield
@@ -31,7 +33,10 @@ def on_signals(react: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def terminating_as_interrupting() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise `TerminatedError`, so that they end a command as Ctrl-C does."""
+    """Inside the context, let SIGTERM and SIGHUP end a command as Ctrl-C does.
+
+    They raise `TerminatedError`.
+    """
 
     def end() -> None:
         raise TerminatedError
@@ -41,7 +46,7 @@ def terminating_as_interrupting() -> Iterator[None]:
 
 
 def _termination_signals() -> tuple[signal.Signals, ...]:
-    """Return SIGTERM and SIGHUP, without those that this process ignores, as under ``nohup``."""
+    """Return SIGTERM and SIGHUP, except one that this process ignores, such as under ``nohup``."""
     both = (signal.SIGTERM, signal.SIGHUP)
     return tuple(number for number in both if signal.getsignal(number) is not signal.SIG_IGN)
 
@@ -69,7 +74,10 @@ def _reacting(react: Callable[[], None], numbers: Sequence[signal.Signals]) -> I
 def handled(
     handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals
 ) -> Iterator[None]:
-    """Handle the signals `numbers` by `handler` in the context, then as before."""
+    """Inside the context, handle the signals `numbers` with `handler`.
+
+    At the end, the former handlers are restored.
+    """
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -80,7 +88,7 @@ def handled(
 
 @contextmanager
 def cancel_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT, SIGTERM or SIGHUP sets."""
+    """Yield an event that is set when SIGINT, SIGTERM or SIGHUP arrives."""
     cancel = threading.Event()
     with on_signals(cancel.set):
         yield cancel

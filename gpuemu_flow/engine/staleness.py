@@ -1,4 +1,7 @@
-"""Find the tasks that may have to run; most manifests can be checked after these tasks ran."""
+"""Find the tasks that may have to run.
+
+To start the run sooner, most manifests can be checked only after these tasks have run.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class StaleSearch:
         Its `current` and `files` are updated.
     states : TaskStates
     names : set of str
-        The tasks that may be found.
+        The tasks to which the result is limited.
     triggers : set of str
         Kinds of changes that count; see `keys.TRIGGERS`.
     """
@@ -43,8 +46,8 @@ class StaleSearch:
         lookup : Discovery
         sights : Sights
         put_off : bool
-            True to look only at manifests that the tasks to run write or read. `damaged` then has
-            to look at all others.
+            True to look only at those manifests that the returned tasks write or read. The caller
+            must then call `damaged`, which looks at all others.
         """
         files, graph = self.snapshot.files, self.snapshot.graph
         self.snapshot.current = self.states.with_manifest(self.snapshot.current, graph)
@@ -66,7 +69,7 @@ class StaleSearch:
         return self._have_to_run(touched)
 
     def damaged(self) -> set[str]:
-        """Return the tasks that have to run because a manifest is not what its task wrote."""
+        """Return the tasks that have to run because a manifest was changed since it was written."""
         files = self.snapshot.files
         targets = self.states.targets_in(files.refresh(Sights(), files.targets()))
         if not targets:
@@ -75,9 +78,9 @@ class StaleSearch:
         return self._have_to_run({n for n, o in outlines.items() if o.target in targets})
 
     def _touched(self, changed: set[str], moved_sets: set[str]) -> set[str]:
-        """Return the tasks that a change affects directly.
+        """Return the tasks to check: those with a changed file or a changed set of observed inputs.
 
-        Tasks that were not current, or that are always checked, are included.
+        Tasks that were not current before, or that are always checked, are included.
         """
         targets, current = self.states.targets_in(changed), self.snapshot.current
         return {
@@ -103,10 +106,10 @@ class StaleSearch:
         return graph.downstream(moved) & self.names
 
     def _observe(self, names: Iterable[str]) -> None:
-        """Copy the observed inputs of current tasks from their records.
+        """Copy the observed inputs of these tasks from their records to the snapshot.
 
-        A new snapshot lacks these inputs. In an old snapshot, they may be outdated, for example
-        after a killed run.
+        A new snapshot lacks the inputs. An old one may have outdated inputs, for example after a
+        run was killed.
         """
         for name in names:
             record = self.states.record(name)

@@ -133,14 +133,17 @@ class TaskStates:
         return self._files.digest(self.manifest(spec.target))
 
     def targets_in(self, paths: Iterable[str]) -> set[str]:
-        """Return the targets among paths of the file table."""
+        """Return the targets among `paths`, which are paths of the file table.
+
+        Targets are returned relative to the cache folder.
+        """
         start = self._manifests
         return {path[len(start) :] for path in paths if path.startswith(start)}
 
     def with_manifest(self, names: Iterable[str], graph: Graph) -> set[str]:
         """Return the tasks whose manifests existed when the file table last looked at them.
 
-        Later looks do not report that a manifest is missing, since the table forgets it.
+        The table reports a missing manifest as changed only once, and then forgets it.
         """
         listed, outlines = self.targets_in(self._files.targets()), graph.outlines
         return {name for name in names if outlines[name].target in listed}
@@ -202,7 +205,7 @@ class TaskStates:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Cache the records that are read or written in memory until the context ends.
+        """Inside the context, cache in memory the records that are read.
 
         The caller must hold the workspace's lock, so that no other process writes records.
         """
@@ -213,7 +216,7 @@ class TaskStates:
             self._cached = None
 
     def _drop(self, name: str) -> None:
-        """Drop a record from memory after the stored record changed."""
+        """Drop a record from memory; call this after the stored record has changed."""
         with self._lock:
             if self._cached is not None:
                 self._cached.pop(name, None)
@@ -256,7 +259,7 @@ class TaskStates:
         return {path for path in spec.outputs if path in made and made[path] == self.output(path)}
 
     def output(self, path: str) -> str | None:
-        """Return the digest of an output with its executable bit; None if the file is missing."""
+        """Return the state of an output file as `output_state` does; None if it is missing."""
         digest = self._files.digest(path)
         if not digest:
             return None
@@ -290,19 +293,22 @@ class TaskStates:
         self._drop(spec.name)
 
     def forget(self, name: str) -> None:
-        """Drop the record of a task."""
+        """Delete the stored record of a task."""
         self._cache.state.delete(f"task:{name}")
         self._drop(name)
 
     def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
-        """Record that a task failed to make its target, so that no report shows an older result."""
+        """Record that a task made no target, and why; delete the record of its last success.
+
+        Reports then do not show an older result.
+        """
         self.forget(spec.name)
         said = [asdict(problem) for problem in problems]
         found = {"version": RECORD_VERSION, "key": self.parts(spec).key(), "problems": said}
         self._cache.state.put(f"broken:{spec.name}", found)
 
     def broken(self, spec: TaskSpec) -> list[Problem] | None:
-        """Return a failed task's problems; None if it has not failed or its key has changed."""
+        """Return the problems of a task that failed with its present key; else None."""
         if self.record(spec.name) is not None:
             return None
         found = self._cache.state.get(f"broken:{spec.name}")
@@ -326,9 +332,9 @@ class TaskStates:
         return isinstance(self._cache.state.get(f"broken:{name}"), dict)
 
     def moved(self, spec: TaskSpec) -> bool:
-        """Tell whether a task has no record, or its key or outputs differ from its record.
+        """Tell whether a task has no record, or its key, manifest or outputs differ from it.
 
-        Cases that ended in an error are not a difference, although such a task runs again.
+        A task is not reported only because a case ended in an error, although it will run again.
         """
         record = self.record(spec.name)
         if record is None:
@@ -344,7 +350,7 @@ class TaskStates:
 
 
 def _once(changes: Iterable[BuildReason]) -> list[BuildReason]:
-    """Drop changes of observed files that are also reported as changes of declared sources."""
+    """Return the changes without those of observed files that are also declared sources."""
     found = list(changes)
     twice = {f"file {change.name}" for change in found if change.part == "code"}
     return [c for c in found if c.part != OBSERVED or c.name not in twice]

@@ -98,7 +98,7 @@ def require_trust(
 
 
 def own_users(environ: Mapping[str, str]) -> frozenset[int]:
-    """Return the users whose files are always run: this user, root, and the caller of sudo."""
+    """Return the ids of the users whose files are always run: this user, root, sudo's caller."""
     found = {os.geteuid(), 0}
     given = environ.get("SUDO_UID", "")
     if os.geteuid() == 0 and given.isascii() and given.isdigit():
@@ -107,9 +107,10 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 
 
 def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
-    """Map the workspace's folder and files to their owners, if other users own them.
+    """Map each path that another user owns to the owner's user id.
 
-    Both the owner of a link and the owner of its target count.
+    The given files are checked, and also the folder `root`, unless it is sticky like ``/tmp``. A
+    link counts as another user's if the link or its target is.
     """
     found: dict[str, int] = {}
     for path in (root, *files):
@@ -138,14 +139,14 @@ def _statuses(path: str) -> list[os.stat_result]:
 
 
 def trusted_file(environ: Mapping[str, str]) -> Path:
-    """Return the user's file that lists trusted workspaces of other users."""
+    """Return the path of the user's list of trusted workspaces."""
     given = environ.get("XDG_CONFIG_HOME", "")
     home = Path(environ.get("HOME") or Path.home())
     return (Path(given) if given.startswith("/") else home / ".config") / "gpuemu" / FILE_NAME
 
 
 def remembered(environ: Mapping[str, str]) -> list[ForeignWorkspace]:
-    """Return the workspaces that the user trusted; ignore a list in somebody else's file."""
+    """Return the workspaces that the user trusted; none if the list belongs to another user."""
     path = trusted_file(environ)
     try:
         status = path.lstat()
@@ -161,7 +162,7 @@ def remembered(environ: Mapping[str, str]) -> list[ForeignWorkspace]:
 
 
 def _remember(untrusted: ForeignWorkspace, environ: Mapping[str, str]) -> None:
-    """Store the trusted workspace; if the home folder is not writable, do nothing."""
+    """Add a workspace to the list of trusted workspaces, if that file can be written."""
     known = [one for one in remembered(environ) if one.path != untrusted.path]
     content = {"trusted": [asdict(one) for one in [*known, untrusted][-MOST_REMEMBERED:]]}
     path = trusted_file(environ)
@@ -171,7 +172,7 @@ def _remember(untrusted: ForeignWorkspace, environ: Mapping[str, str]) -> None:
 
 
 def _ask_on_terminal(question: str) -> bool:
-    """Ask the user on the terminal; return False without an answer."""
+    """Ask the user on the terminal; return True only if the answer is yes."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     sys.stderr.write(question)

@@ -33,7 +33,7 @@ _INSTALLED = "<"  # such names begin with a prefix of the interpreter
 
 @dataclass(frozen=True)
 class RuleOutputs:
-    """The outputs of rules, by their paths.
+    """The outputs of some or all rules of a graph.
 
     Attributes
     ----------
@@ -43,9 +43,10 @@ class RuleOutputs:
         For each output's absolute path (with links in its folder resolved), the rule's name and the
         output's name.
     op : str
-        The op that waits for none of these rules; empty if this contains all rules of a graph.
+        Name of an op, if only rules are included for which this op does not wait; empty if all
+        rules of a graph are included.
     needs : tuple of str
-        Other rules, for which `op` waits directly.
+        The rules for which `op` waits directly; these are not included.
     """
 
     root: Path
@@ -76,9 +77,10 @@ class RuleOutputs:
         return cls(root, others, op, tuple(_named_needs(own)))
 
     def used(self, names: Discovered) -> dict[str, str]:
-        """Return, for each rule with an output that a program used or looked for, one such output.
+        """Map each rule to one of its outputs that a program used or looked for, if there is one.
 
-        Listed folders do not count: an interpreter lists each folder in which it looks for modules.
+        Folders that the program listed do not count, since an interpreter lists each folder in
+        which it looks for modules.
         """
         found: dict[str, str] = {}
         if not self.producers:
@@ -96,13 +98,13 @@ class RuleOutputs:
         return found
 
     def refuse(self, names: Discovered) -> None:
-        """Raise RunnerError ``needs-missing`` if `names` contains one of these outputs."""
+        """Raise RunnerError ``needs-missing`` if `names` contains an output of these rules."""
         used = self.used(names)
         if used:
             raise RunnerError(_without_needs(f"{self.op} or its reference", self.needs, used))
 
     def refuse_seen(self, observed: Mapping[str, Observation], lookup: Lookup) -> None:
-        """Call `refuse` with the inputs that the op's running programs have used so far."""
+        """Call `refuse` with the inputs that each of the op's programs was seen to use so far."""
         for seen in observed.values() if self.producers else ():
             self.refuse(lookup.discover(seen, ConfiguredEnv()))
 
@@ -114,7 +116,7 @@ class RuleOutputs:
         names: Collection[str],
         finished: Collection[str] = (),
     ) -> dict[str, Problem]:
-        """Find tasks that used one of these outputs without waiting for its rule; see `unordered`.
+        """Return a problem for each task that used such an output without waiting for the rule.
 
         Parameters
         ----------
@@ -123,7 +125,7 @@ class RuleOutputs:
             Inputs that programs were seen to use.
         states : TaskStates
         names, finished : collection of str
-            See `unordered`.
+            See the function `unordered`.
         """
         found: dict[str, Problem] = {}
         looked: dict[str | Discovered, dict[str, str]] = {}
@@ -155,7 +157,7 @@ class RuleOutputs:
 def unordered(
     workspace: Workspace, names: Collection[str], finished: Collection[str] = ()
 ) -> dict[str, Problem]:
-    """Find tasks whose program used a rule's output without waiting for the rule.
+    """Find tasks that do not wait for a rule although their program used an output of the rule.
 
     Parameters
     ----------
@@ -254,7 +256,7 @@ def _named_needs(specs: Iterable[TaskSpec]) -> list[str]:
 
 
 def _placed(path: str) -> str:
-    """Return a path with the links in its folder resolved; keep the last component as it is."""
+    """Return a path with the links in its folder resolved, but not a link at its end."""
     folder, name = os.path.split(path)
     return f"{os.path.realpath(folder).rstrip('/')}/{name}"
 

@@ -60,8 +60,8 @@ class Workspace:
     copied : bool
         True if this is a copy of another workspace and may lack some of its files.
     sights : Sights, optional
-        Stamps that the command has read since it began. The first call of `stale` uses them;
-        without them, it reads all stamps again.
+        Stamps that the command has read since it began, for the first call of `stale`. Without
+        them, this call reads all stamps again.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class Workspace:
         return now.tasks
 
     def _sound(self, old: Snapshot | None) -> Snapshot | None:
-        """Return an outdated snapshot unchanged if its whole graph can be read; else None."""
+        """Return `old` if its whole graph can be read; else set the graph aside and return None."""
         try:
             if old is not None:
                 task_file.check(old.graph)
@@ -173,7 +173,7 @@ class Workspace:
         return self._snapshot_path.with_name(COMPILED_NAME)
 
     def _cached_compilation(self, old: Snapshot | None) -> Snapshot | None:
-        """Return the graph that another command compiled from the same snapshot, if still valid."""
+        """Return the valid snapshot that another command compiled to replace `old`, or None."""
         if old is None:
             return None
         found = self._load(self._compiled_path)
@@ -183,10 +183,10 @@ class Workspace:
         return found if own and self._still_holds(found, self.sights) else None
 
     def keep_compiled(self) -> None:
-        """Store the graph that this command compiled, for other commands before the next run.
+        """Store the graph that this command compiled, so that commands until the next run reuse it.
 
-        It does not replace the snapshot's graph, because the next run compares with that graph to
-        find renamed ops. Nothing is stored if ops were renamed.
+        It is stored beside the snapshot of the last run, since the next run needs that snapshot's
+        graph to find renamed ops. Nothing is stored if ops were renamed.
         """
         found = self.snapshot
         moved = self._renamed or self.moved_names != MovedNames()
@@ -211,14 +211,14 @@ class Workspace:
 
     @property
     def effective(self) -> Overrides:
-        """Return the overrides, completed by the chosen target's seed and number of cases."""
+        """Return the overrides, completed by the seed and number of cases that targets set."""
         own, target = self._overrides, self.target
         seed = target.seed if own.seed is None else own.seed
         return replace(own, seed=seed, cases=own.cases or target.cases)
 
     @property
     def settled_overrides(self) -> Overrides:
-        """Return the overrides with a drawn seed fixed, so that another workspace uses it, too."""
+        """Return the overrides with a drawn seed fixed, so that a copy of the workspace uses it."""
         drawn = self.settings.drawn_seed
         if drawn is None:
             return self.overrides
@@ -260,7 +260,7 @@ class Workspace:
         return self._config
 
     def states(self, triggers: Iterable[str] = TRIGGERS) -> TaskStates:
-        """Return the states and keys of the tasks."""
+        """Return the states of the tasks, where only changes of the kinds in `triggers` count."""
         return TaskStates(self.cache, self.snapshot.files, self.environment, triggers, self.inputs)
 
     @cached_property
@@ -297,8 +297,9 @@ class Workspace:
         Parameters
         ----------
         put_off : bool
-            True to leave out manifests that matter only after these tasks have run; call `damaged`
-            then. Nothing is left out if a manifest was replaced since the last clean run.
+            True to check only those manifests that the returned tasks write or read. Call `damaged`
+            after these tasks have run, to check the others. If a manifest was replaced since the
+            last clean run, all are checked at once.
         """
         if self._used_sights:
             self.look_again()
@@ -308,20 +309,23 @@ class Workspace:
         return search.stale(self.inputs, self.sights, put_off=self._put_off)
 
     def damaged(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
-        """Return the members of `names` that have to run because of what `stale` left out."""
+        """Return the members of `names` to run because of manifests that `stale` did not check."""
         put_off, self._put_off = self._put_off, False
         if not put_off:
             return set()
         return StaleSearch(self.snapshot, self.states(triggers), names, set(triggers)).damaged()
 
     def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
-        """Watch files that a report used and no task reads; `stamps` are from before their use."""
+        """Let the next run check files that a report read but no task reads.
+
+        `stamps` are the files' stamps, taken before the report read the files.
+        """
         self.watched.update(stamps)
 
     def save(self, current: set[str]) -> None:
-        """Store the snapshot, with the tasks now known to be current.
+        """Store the snapshot, with `current` as the tasks that are now known to be current.
 
-        Tasks whose manifests are missing are left out: their files may have been deleted meanwhile.
+        Tasks whose manifests are missing are left out: the files may have been deleted meanwhile.
         """
         self.snapshot.current = self.states().with_manifest(current, self.graph)
         # With [cache] dir there are two folders, and each needs a .gitignore for itself.
@@ -333,17 +337,17 @@ class Workspace:
 
     @property
     def has_plain_cases(self) -> bool:
-        """Tell whether the cases are the cases of a run without options, unchanged by ``[ci]``."""
+        """Tell whether the cases are those of a run without options, and ``[ci]`` changes none."""
         own = replace(self._overrides, ci="", given=frozenset())
         sampled = self._overrides.ci in self.settings.samplings
         return own == Overrides() and self.settings.drawn_seed is None and not sampled
 
     @property
     def is_as_judged(self) -> bool:
-        """Tell whether configuration, globs and observed inputs are unchanged since judging.
+        """Tell whether configuration, globs and observed inputs are as when the tasks were judged.
 
-        Files with known digests are not checked here, since the plan contains their stamps from
-        that time. Globs may match new files made by rules, as long as this makes no task stale.
+        Files whose digests are known are not checked here, since the plan contains the stamps that
+        they had at that time. New files made by rules may match globs if this makes no task stale.
         """
         if self.environment != fingerprint():
             return False
@@ -361,7 +365,7 @@ class Workspace:
         return not self.snapshot.observed.changed(self.inputs, but=("file",))
 
     def renew(self) -> None:
-        """Compile again if the configuration, or a file that it names, changed since it was read.
+        """Compile again if the configuration, or a file that it names, has changed.
 
         A new configuration that names another cache folder is ignored until the next command, since
         this command holds the lock of the old folder.
@@ -410,13 +414,19 @@ class Workspace:
         )
 
     def _changes_under(self, settings: Settings) -> dict[str, Json]:
-        """Set `target` to the options of the targets that the command names; return `_changes`."""
+        """Return the changes to the configuration, given an earlier run's settings.
+
+        As a side effect, `target` is set to the options of the targets that the command names.
+        """
         own = self._overrides
         self.target = as_options(chosen_options(settings.targets, own.words, own.all_given))
         return self._changes(settings.samplings)
 
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
-        """Merge the overrides with the settings of ``[ci]``."""
+        """Return the changes to the configuration: the overrides, the target's options, ``[ci]``.
+
+        `sampled` are the cases and shapes of each mode of ``[ci]``.
+        """
         return {
             "seed": "random" if self._overrides.draw_seed else self.effective.seed,
             "sampling": sampled.get(self._overrides.ci),

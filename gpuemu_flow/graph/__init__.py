@@ -1,1 +1,1 @@
-"""Compile a checked configuration to the task graph, and store the graph in a snapshot."""
+"""Compile a validated configuration to the task graph, and store the graph in a snapshot."""

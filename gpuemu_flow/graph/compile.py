@@ -1,4 +1,4 @@
-"""Compile a configuration into the task graph. Only this module sets the inputs of tasks."""
+"""Compile a configuration into the task graph, by adding the tasks of rules, ops and kernels."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Compiler:
         self._groups: dict[str, list[str]] = {stage: [] for stage in STAGES}
 
     def graph(self) -> Graph:
-        """Return all tasks, groups and skips."""
+        """Return the graph of all tasks, with the groups and the skipped ops and kernels."""
         self._rules = self._add_rules()
         kernels = self._kernels()
         for op in self._config.ops:
@@ -125,7 +125,10 @@ class Compiler:
         return outputs_apart(config)
 
     def _add_rules(self) -> RuleTasks | None:
-        """Add the rules' tasks; call this before adding the ops that need them."""
+        """Add the tasks of the rules, and return them; None if there are no rules.
+
+        Call this before adding ops or kernels, since their tasks refer to these tasks.
+        """
         if not self._config.rules:
             return None
         from gpuemu_flow.graph.compile_rules import rule_tasks  # noqa: PLC0415
@@ -138,7 +141,7 @@ class Compiler:
         return found
 
     def _needs(self, op: OpConfig, stage: str, *programs: ProgramRef) -> tuple[TaskInput, ...]:
-        """List the rules' manifests that a stage of an op reads or waits for."""
+        """Return, as task inputs, the manifests of rules that a stage of an op needs."""
         if self._rules is None or not programs:
             return ()
         files = {self.sources.relative(path) for ref in programs for path in ref.files}
@@ -162,7 +165,10 @@ class Compiler:
             self._groups.setdefault(name, []).extend(members)
 
     def _master_seed(self, overrides: Overrides) -> int:
-        """Return the command line's seed, or else the configured seed; draw one if that is 0."""
+        """Return the master seed: of the command line, else of ``[ci]``, else of ``[validation]``.
+
+        A configured seed of 0, or an option of the command line, stands for a random seed.
+        """
         if overrides.seed is not None:
             return overrides.seed
         wanted = (
@@ -273,7 +279,10 @@ class Compiler:
         )
 
     def _code(self, ref: ProgramRef, kernels: KernelTasks | None) -> TaskSpec | None:
-        """Return the task that compiles a program's kernel; None for programs without a kernel."""
+        """Return the ``code`` task of a program's kernel, and add its tasks; None without a kernel.
+
+        The added tasks are the ``code`` task and the ``build`` task that it reads.
+        """
         spec = kernels.code_of(ref.kernel, ref.arch) if kernels and ref.kernel else None
         if spec is not None:
             self._tasks.update((made.name, made) for made in self._makers(spec, kernels))
@@ -281,7 +290,7 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """Return a task and its dependencies, in the order in which the graph needs them."""
+        """Return a task and the tasks whose manifests it reads, in topological order."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 
@@ -292,7 +301,7 @@ class Compiler:
         return {name: value for name, value in program.items() if name not in limits}
 
     def _interpreter(self) -> dict[str, Json]:
-        """Return the configured interpreter as part of a key; empty if it is ours."""
+        """Return the entry of a key for the configured interpreter; {} if none is configured."""
         python = self._config.execution.python_path
         return {"python": self.sources.relative(Path(python))} if python else {}
 
@@ -328,14 +337,14 @@ class Compiler:
 
     @staticmethod
     def _is_one(op: OpConfig, program: ProgramRef) -> bool:
-        """Tell whether the program is emulated, or shares a file with the op's reference."""
+        """Tell whether a program is emulated, or shares a file with the op's reference."""
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files for `TaskSpec.known`.
+        """Return the value of `TaskSpec.known`, sorted.
 
-        These are `ForbiddenFiles.known`, files that rules will make for the op, and files of the
-        configured interpreter.
+        It contains the result of `ForbiddenFiles.known`, the outputs of rules that the op's globs
+        match, and the files of the configured interpreter.
         """
         patterns = (*op.depends, *op.shared)
         found = {name for pattern in patterns for name in self._rules_made(pattern)}
@@ -349,7 +358,10 @@ class Compiler:
         return [] if self._rules is None else self._rules.made(pattern)
 
     def _program_files(self, op: OpConfig, *programs: ProgramRef) -> Closure:
-        """Return the files that determine a program's results: imports, and ``depends`` files."""
+        """Return the files and packages that determine the results of an op's programs.
+
+        These are what the programs import, and the files that ``depends`` matches.
+        """
         files: set[str] = set()
         packages: set[str] = set()
         for program in programs:
@@ -376,7 +388,7 @@ class Compiler:
         return Closure(tuple(sorted(files)), tuple(sorted(packages)))
 
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:
-        """Add the user's targets to the groups. The loader has refused invalid targets."""
+        """Add the user's targets to the groups; they are valid, since the loader checked them."""
 
         def members(name: str) -> list[str]:
             found: dict[str, None] = {}
@@ -394,10 +406,10 @@ class Compiler:
 
 
 def links_on_the_way(config: Config) -> list[list[str]]:
-    """Return every symbolic link on the path to a program or the interpreter, with its target.
+    """Return [link, target] for every symbolic link on the path to a program or the interpreter.
 
-    When a link's target changes, the configuration is read anew, since the link may then lead out
-    of the workspace.
+    The list is sorted. When the target of a link changes, the configuration is read anew, since the
+    link may then lead out of the workspace.
     """
     python = config.execution.python_path
     paths = {
@@ -413,7 +425,10 @@ def links_on_the_way(config: Config) -> list[list[str]]:
 
 
 def _results(config: Config) -> list[Path]:
-    """Return the folder for results of submissions if it is outside of the cache; else []."""
+    """Return the configured folder for results of submissions, in a list of at most one item.
+
+    The list is empty if no folder is configured, or if the folder contains the workspace.
+    """
     folder = config.storage.db_path
     return [] if folder is None or config.root.is_relative_to(folder) else [folder]
 

@@ -70,7 +70,7 @@ class KernelTasks:
     basis : KernelBasis or None
         Facts outside of the configuration that were used; `still_holds` checks them.
     unbuildable : dict of kernel to str
-        Reason for each kernel that cannot be built on this machine.
+        For each kernel that cannot be built on this machine, the reason.
     """
 
     tasks: list[TaskSpec] = field(default_factory=list)
@@ -80,7 +80,7 @@ class KernelTasks:
     unbuildable: dict[str, str] = field(default_factory=dict)
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
-        """Return the task that builds a kernel for an architecture; None if there is none.
+        """Return the ``code`` task of a kernel's build for `arch`; None if there is no such build.
 
         An empty `arch` accepts any build. A build without an architecture matches every `arch`.
         """
@@ -93,7 +93,10 @@ class KernelTasks:
 
 
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> KernelPolicy:
-    """Combine the limits and severities of one kernel with those of ``[policies]``."""
+    """Return the policy of a kernel: its own limits and, where it sets none, ``[policies]``.
+
+    Without a kernel, this is the policy that ``[policies]`` describes.
+    """
     limits: dict[str, Any] = {
         "max_registers": policies.registers.fail,
         "registers_warn_above": policies.registers.warn,
@@ -119,7 +122,7 @@ def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> KernelPoli
 
 
 def still_holds(root: Path, basis: KernelBasis) -> bool:
-    """Tell whether the files, headers and tools of compiled kernels are found as before."""
+    """Tell whether the artifacts, headers and tools that tasks were compiled from are unchanged."""
     return (
         all(
             find_includes(root / start, flags, root).to_json() == found
@@ -132,13 +135,16 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
 
 
 def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
-    """List each path at which a tool is looked for, with the file's stamp, or null if absent."""
+    """Return [path, stamp] for each path where a tool is looked for; a missing file has None."""
     stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
     return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
 
 
 def triton_version(python: str) -> str:
-    """Return the version of Triton in this interpreter, or in `python`; empty if not installed."""
+    """Return the version of Triton in the interpreter `python`; empty if Triton is not installed.
+
+    If `python` is empty, this is the version in our own interpreter.
+    """
     if not python:
         return package_version("triton")
     pattern = "lib/python*/site-packages/triton-*.dist-info"
@@ -175,7 +181,7 @@ class KernelCompiler:
         self._python = config.execution.python_path or ""
 
     def compile(self) -> KernelTasks:
-        """Return all tasks, in the order of the configuration."""
+        """Make the tasks of all kernels, in the order of the configuration."""
         if not self._config.kernels:
             return self._out
         kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
@@ -202,7 +208,7 @@ class KernelCompiler:
         return self._out
 
     def _kind(self, kernel: KernelConfig) -> str:
-        """Name the method that makes a kernel's artifacts; empty if there is none."""
+        """Return the kind of a kernel's build, such as `CUDA`; empty if nothing can be built."""
         if kernel.build.command:
             return COMMAND
         if kernel.triton is not None:
@@ -327,18 +333,18 @@ class KernelCompiler:
         )
 
     def _with_outputs(self, wall: Sandbox, kernel: KernelConfig) -> Sandbox:
-        """Allow a command to write its outputs and their folders, except programs there."""
+        """Return the sandbox `wall`, extended so that a build command can write its outputs."""
         outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
         return with_outputs(wall, outputs, programs_of(self._config), self._root)
 
     def _off_limits(self, kernel: KernelConfig) -> OffLimits:
-        """List the files of references, which a compiler must not touch."""
+        """Return the restrictions that keep a compiler away from the files of references."""
         references = [path for op in self._config.ops for path in op.reference.files]
         return off_limits_of(_own(kernel), references, cache=self._cache.folder, root=self._root)
 
     @staticmethod
     def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:
-        """Return a kernel's PTX and cubin, one of which may be its source."""
+        """Return the paths of a kernel's PTX and cubin; its source counts if it is one of them."""
         ptx, cubin = kernel.ptx, kernel.cubin
         if kernel.source is not None and not kernel.build.command:
             ptx = kernel.source if ptx is None and kernel.source.suffix == ".ptx" else ptx
@@ -346,7 +352,7 @@ class KernelCompiler:
         return ptx, cubin
 
     def _includes_of(self, kernel: KernelConfig) -> Includes:
-        """Return the files that a kernel's source includes, if it has one."""
+        """Return a kernel's source and the files that it includes; empty if there is no source."""
         if kernel.source is None:
             return Includes([])
         return find_includes(kernel.source, kernel.build.flags, self._root)
@@ -354,7 +360,7 @@ class KernelCompiler:
     def _files(
         self, kernel: KernelConfig, kind: str, includes: Includes
     ) -> tuple[list[str], tuple[str, ...]]:
-        """Return the files and packages that decide the result of a build."""
+        """Return the files, sorted, and the packages that decide the result of a build."""
         files = set(includes.files)
         packages: tuple[str, ...] = ()
         if kind == GIVEN:

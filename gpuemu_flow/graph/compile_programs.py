@@ -1,4 +1,4 @@
-"""Compile the programs of ops to what runners need to run them."""
+"""Convert the programs of ops to the descriptions from which runners run them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuemu_flow.value_rules import SCALAR
 
 
 class ProgramCompiler:
-    """Compiles the programs of one configuration's ops.
+    """Converts the programs of a configuration's ops to descriptions for runners.
 
     Parameters
     ----------
@@ -54,7 +54,10 @@ class ProgramCompiler:
         *,
         fenced: bool,
     ) -> dict[str, Json]:
-        """Return the program as JSON for runners. Keys leave out its limits and absolute paths."""
+        """Return the description of a program for runners: the JSON of a `Program`.
+
+        It contains limits and absolute paths, which are no part of action keys.
+        """
         executable, *arguments = ref.argv or ("",)
         has_file = (
             ref.path is not None and not ref.module and not (ref.kind == "command" and executable)
@@ -111,7 +114,11 @@ class ProgramCompiler:
         ).to_json()
 
     def generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
-        """Return the functions that generate inputs; the op's restrictions apply to them, too."""
+        """Return the descriptions of the functions that generate the op's inputs, by their labels.
+
+        They are in a dict under the key ``generators``, which is missing if there are none. The
+        restrictions of the op apply to these functions, too.
+        """
         if not op.generators:
             return {}
         off_limits = self._forbidden.off_limits(op, program, *op.generators.values())
@@ -124,9 +131,9 @@ class ProgramCompiler:
         return {"generators": made}
 
     def _framework(self, ref: ProgramRef) -> str:
-        """Return a framework that the program or its modules import; empty if none.
+        """Return the name of a framework that the program or its modules import; empty if none.
 
-        See `preloadable`.
+        See `preloadable` for its use.
         """
         starts = [] if ref.kernel else [*ref.files]
         found = self._sources.module_file(ref.module) if ref.module else None

@@ -35,15 +35,16 @@ class RuleTasks:
     tasks: dict[str, TaskSpec] = field(default_factory=dict)
 
     def made(self, pattern: str) -> list[str]:
-        """Return the rules' outputs that a glob matches, even if they do not exist yet."""
+        """Return the names of the rules' outputs that a glob matches; they need not exist yet."""
         outputs = (name for spec in self.tasks.values() for name in spec.outputs)
         return [name for name in outputs if matches(pattern, name)]
 
     def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
-        """List the rules that a stage of an op needs, as inputs of its task.
+        """Return the manifests of the rules that a stage of an op needs, as inputs of its task.
 
-        The rules' outputs are part of an op's key. A reference, which rarely depends on them, only
-        waits for them. It runs again if one of its files, or a file that it used, has changed.
+        For the stage ``op``, they are part of the task's key. A reference rarely depends on the
+        rules' outputs. Therefore, it only waits for the rules, and runs again if one of its files,
+        or a file that it used, has changed.
 
         Parameters
         ----------
@@ -56,22 +57,26 @@ class RuleTasks:
         return tuple(self.inputs(dict.fromkeys((*op.needs, *makers)), beginning))
 
     def of_files(self, files: Iterable[str]) -> tuple[TaskInput, ...]:
-        """List the rules that make any of these files, as inputs of a task that reads the files."""
+        """Return the manifests of the rules that make these files, as inputs of a task."""
         used = set(files)
         return tuple(
             self.inputs(n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs))
         )
 
     def inputs(self, rules: Iterable[str], beginning: str = stages.BUILT) -> list[TaskInput]:
-        """Return the inputs of a task that needs these rules; `beginning` begins their roles."""
+        """Return the manifests of these rules as inputs of a task.
+
+        The role of an input is `beginning`, followed by the rule's name.
+        """
         specs = [self.tasks[rule] for rule in rules if rule in self.tasks]
         return [TaskInput(f"{beginning}{s.subject}", s.name, s.target) for s in specs]
 
 
 def outputs_apart(config: Config) -> tuple[str, ...]:
-    """Return the absolute paths of rules' outputs that ``apart`` matches, directly or by folder.
+    """Return the absolute paths of the rules' outputs that ``apart`` matches.
 
-    Searching the disk would not find the outputs before the first build.
+    An output is matched if a pattern matches it or one of its parent folders. Outputs need not
+    exist yet, since they are taken from the configuration.
     """
     return tuple(
         str(config.root / output)
@@ -146,16 +151,18 @@ def rule_tasks(
 def with_outputs(
     wall: Sandbox, outputs: Collection[Path], others: Iterable[Path], root: Path
 ) -> Sandbox:
-    """Let a command write its declared outputs and their folders, except programs there.
+    """Return a sandbox, extended so that a command can write its declared outputs.
 
-    In a hidden folder, the command can read and write only its declared outputs.
+    The command can also write other files in the folders of these outputs, except in the
+    workspace's top folder. In a hidden folder, it can read and write only its declared outputs.
 
     Parameters
     ----------
     wall : Sandbox
+        The sandbox to extend.
     outputs : collection of Path
     others : iterable of Path
-        Files that the command must not write: programs, the configuration.
+        Files that the command must not write, unless they are outputs: programs, the configuration.
     root : Path
         The workspace.
     """
@@ -179,7 +186,7 @@ def with_outputs(
 
 
 def _closed(wall: Sandbox, files: Iterable[str], outputs: Iterable[str]) -> Sandbox:
-    """Restrict a command to reading these files of the workspace and writing its outputs."""
+    """Return a sandbox in which a command reads only these workspace files and its outputs."""
     read, made = ([f"{wall.root}/{name}" for name in names] for names in (files, outputs))
     seen = [path for path in read if not is_below(path, wall.hidden)]
     return replace(
@@ -208,10 +215,10 @@ def _programs(config: Config) -> set[Path]:
 def _files(
     rule: RuleConfig, root: Path, sources: SourceIndex, declared: Sequence[str]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return the files and the packages that decide a rule's outputs.
+    """Return the files, sorted, and the packages that decide a rule's outputs.
 
-    The rule's own outputs are not inputs, even if a glob matches them. Outputs of other rules are
-    inputs even before they exist.
+    The rule's own outputs are left out, even if a glob matches them. Outputs of other rules are
+    included even before they exist.
     """
     files = {
         name

@@ -1,4 +1,4 @@
-"""Find references that import the op that they are to judge."""
+"""Find references that import the op that they check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def dependent_references(config: Config, tasks: Iterable[TaskSpec]) -> list[Problem]:
-    """Return a warning for each reference that imports the file of the op that it is to judge.
+    """Return a warning for each op whose reference imports the file of the op.
 
     Such a reference may return the op's own results. The op would then pass whatever it computes.
     """

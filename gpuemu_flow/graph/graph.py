@@ -1,4 +1,4 @@
-"""The task graph as data: tasks, the writers and readers of files, groups of tasks."""
+"""The task graph as data: the tasks, the manifests that each one reads, and groups of tasks."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class TaskOutline(NamedTuple):
         As in the task's `TaskSpec`.
     sources : sequence of str
     reads : sequence of str
-        Names of the tasks whose manifests it reads, in the order of its inputs.
+        Names of the tasks whose manifests this task reads, in the order of its inputs.
     wavers : bool
-        True if the task must always be checked, because more than changes of files and observed
-        inputs can make it stale. Its outputs in the workspace may be edited, or packages of an
-        unobserved program may be upgraded.
+        True if the task must always be checked, since it can be stale although no source and no
+        observed input has changed: if its outputs in the workspace were edited, or packages of an
+        unobserved program were upgraded.
     """
 
     stage: str
@@ -93,12 +93,12 @@ class Graph:
         return self._outlines
 
     def differing(self, other: Graph) -> list[TaskSpec] | None:
-        """Return each task that differs from the task of the same name in another graph.
+        """Return the tasks of this graph that differ from the task of the same name in `other`.
 
         Returns
         -------
         list of TaskSpec or None
-            Tasks of this graph; None if the names of tasks, the groups or the skips differ.
+            None if the names of tasks, the groups or the skips differ.
         """
         mine, theirs = self.tasks, other.tasks
         named = (self.skips, self.groups, mine.keys())
@@ -107,7 +107,10 @@ class Graph:
         return [spec for name, spec in mine.items() if spec != theirs[name]]
 
     def names(self) -> list[str]:
-        """Return the groups to show to users: ops, stages and targets."""
+        """Return the names of the groups to show to users, such as ops, stages and targets.
+
+        Groups without tasks are left out.
+        """
         return [
             name
             for name, members in self.groups.items()
@@ -123,16 +126,16 @@ class Graph:
         return self._readers.get(task, [])
 
     def with_read(self, names: Iterable[str]) -> set[str]:
-        """Return `names` and every task whose manifest one of them reads."""
+        """Return `names` and the tasks whose manifests they read directly."""
         outlines = self.outlines
         return {found for name in names for found in (name, *outlines[name].reads)}
 
     def downstream(self, names: Iterable[str]) -> set[str]:
-        """Return `names` and every task that depends on one of them."""
+        """Return `names` and all tasks that depend on them, directly or through other tasks."""
         return _reached(names, self.readers)
 
     def upstream(self, names: Iterable[str]) -> set[str]:
-        """Return `names` and every task that one of them depends on."""
+        """Return `names` and all tasks that they depend on, directly or through other tasks."""
         outlines, found = self.outlines, set(names)
         if len(found) == len(outlines):
             return found
@@ -204,7 +207,7 @@ class Graph:
         return tasks.union(*groups) if tasks or groups else None
 
     def _left_out(self, word: str, named: Iterable[str], dtypes: Collection[str]) -> list[Problem]:
-        """Return a problem if a word names only tasks of dtypes that were not chosen; else []."""
+        """Return a problem, in a list, if a word names only tasks of other dtypes than `dtypes`."""
         there = {self.tasks[name].dtype for name in named} - {""}
         if not dtypes or not there or not there.isdisjoint(dtypes) or _WILDCARDS & set(word):
             return []
@@ -212,7 +215,7 @@ class Graph:
         return [Problem("no-such-dtype", text, f"only in {', '.join(sorted(there))}")]
 
     def _unknown(self, word: str) -> Problem:
-        """Return the problem for a word that names nothing, perhaps because its op was skipped."""
+        """Return the problem about a word that names no task; if its op was skipped, say why."""
         stage, _, rest = word.partition(":")
         for skip in self.skips:
             if stage in STAGES and rest in (skip.op, f"{skip.op}:{skip.dtype}"):
@@ -224,7 +227,7 @@ class Graph:
 
 
 def _reached(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """Return `names` and everything reachable from them by `following`."""
+    """Return `names` and all names that repeated calls of `following` reach from them."""
     found: set[str] = set()
     pending = list(names)
     while pending:

@@ -46,7 +46,7 @@ class Overrides:
 
     @property
     def all_given(self) -> frozenset[str]:
-        """Return the names of options that the command line sets; targets cannot change these."""
+        """Return the names of all options set by the command line, which targets cannot change."""
         own = {
             "seed": self.seed is not None or self.draw_seed,
             "cases": self.cases is not None,

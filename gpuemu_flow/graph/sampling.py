@@ -20,7 +20,7 @@ class Sampling:
     shapes : tuple of shape
         Shapes for ops without a schema; empty for each op's own shapes.
     seed : int or None
-        Master seed; 0 to draw one, None for the seed of ``[validation]``.
+        Master seed; 0 to draw a random one, None for the seed of ``[validation]``.
     """
 
     cases: int | None = None
@@ -28,7 +28,7 @@ class Sampling:
     seed: int | None = None
 
     def of(self, op: OpConfig) -> OpConfig:
-        """Return the op with this sampling applied."""
+        """Return the op, with this number of cases and, if it has no schema, these shapes."""
         schema = op.schema
         if self.shapes and not op.has_schema:
             schema = fixed_shapes_schema(op.input_names, self.shapes)
@@ -36,7 +36,7 @@ class Sampling:
 
 
 def samplings(config: Config) -> dict[str, Sampling]:
-    """Return the sampling for each mode of ``[ci]`` that changes the cases."""
+    """Return the changes that each mode of ``[ci]`` makes; a mode that makes none is left out."""
     ci = config.ci
     found = {
         "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes, ci.seed),

@@ -39,7 +39,7 @@ class Settings:
     cache_dir : str
         Configured cache folder; empty for the default.
     size_limit : int
-        Largest size of the blobs, in bytes; 0 for no limit.
+        Maximum total size of the cache's blobs, in bytes; 0 for no limit.
     fail_on_regression : bool
     fuzz_iterations : mapping of str to int
         Number of fuzz cases of each op.
@@ -48,7 +48,7 @@ class Settings:
         Cases and shapes of each mode of ``[ci]``.
     warn_threshold : float
     drawn_seed : int or None
-        The drawn master seed, if every run draws a new one; else None.
+        The master seed that was drawn for this graph; None if the seed is fixed.
     sandbox : str
         Mode of the sandbox.
     warnings : tuple of Problem
@@ -97,14 +97,15 @@ class KernelBasis:
     Attributes
     ----------
     includes : list of (start, flags, found)
-        See `inputs.includes.find_includes`; found is JSON of its result.
+        `start` and `flags` are arguments of `inputs.includes.find_includes`; `found` is its result
+        as JSON.
     given : list of (path, bool)
         Files that the configuration names as artifacts, and whether each existed.
     tools : list of str
     configured : mapping of str to str
         Configured paths of tools.
     tool_files : list of (path, stamp)
-        Every path where a tool is searched.
+        Every path where a tool is looked for.
     triton : str or None
         Version of Triton; None if no kernel is written in Triton.
     python : str
@@ -133,7 +134,7 @@ class Basis:
         Links that lead to programs.
     environment : mapping of str to str
     variables : str
-        Environment variables and the workspace's path, combined as in a plan.
+        Text of the facts about the process, its environment and the folder; see `plan.identity`.
     sandbox : str
         Level of isolation of ops.
     config : list of (path, digest)
@@ -141,12 +142,12 @@ class Basis:
     globs : list of (pattern, matches)
         The globs of ``depends``.
     looks : list of (path, look)
-        Paths whose existence matters to the configuration; see `plan.look_of`.
+        Paths whose existence matters to the configuration; see `plan.look_of` for `look`.
     kernels : KernelBasis or None
     imports : dict of path to (content, imports)
-        Digests of each script.
+        Two digests for each script: of its content, and of the list of its imports.
     absent : list of str
-        Paths of modules that were searched and do not exist.
+        Paths at which imported modules were looked for and do not exist.
     """
 
     overrides: Mapping[str, Json]
@@ -202,7 +203,8 @@ class Snapshot:
     mark : str
         Checksum of the file from which the snapshot was read; empty if it was compiled.
     base : str
-        The `mark` of the outdated snapshot that this one replaces; empty for the snapshot of a run.
+        The `mark` of the outdated snapshot from which this one was compiled; empty for the snapshot
+        that a run stores.
     """
 
     graph: Graph
@@ -217,12 +219,12 @@ class Snapshot:
 
 
 def save(path: Path, snapshot: Snapshot) -> None:
-    """Write a snapshot, whole or not at all.
+    """Write a snapshot atomically: whole or not at all.
 
     The graph has a separate file, which is written only if the graph changed. The graph is written
-    before the snapshot, and old graphs are removed last. So a snapshot always refers to an existing
-    graph, even if this process dies. A reader that finds no graph, or one with another digest,
-    compiles again.
+    before the snapshot, and old graphs are removed last. Therefore, a snapshot always refers to an
+    existing graph, even if this process dies. A reader that finds no graph, or a graph with another
+    digest, compiles again.
     """
     with _without_collecting():
         _save(path, snapshot)
@@ -264,7 +266,7 @@ def remove(path: Path) -> None:
 
 
 def tasks_path(path: Path, digest: str) -> Path:
-    """Return the path of the file with a snapshot's tasks."""
+    """Return the path of the file that contains the graph of the snapshot at `path`."""
     return path.with_name(f"{path.stem}-{digest[:_DIGITS]}{TASKS_SUFFIX}")
 
 
@@ -280,10 +282,10 @@ def load(
     ----------
     path, root : Path
     set_aside : callable
-        Called with a damaged file and the reason.
-    recompile : callable, optional
-        Called with the file of tasks and the reason when a requested task is damaged; returns all
-        tasks. By default, all tasks are checked at once.
+        Called with the path of a damaged file and the reason.
+    repair : callable, optional
+        Called with the path of the graph's file and the reason when a requested task turns out to
+        be damaged; returns all tasks. Without it, all tasks are checked while loading.
     """
     with _without_collecting():
         return _load(path, root, set_aside, recompile)
@@ -291,7 +293,7 @@ def load(
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Disable garbage collection in the context, in which many objects and no garbage are made."""
+    """Inside the context, disable garbage collection: many objects are made, but no garbage."""
     collecting = gc.isenabled()
     gc.disable()
     try:

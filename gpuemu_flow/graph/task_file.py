@@ -1,8 +1,9 @@
-"""The file of a compiled graph: an outline of every task, and the tasks in blocks.
+"""The file of a compiled graph: a head with an outline of every task, then the tasks in blocks.
 
-Most commands use few of thousands of tasks. Therefore, opening reads only the outlines. A block
-is read, checked and parsed when one of its tasks is requested. The head lists the digests of the
-blocks. The file is named by the digest of its head, and is never changed; see `snapshot`.
+Most commands use only a few of the many tasks. Therefore, only the head is read when the file is
+opened. A block is read and checked when one of its tasks is requested. The head contains the
+blocks' digests. The file is named after the digest of its head, and is never changed; see
+`snapshot`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _File:
 
 
 class _Blocks:
-    """Blocks of tasks in a file, each checked when it is read.
+    """The blocks of tasks in a file; each block is checked when it is read.
 
     Parameters
     ----------
@@ -57,6 +58,7 @@ class _Blocks:
     sizes : list of int
         Size of each block in bytes.
     digests : list of str
+        Expected digest of each block.
     """
 
     def __init__(self, file: _File, begin: int, sizes: list[int], digests: list[str]) -> None:
@@ -102,7 +104,7 @@ class StoredTasks(Mapping[str, TaskSpec]):
     of_block : int
         Number of tasks per block; the last block may have fewer.
     repair : callable
-        Called once if a block is damaged.
+        Called at the first damaged block; see `Repair`.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class StoredTasks(Mapping[str, TaskSpec]):
         return self._mended[name]
 
     def check(self) -> None:
-        """Read all blocks; see the function `check`."""
+        """Read all blocks; raise ValueError if one is damaged."""
         for number in range(len(self._blocks)):
             self._blocks.read(number)
 
@@ -185,7 +187,7 @@ class _StoredGroups(Mapping[str, tuple[str, ...]]):
 
 
 def render(graph: Graph) -> bytes:
-    """Return the content of the file for a graph."""
+    """Return the content of the file that stores a graph."""
     numbers = {name: number for number, name in enumerate(graph.tasks)}
     outlines = graph.outlines.values()
     tasks = [_COMPACT.encode(spec.to_json()).encode() for spec in graph.tasks.values()]
@@ -214,12 +216,12 @@ def _digest(content: bytes) -> str:
 
 
 def digest_of(content: bytes) -> str:
-    """Return the digest of the file's head, which names the file. It covers the blocks' digests."""
+    """Return the digest of the head in a file's content; the file is named after this digest."""
     return _digest(content[_BEGIN : _BEGIN + int(content[:_SIZE_DIGITS])])
 
 
 def refuse(reason: str) -> Mapping[str, TaskSpec]:
-    """Raise StoreError ``cache-damaged``: a `Repair` for callers that cannot restore the tasks."""
+    """Raise StoreError ``cache-damaged``; to be used as `Repair` if the tasks cannot be restored."""
     raise StoreError(Problem("cache-damaged", f"the stored graph: {reason}", "run again"))
 
 

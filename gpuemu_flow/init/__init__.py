@@ -1,1 +1,1 @@
-"""Write the files of ``gpuemu-flow init``: all files of a workspace that passes, or none."""
+"""Write the files of ``gpuemu-flow init``, all or none; the new workspace passes its checks."""

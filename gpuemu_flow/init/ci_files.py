@@ -1,4 +1,4 @@
-"""Workflows that ``init --ci`` writes, for GitHub and GitLab."""
+"""The CI workflows that ``init --ci`` writes, for GitHub and GitLab."""
 
 from __future__ import annotations
 
@@ -112,9 +112,16 @@ def gitlab(framework: Framework, origin: PipRequirement) -> str:
 
 
 def gitlab_job(install: str, *, with_git: bool, head: str = "", variables: str = "") -> str:
-    """Return a GitLab file with the job; `head` and `variables` are additional YAML.
+    """Return the content of a GitLab file with the job that checks a workspace.
 
-    Only a file that other projects include needs this YAML.
+    Parameters
+    ----------
+    install : str
+        YAML lines that install what the job needs.
+    with_git : bool
+        True to use an image with git.
+    head, variables : str
+        Additional YAML, which is needed only in a file that other projects include.
     """
     return _GITLAB.format(
         head=head,

@@ -1,4 +1,4 @@
-"""Frameworks in which ops can be written: their packages, and their part of a new workspace."""
+"""The frameworks among which ``init --framework`` chooses, and the packages that they need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Framework:
     config_name : str
         Value of ``[project] framework``.
     modules : tuple of str
-        Modules that ops of the framework import besides numpy.
+        Modules that the example ops in this framework import besides numpy.
     install : tuple of str
         Arguments of ``python -m pip install`` that install these modules for a CPU; one entry
         per command.
@@ -34,7 +34,7 @@ class Framework:
     extras: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
-        """Return the modules that the framework's ops need and this interpreter lacks."""
+        """Return those of `modules` that this interpreter cannot import."""
         return [name for name in self.modules if find_spec(name) is None]
 
 

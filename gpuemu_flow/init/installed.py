@@ -25,35 +25,37 @@ _SSH = re.compile(r"(?:ssh://)?(?:[^@/]+@)?([A-Za-z0-9.-]+)(?::\d+/|[:/])([^:]+)
 
 @dataclass(frozen=True)
 class PipRequirement:
-    """A requirement for pip.
+    """A requirement with which pip installs gpuemu-flow.
 
     Attributes
     ----------
     requirement : str
     doubt : str
-        Reason why a runner may not find the package; empty if it will.
+        Reason why a CI runner possibly cannot find the package; empty if there is no doubt.
     """
 
     requirement: str
     doubt: str = ""
 
     def with_extras(self, extras: Sequence[str]) -> str:
-        """Return the requirement with extras of the package added."""
+        """Return the requirement as text, with these extras of the package added."""
         wanted = f"[{','.join(extras)}]" if extras else ""
         return f"{NAME}{wanted}{self.requirement.removeprefix(NAME)}"
 
     @property
     def needs_git(self) -> bool:
-        """Tell whether pip needs git to install it."""
+        """Tell whether pip needs git to install the package."""
         return "git+" in self.requirement
 
 
 def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
-    """Find the requirement of the running installation.
+    """Return the requirement with which pip installs the same gpuemu-flow as the running one.
 
-    An installation from a package index is identified by its version. An installation from a
-    repository is identified by the repository's address and commit. An installation from a folder
-    is identified by the repository that the folder was cloned from, if its commit has been pushed.
+    An installation from a package index is identified by its version, one from a repository by the
+    repository's address and commit, and one from an archive by the archive's address. For an
+    installation from a folder, the repository from which the folder was cloned is used, if its
+    commit has been pushed. If none of this is possible, the requirement names the version, and
+    `doubt` is set.
     """
     pinned = f"{NAME}=={version}"
     try:
@@ -78,7 +80,10 @@ def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
 
 
 def _direct_url(installed: Distribution) -> dict[str, Any]:
-    """Read the record that PEP 610 requires for an installation from outside of an index."""
+    """Return the content of ``direct_url.json``, PEP 610's record of an installation's source.
+
+    It is empty if the package came from an index.
+    """
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -92,7 +97,7 @@ def _folder(address: str) -> Path | None:
 
 
 def _checkout() -> Path | None:
-    """Return the checkout that this package is imported from, if it is not installed."""
+    """Return the checkout from which this package is imported; None if it is installed."""
     folder = Path(gpuemu_flow.__file__).resolve().parent.parent
     return folder if (folder / "pyproject.toml").is_file() else None
 
@@ -112,7 +117,10 @@ def _from_git(address: str, commit: str) -> PipRequirement | None:
 
 
 def _without_user(address: str) -> str:
-    """Return a repository's https address, without user and password; empty if it has none."""
+    """Return a repository's https address without user and password.
+
+    Addresses for ssh are converted. Return an empty text if there is no https address.
+    """
     if address.startswith("https://"):
         rest = address.removeprefix("https://")
         host, slash, path = rest.partition("/")
@@ -124,7 +132,7 @@ def _without_user(address: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command; empty if it fails."""
+    """Return the output of a git command in a checkout; empty if it fails."""
     if not (folder / ".git").exists():
         return ""
     try:

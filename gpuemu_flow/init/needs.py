@@ -1,7 +1,7 @@
-"""Print the extras of gpuemu-flow that a workspace needs: ``python -m gpuemu_flow.init.needs``.
+"""Print which extras of gpuemu-flow a workspace needs: ``python -m gpuemu_flow.init.needs``.
 
-It prints a requirement for pip, or nothing. A CI workflow for many workspaces can thus install the
-extras of each: ``... | xargs -r python -m pip install``.
+The output is a requirement for pip, or nothing. A CI workflow for many workspaces can thus install
+the extras of each workspace: ``... | xargs -r python -m pip install``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def needed_extras(config: Path) -> tuple[str, ...]:
 
 
 def main() -> int:
-    """Print the requirement for the workspace that contains the current folder."""
+    """Print the requirement for the workspace of the current folder; return the exit code."""
     try:
         extras = needed_extras(find_config(Path.cwd(), os.environ))
     except FlowError as error:

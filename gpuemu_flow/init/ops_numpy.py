@@ -1,4 +1,4 @@
-"""Sources of the ops that a new workspace gets, as ports of kernels to numpy."""
+"""Sources of the ops that a new workspace gets: ports of kernels to numpy."""
 
 SOFTMAX = '''\
 """Softmax over the last axis, as a kernel does it: float32 inside, the input's dtype outside."""

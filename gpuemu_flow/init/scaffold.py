@@ -136,7 +136,7 @@ def plan_files(
     ci: str | None,
     origin: PipRequirement,
 ) -> dict[str, bytes]:
-    """Plan the files of a new workspace, by relative path; the configuration comes last.
+    """Return the contents of a new workspace's files by relative path, the configuration last.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def plan_files(
         The project's name.
     framework : Framework
     with_examples : bool
-        True for three ops instead of one.
+        True for three example ops, False for one.
     ci : str or None
         A key of `CI_FILES`; None for no workflow.
     origin : PipRequirement
@@ -163,13 +163,13 @@ def plan_files(
 
 
 def plan_workflow(framework: Framework, ci: str, origin: PipRequirement) -> dict[str, bytes]:
-    """Plan the files that a workspace lacks for a CI service; see `plan_files` for parameters."""
+    """Return the content of the workflow for a CI service, by relative path; see `plan_files`."""
     path, make = CI_FILES[ci]
     return {path: make(framework, origin).encode()}
 
 
 def framework_of(config: Path) -> str:
-    """Return the key of `FRAMEWORKS` that a workspace's configuration names, else ``numpy``.
+    """Return the framework, a key of `FRAMEWORKS`, that a configuration names; else ``numpy``.
 
     Raises
     ------
@@ -210,12 +210,12 @@ def _op_table(op: Op, framework: Framework) -> str:
 
 
 def ignored() -> list[str]:
-    """List the files that a workspace makes and that should not be committed."""
+    """Return the lines of ``.gitignore`` for the files that commands write to a workspace."""
     return [".gpuemu-cache/", "__pycache__/", *(f"/{name}" for name in REPORTS)]
 
 
 def ignore_lines(known: bytes) -> bytes:
-    """Return the content of a ``.gitignore``, with the files of `ignored` that it lacked added."""
+    """Return the content of a ``.gitignore``: the known one, with missing `ignored` files added."""
     present = {line.strip() for line in known.splitlines()}
     missing = [line for name in ignored() if (line := name.encode()) not in present]
     if not missing:
@@ -225,6 +225,6 @@ def ignore_lines(known: bytes) -> bytes:
 
 
 def project_name(folder: Path) -> str:
-    """Make a project name from the folder's name."""
+    """Return a project name, made from the folder's name."""
     printable = "".join(c for c in folder.resolve().name if c.isprintable())
     return printable[:200] or "ops"

@@ -19,13 +19,13 @@ _SHOWN = 20
 def install(
     files: Mapping[str, bytes], target: Path, *, force: bool, added_to: Collection[str] = ()
 ) -> list[str]:
-    """Write `files` below `target`, and list their paths.
+    """Write `files` below `target`, and return the paths of those that were written.
 
-    The files are written to a temporary folder on the same file system, and moved from there in
-    order. If anything fails, the files already moved are removed, and the files that they replaced
-    are restored. If the process is killed between the moves, the files moved so far are complete
-    and the others are missing. Another call adds the missing ones, since existing files with the
-    same content are accepted.
+    Files that exist with the same content are left alone. The others are written to a temporary
+    folder on the same file system, and moved from there in order. If anything fails, the files
+    already moved are removed, and the files that they replaced are restored. If the process is
+    killed between the moves, the files moved so far are complete and the others are missing.
+    Another call then adds the missing ones.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def install(
     force : bool
         True to replace existing files.
     added_to : collection of str
-        Paths whose new content includes the old one, so that replacing them loses nothing.
+        Paths of files that are always replaced, since their new content includes the old one.
 
     Raises
     ------
@@ -82,7 +82,11 @@ def _disk_problem(error: OSError, target: Path) -> Problem:
 
 
 def _look(files: Mapping[str, bytes], target: Path, replaceable: Collection[str]) -> list[str]:
-    """Return the paths to write; raise a UsageError with all reasons if they cannot be written."""
+    """Return the paths of the files to write.
+
+    Files that exist with the same content are left out. If some cannot be written, raise UsageError
+    with the first few reasons.
+    """
     problems, todo = [], []
     root = Path(os.path.realpath(target))
     for path, content in files.items():
@@ -122,7 +126,10 @@ def _holds(place: Path, content: bytes) -> bool:
 
 
 def _move(made: Path, place: Path, backup: Path | None, undo: list[Callable[[], object]]) -> None:
-    """Move a file to `place`, and an existing file there to `backup`; record how to undo this."""
+    """Move a file to `place`, after moving an existing file there to `backup`.
+
+    The functions that undo this are added to `undo`, the last one to be called first.
+    """
     for folder in reversed([p for p in place.parents if not p.exists()]):
         folder.mkdir()
         undo.append(folder.rmdir)

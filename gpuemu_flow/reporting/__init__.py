@@ -1,1 +1,1 @@
-"""Build the documents that reports show, from runs, history, baselines and submissions."""
+"""Build reports, as data, from runs, the history of runs, baselines and submissions."""

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 def bring_up_to_date(
     workspace: Workspace, listener: Listener | None = None, *, to_compare: bool = False
 ) -> RunReport:
-    """Run all stale tasks, so that a baseline or a comparison shows the present state.
+    """Run all stale tasks and report on them, for storing or comparing a baseline.
 
     Parameters
     ----------
     to_compare : bool
-        True if outdated results may be used, as in a comparison. They cannot be stored in a
-        baseline.
+        True for a comparison, in which outdated results count as something to compare. They cannot
+        be stored in a baseline.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def _put(workspace: Workspace, baseline: Baseline) -> StoredBaseline:
 
 
 def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
-    """Store the present results under a name, replacing a baseline of that name.
+    """Store the present results as a baseline, which replaces one of the same name.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
 
 
 def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
-    """Import an exported baseline, under its own name or `tag`.
+    """Import an exported baseline under the name `tag`; if it is empty, under the exported name.
 
     Raises
     ------
@@ -150,7 +150,10 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
 
 
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
-    """Compare the present results and kernels with a baseline; match renamed ops and kernels."""
+    """Compare the present results and kernels with a baseline.
+
+    Ops and kernels that were renamed since the baseline was stored are matched.
+    """
     kernels, results = _current(workspace, report)
     found = BaselineDiff(baseline)
     configured = {op.name: op for op in workspace.config.ops}
@@ -176,7 +179,7 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
 def _kernel_diffs(
     workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
 ) -> Iterator[tuple[str, KernelDiff]]:
-    """Yield each kernel's name and its differences to the baseline."""
+    """Yield, for each entry of each kernel, the kernel's name and the entry's difference."""
     from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
     from gpuemu_flow.graph.compile_kernels import kernel_policy  # noqa: PLC0415
 
@@ -199,7 +202,7 @@ def _kernel_diffs(
 
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
-    """Return the difference, with a regression added for a kernel that is no longer configured."""
+    """Return the difference with a regression added: that the kernel is no longer configured."""
     from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
 
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
@@ -212,7 +215,10 @@ def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
 
 
 def _unjudged(result: OpResult | None) -> str:
-    """Return the verdict on an op and dtype without cases if it counts as a regression; else ''."""
+    """Return the verdict on an op and dtype if it was not judged, and this counts as a regression.
+
+    An error counts as one, and so do outdated results. Return an empty text otherwise.
+    """
     if result is None or result.cases:
         return ""
     back = result.verdict is Verdict.ERROR or result.absence is Absence.OUTDATED
@@ -227,7 +233,11 @@ def _result(
     threshold: float,
     unjudged: str,
 ) -> ResultDiff:
-    """Compare two summaries; `unjudged` is the verdict if the new summary is missing."""
+    """Compare an old and a new summary of an op in one dtype; a missing summary is None.
+
+    If `new` is missing and this counts as a regression, `unjudged` is the verdict instead; else it
+    is empty.
+    """
     if new is None:
         before = None if old is None else old["verdict"]
         worse = unjudged and before == Verdict.PASSED.value
@@ -274,7 +284,7 @@ def _current(
 
 
 def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
-    """Return the figures of a stored entry.
+    """Return the figures of a kernel from their stored form.
 
     Raises
     ------

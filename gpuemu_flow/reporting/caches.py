@@ -1,4 +1,4 @@
-"""Measure, check and clean the caches of a workspace: its own cache and a shared one."""
+"""Measure, check and clean the caches of a workspace: its own and the shared one."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ OnWait = Callable[[str], None]
 
 @dataclass
 class Size:
-    """Numbers of objects in a cache, and their total bytes.
+    """Numbers of entries and blobs in a cache, and their sizes in bytes.
 
-    All are None for a cache on a server that does not list its objects.
+    All are None for a cache on a server, which does not list its objects.
     """
 
     entries: int | None = None
@@ -59,7 +59,7 @@ class CacheFacts:
     signed : bool
         True if entries of the shared cache must have a signature.
     answers : str
-        ``yes``, or the reason why the shared cache does not answer; empty without such a cache.
+        ``yes``, or the reason why the shared cache does not answer; empty if none is configured.
     shared : Size
     """
 
@@ -98,7 +98,7 @@ class CacheCheck:
 
 
 def cache_facts(workspace: Workspace) -> CacheFacts:
-    """Measure the caches; the shared cache gets only one request."""
+    """Measure the caches of a workspace, with one request to a shared cache on a server."""
     cache = workspace.cache
     names = list(cache.files.list_files(cache.blobs.folder, "", depth=1))
     has_actions = (cache.folder / "actions").exists()
@@ -142,10 +142,12 @@ def _size_of(folder: FolderTransport) -> Size:
 def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> tuple[int, int]:
     """Delete the least recently used blobs of the workspace until at most `limit` bytes remain.
 
+    Blobs of recorded failures are kept.
+
     Returns
     -------
     (int, int)
-        Files and bytes deleted.
+        Numbers of deleted files and bytes.
     """
     cache = workspace.cache
     cache.create()
@@ -158,7 +160,8 @@ def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> 
 def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
     """Delete the oldest objects of a shared folder until at most `limit` bytes remain.
 
-    An entry is deleted before blobs of the same age, since it must not name a missing blob.
+    An entry is deleted before blobs of the same age, since it must not name a missing blob. Return
+    the numbers of deleted files and bytes.
 
     Raises
     ------
@@ -182,7 +185,7 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
 
 
 def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
-    """Read the workspace's whole cache, and set damaged objects aside."""
+    """Check all objects in the workspace's cache, and set damaged ones aside."""
     cache = workspace.cache
     cache.create()
     with RunLock(cache.lock_path, on_wait):
@@ -200,7 +203,7 @@ def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
 
 
 def verify_shared(workspace: Workspace) -> CacheCheck:
-    """Read all objects of a shared folder; remove damaged ones if the folder may be written to.
+    """Check all objects in a shared folder; delete damaged ones if it is configured as writable.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Make a whole check in one process: select, run with a time limit, compare with a baseline."""
+"""Make a whole check for CI: select tasks, run them in limited time, compare with a baseline."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class ReportRequest:
     jobs : int or None
         Number of parallel tasks; None for ``ci.parallel_jobs``, 0 for one per processor.
     fail_on_regression : bool or None
-        True if a regression makes the report fail; None for the value in ``[policies]`` if there is
-        a baseline.
+        True if a regression makes the report fail. None for the value in ``[policies]`` with a
+        baseline, and False without one.
     limited : bool
-        True to apply ``ci.thorough_timeout``; a quick run is not limited.
+        True to apply the time limit ``ci.thorough_timeout``, except to a quick run.
     pictures : bool
         True to run failing cases again, to draw them.
     require_all : bool
@@ -98,9 +98,14 @@ def check(
 ) -> Report:
     """Bring the requested tasks up to date and report on them.
 
-    Failing cases and the history are recorded. `announce` is called with an op's name before new
-    cases are run to find the cause of its failures. `conclude` is called after a run without
-    ``--quick``.
+    Failing cases and the history are recorded.
+
+    Parameters
+    ----------
+    announce : callable
+        Called with an op's name before new cases are run to find the cause of its failures.
+    conclude : callable
+        Called with the workspace, the outcome and the results after a run without ``--quick``.
 
     Raises
     ------
@@ -166,7 +171,16 @@ def check(
 def _quick(
     workspace: Workspace, options: session.RunOptions, listener: Listener | None
 ) -> tuple[RunReport, dict[str, str], bool]:
-    """Run comparisons in the quick dtypes, and lints; also return a note on each op left out."""
+    """Run the selected comparisons in the quick dtypes, and the selected lints.
+
+    Returns
+    -------
+    report : RunReport
+        Its results include a skipped one for each op that the quick run leaves out.
+    status : dict of str to str
+        The run's action for each task.
+    timed_out : bool
+    """
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
     chosen = session.chosen_tasks(workspace, options)
     names = tuple(
@@ -206,7 +220,7 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
 
 
 def _deciding(workspace: Workspace, request: ReportRequest) -> dict[str, Json]:
-    """Return the options, besides those of the run, that decide a report's ops and exit code."""
+    """Return the options of a request, except those of its run, that decide ops or exit code."""
     return {
         "--require-all": request.require_all,
         "--fail-on-regression": _gate(workspace, request),
@@ -222,7 +236,7 @@ def _gate(workspace: Workspace, request: ReportRequest) -> bool:
 
 
 def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunReport:
-    """Add tasks that the time limit ended, or that could not begin, as skipped results."""
+    """Mark as skipped the results of tasks that the time limit ended or kept from beginning."""
     ended = {name for name, status in outcome.status.items() if status in ("failed", "pending")}
     reason = f"cut off: the run took longer than ci.thorough_timeout, {limit:g} s"
     arches = {
@@ -253,7 +267,13 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
 def against(
     workspace: Workspace, baseline: Baseline | None, run: RunReport, *, partial: bool
 ) -> tuple[list[Regression], BaselineDiff | None]:
-    """Find regressions since the last run, or against a baseline.
+    """Find regressions compared with a baseline or, without a baseline, with the last run.
+
+    Parameters
+    ----------
+    partial : bool
+        True if the run covers only a part of the workspace. What only the baseline has is then not
+        reported as missing.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Store the parts of a baseline that come from the daemon's clients: results and kernel figures."""
+"""Store results and kernel figures that clients of the daemon submitted, as part of a baseline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResul
     Returns
     -------
     int
-        Number of results.
+        Number of stored results.
     """
     submitted = as_submitted(latest)
     counted = submitted_results(workspace, workspace.graph.skips)
@@ -39,14 +39,14 @@ def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResul
 
 
 def store_artifacts(workspace: Workspace, tag: str, figures: Mapping[str, ArtifactMetrics]) -> None:
-    """Store the figures of kernels in a baseline, and leave its other parts unchanged."""
+    """Store the clients' kernel figures in a baseline, and leave its other parts unchanged."""
     _put(workspace, replace(_baseline(workspace, tag), artifacts=figures))
 
 
 def of_clients(
     workspace: Workspace,
 ) -> tuple[tuple[SubmittedResult, ...], dict[str, ArtifactMetrics]]:
-    """Return the clients' newest results and figures, for a baseline of everything."""
+    """Return the clients' newest results and their kernel figures, for a complete baseline."""
     folder = results_folder(workspace.config, workspace.cache)
     submitted: tuple[SubmittedResult, ...] = ()
     if (folder / FOLDER).exists():
@@ -73,7 +73,7 @@ def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
 
 
 def _baseline(workspace: Workspace, tag: str) -> Baseline:
-    """Return the stored baseline of a name with the present time, or a new empty one."""
+    """Return the stored or a new empty baseline `tag`, with the present time and environment."""
     environment = dict(workspace.environment)
     try:
         known = BaselineStore(workspace.cache).get(tag)

@@ -1,4 +1,4 @@
-"""Check whether the code behind a submission changed: compare the files that the client ran."""
+"""Check whether the code of a submission changed, by comparing the files that the client ran."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChangedFiles:
     Attributes
     ----------
     edited, gone : tuple of str
-        Stored paths, relative to the workspace if they are in it.
+        Paths of edited and of deleted files, relative to the workspace if they are in it.
     """
 
     edited: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class ChangedFiles:
 
 
 class ClientCode:
-    """Checks the files of submissions; it reads each file only once.
+    """Finds changed files of submissions; reads each file only once.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class ClientCode:
 
 
 def name_files(moved: Iterable[ChangedFiles]) -> str:
-    """List the first few files that changed or are gone, as text."""
+    """Return a text with the first few files that were edited or deleted."""
     moved = list(moved)
     edited = sorted({path for one in moved for path in one.edited})
     gone = sorted({path for one in moved for path in one.gone} - {*edited})

@@ -1,4 +1,4 @@
-"""Reduce one failing case's outputs to figures that are small enough to draw."""
+"""Reduce an output of a failing case to figures that are small enough to draw."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FEW_VALUES = 8
 def draw(
     name: str, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
 ) -> Picture:
-    """Return the figures of one output.
+    """Compare an output with its expected values, and return the figures to draw.
 
     Parameters
     ----------
@@ -90,10 +90,11 @@ def _judge(checked: CheckedOutput) -> Judgement:
 
 
 def heat_map(share: NDArray[np.float64]) -> tuple[tuple[str, ...], str]:
-    """Fold a tensor to at most `MAX_ROWS` rows of cells, and describe the folding.
+    """Return a tensor as rows of characters, and a text that describes how it was folded.
 
-    A row has at most `MAX_COLUMNS` cells. The last dim runs to the right, all others downward. A
-    cell is one character, which shows the level of the worst element in it; see `LEVELS`.
+    There are at most `MAX_ROWS` rows of at most `MAX_COLUMNS` cells. The last dim runs to the
+    right, all others downward; a long vector continues in the next row. A cell is one character,
+    which shows the level of the worst element in it; see `LEVELS`.
     """
     shape = share.shape or (1,)
     columns = shape[-1]
@@ -126,9 +127,10 @@ def _edges(size: int, most: int) -> NDArray[np.intp]:
 def scatter(
     expected: NDArray[np.float64], error: NDArray[np.float64], failed: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, int, int], ...]:
-    """Count elements by half decades of magnitude (x) and error (y).
+    """Count elements by magnitude (x) and error (y), both rounded down to half decades.
 
-    Return (x, y, number of elements, number of failing elements) for each pair that occurs.
+    Return (x, y, number of elements, number of failing elements) for each pair that occurs; see
+    `_half_decades` for the unit of x and y.
     """
     with np.errstate(all="ignore"):
         x = _half_decades(np.abs(expected))
@@ -144,7 +146,10 @@ def scatter(
 
 
 def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return ``floor(2 log10 v)``; zeros get the lowest value, NaN and Inf the highest."""
+    """Return ``floor(2 log10 v)`` for each value v >= 0.
+
+    Zeros get the lowest possible number, NaN and Inf the highest one.
+    """
     tiny, huge = 2 * _LOWEST, 2 * _HIGHEST
     found = np.full(values.shape, float(huge))
     finite = np.isfinite(values)
@@ -153,7 +158,7 @@ def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
-    """Count elements by the share of the tolerance that they use; see `SHARES`."""
+    """Count elements by the share of the tolerance that they use, in the intervals of `SHARES`."""
     bars = np.searchsorted(np.array(SHARES), share, side="left")
     return tuple(np.bincount(bars, minlength=len(SHARES) + 1).tolist())
 
@@ -161,8 +166,8 @@ def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
 def values_text(array: NDArray[Any]) -> str:
     """Format the values of a tensor.
 
-    Of a large tensor, show only the values that differ from the rest, if they are few, or else the
-    first and last values.
+    If the tensor is large, and all values but a few are equal, only these few are listed. Of other
+    large tensors, the first and last values of each dim are shown.
     """
     values = np.asarray(to_float64(array) if array.dtype.kind == "V" else array)
     with np.printoptions(threshold=SHOWN_VALUES, edgeitems=3, linewidth=90, precision=9):
@@ -170,7 +175,10 @@ def values_text(array: NDArray[Any]) -> str:
 
 
 def _few_that_differ(values: NDArray[Any]) -> str:
-    """Describe a minimised input: one value everywhere except in the elements that matter."""
+    """Describe a tensor in which all elements but a few are equal; empty if it is no such tensor.
+
+    Minimised inputs are of this kind.
+    """
     for rest in dict.fromkeys((values.dtype.type(0).item(), values.flat[-1].item())):
         places = np.argwhere(values != rest)
         if len(places) <= FEW_VALUES:

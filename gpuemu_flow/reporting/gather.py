@@ -37,7 +37,7 @@ MAX_SOURCE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Extras:
-    """Parts of a report besides the run's own results; see `Report`."""
+    """Fields of a `Report` that the caller of `gather` provides."""
 
     mode: str = "all"
     baseline: BaselineDiff | None = None
@@ -96,9 +96,9 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
-    """List the cases of a report's ops, in the order of the report.
+    """Return the verdict on every case of a report, in the order of the report.
 
-    Of the cases that clients submitted, only failing ones are listed.
+    Of the cases that clients submitted, only the failing ones are returned.
     """
     tasks, relocate = workspace.graph.tasks, Relocator(workspace)
     found = []
@@ -123,7 +123,7 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
 def known_failures(
     workspace: Workspace, run: RunReport
 ) -> dict[tuple[str, int, str], KnownFailure]:
-    """Find the failing cases of a report in the store of failures."""
+    """Return the stored failures for a report's failing cases, by op, seed and dtype."""
     wanted = {(f.op, f.case.seed, f.case.dtype) for f in run.failures}
     if not wanted:
         return {}
@@ -137,7 +137,10 @@ def known_failures(
 
 
 def repository(root: Path, environ: Mapping[str, str]) -> Path:
-    """Return the repository's root, to which code review services make paths relative."""
+    """Return the repository's root, since code review tools need paths relative to it.
+
+    This is the folder that the CI service names, else the closest one with ``.git``, else `root`.
+    """
     checkout = environ.get("GITHUB_WORKSPACE") or environ.get("CI_PROJECT_DIR") or ""
     if checkout and root.is_relative_to(Path(checkout).resolve()):
         return Path(checkout).resolve()
@@ -150,9 +153,10 @@ def repository(root: Path, environ: Mapping[str, str]) -> Path:
 def op_places(
     workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
 ) -> dict[str, FileLine]:
-    """Return the location of each op that did not pass, or whose results changed.
+    """Map each op that did not pass, or whose results changed, to its location.
 
-    This is the location of the op's source or, if it is unknown, of the op's table.
+    This is the location of the op's source or, if that is unknown, of the op's table in the
+    configuration.
     """
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}
@@ -165,7 +169,7 @@ def op_places(
 
 
 def kernel_places(workspace: Workspace, base: Path) -> dict[str, FileLine]:
-    """Return the location of the source or artifact of each configured kernel."""
+    """Map each configured kernel to the location of its source, or else of its artifact."""
     found = {}
     for kernel in workspace.config.kernels:
         source = next((p for p in (kernel.source, kernel.ptx, kernel.cubin) if p), None)
@@ -185,7 +189,7 @@ def _op_place(op: OpConfig, config: Path, base: Path) -> FileLine:
 
 
 def _definition(path: Path, function: str) -> int:
-    """Return the line of ``def function``; 0 if it cannot be found."""
+    """Return the line on which a function or class is defined; 0 if it cannot be found."""
     try:
         if path.stat().st_size > MAX_SOURCE_BYTES:
             return 0

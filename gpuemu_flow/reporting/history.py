@@ -22,7 +22,9 @@ VERSION = 1
 
 
 def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) -> None:
-    """Append a run's results; ops that were skipped are left out.
+    """Append a line with a run's results, except those of skipped ops.
+
+    Nothing is appended if there are no results, or if the run was interrupted.
 
     Parameters
     ----------
@@ -49,7 +51,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
 
 
 def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
-    """Tell whether a run executed nothing and the last line already holds its results."""
+    """Tell whether a run executed nothing, and its results are in the last line already."""
     lines = () if report.executed else _lines(cache)
     last = next(iter(lines[-1:]), b"")
     try:
@@ -59,13 +61,13 @@ def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
 
 
 def read(cache: WorkspaceCache) -> list[HistoryPoint]:
-    """Read all points, oldest first; skip lines that are torn or of another version."""
+    """Return all points, oldest first; incomplete lines and those of other versions are skipped."""
     points = [point for line in _lines(cache) for point in _points(line)]
     return sorted(points, key=lambda point: point.time)
 
 
 def _ends_torn(cache: WorkspaceCache, path: Path) -> bool:
-    """Tell whether a process died while it wrote the last line."""
+    """Tell whether the last line is incomplete, since a process died while it wrote the line."""
     try:
         with os.fdopen(cache.files.open(path, os.O_RDONLY), "rb") as file:
             if file.seek(0, os.SEEK_END) == 0:

@@ -1,4 +1,4 @@
-"""Show the states of tasks, explain them, and clean a workspace, without running tasks."""
+"""Describe and explain the states of tasks, and clean a workspace, without running tasks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SYSTEM = ("<", "/usr/", "/lib")
 
 
 def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplanation]:
-    """Explain for each of the named tasks why it would run, or that it is current.
+    """Explain why each of the named tasks would run, or that it is current.
 
     Parameters
     ----------
     words : iterable of str
-        Tasks, named as for `run`; empty for all tasks that would run.
+        Words that name tasks, such as ops and groups; empty for all tasks that would run.
     """
     words = tuple(words)
     states = workspace.states()
@@ -68,9 +68,10 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplan
 
 
 def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
-    """List the observed inputs of a program, except its sources and the system's libraries.
+    """Return texts that name the observed inputs of a program: files, packages, variables.
 
-    The libraries also belong to the key, but they are much the same for all programs.
+    Its sources and the system's libraries are left out. The libraries belong to the key, too, but
+    are much the same for all programs.
     """
     names = workspace.snapshot.observed.names([spec.name])
     files = [path for path in names.files - set(spec.sources) if not path.startswith(_SYSTEM)]
@@ -85,7 +86,7 @@ def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
 def _origins(
     workspace: Workspace, states: TaskStates, name: str, stale: set[str]
 ) -> tuple[OriginTask, ...]:
-    """Find the tasks upstream of `name` that would run because their own keys changed."""
+    """Return the upstream tasks of `name` that would run for reasons of their own, sorted."""
     tasks = workspace.graph.tasks
     found = []
     for before in workspace.graph.upstream([name]) - {name}:
@@ -116,7 +117,7 @@ def list_workspace(
 
 
 def summarise_tasks(workspace: Workspace, chosen: set[str]) -> list[TaskSummary]:
-    """Describe tasks in graph order: state, last duration, outputs."""
+    """Return the state, the last duration and the outputs of each chosen task, in graph order."""
     states = workspace.states()
     stale = workspace.stale(chosen)
     found = []
@@ -134,7 +135,7 @@ def summarise_tasks(workspace: Workspace, chosen: set[str]) -> list[TaskSummary]
 
 
 def op_durations(workspace: Workspace, words: Iterable[str]) -> dict[str, float]:
-    """Return the seconds that the tasks of each op, kernel and rule took when they last ran."""
+    """Return, for each op, kernel and rule, the total of its tasks' last durations in seconds."""
     states = workspace.states()
     found: dict[str, float] = {}
     for name in select(workspace, words):
@@ -176,12 +177,14 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
 
 
 def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool) -> int:
-    """Delete the clients' submissions for the named ops, or for all; return the number of results.
+    """Delete what clients submitted for the named ops, or for all; return the number of results.
 
     Parameters
     ----------
+    words : iterable of str
+        Names of ops; empty for all ops.
     only : bool
-        True if the command deletes nothing else, so that a word that names no op is an error.
+        True if the command deletes nothing else. Then, a word that names no op is an error.
 
     Raises
     ------
@@ -203,7 +206,16 @@ def clean_workspace(
     whole_cache: bool,
     on_wait: Callable[[str], None] | None = None,
 ) -> int:
-    """Forget tasks, and return their number; see `RunLock` for `on_wait`.
+    """Delete the manifests and records of tasks; return the number of records.
+
+    Parameters
+    ----------
+    words : iterable of str
+        Words that name the tasks; empty for all.
+    whole_cache : bool
+        True to delete all cached results, too, except the inputs of recorded failures.
+    on_wait : callable, optional
+        See `RunLock`.
 
     Raises
     ------

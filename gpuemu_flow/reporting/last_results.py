@@ -33,9 +33,8 @@ class LastResults:
     results : mapping of str to tuple of OpResult
         Results of each op, one per dtype.
     outdated : frozenset of str
-        Ops with an input that has changed since they were checked: a file, the configuration, or a
-        task upstream. Ops that crashed on unchanged inputs are not included, since their results
-        report the crash.
+        Ops of which a file, the configuration or a task upstream has changed since the last check.
+        Ops that crashed on unchanged inputs are not included, since their results report the crash.
     failures : mapping of str to tuple of FailureRecord
         Recorded failures of each op, newest first.
     """
@@ -49,7 +48,7 @@ NOTHING = LastResults({}, frozenset(), {})
 
 
 def last_results(root: Path) -> LastResults:
-    """Return the last results of a workspace; empty if there are none, or they are damaged.
+    """Return the last results of a workspace; `NOTHING` if there are none, or they are damaged.
 
     This is safe in a folder of unknown origin, since no program is run and no configuration is
     read.
@@ -86,10 +85,10 @@ def _results(
 
 
 def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
-    """Return the ops with changed inputs, and the reason for each task without a valid result.
+    """Return the ops with changed inputs, and the reason for each task that made no result.
 
-    The states come only from records, as in `reporting.report.known_report`. A task that ended in
-    an error counts as unchanged, although a run would try it again.
+    As in `reporting.report.known_report`, only records are read. A task of which a case ended in an
+    error counts as unchanged, although a run would execute it again.
     """
     lookup = Discovery(known.files, ignored=[cache.folder])
     changed = known.files.refresh()

@@ -67,7 +67,7 @@ def lint_files(
     """Lint PTX and cubin files; files that differ only in the suffix belong to the same kernel.
 
     A PTX file without a cubin is assembled with ptxas, if available, to get exact figures.
-    Measurements are cached in the workspace's cache, or else in the user's.
+    Measurements are cached in the workspace's cache or, without a workspace, in the user's cache.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def lint_files(
     workspace : Workspace or None
         Provides ``[policies]`` and the cache of measurements.
     listing : bool
-        True to return the machine instructions, too. No rule for files needs them, and
-        disassembling takes longer than all other work.
+        True to return the machine instructions, too. They are omitted by default, since no lint
+        rule for files needs them, and disassembling takes longer than all other work.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def _lint(found: Measurement, names: Sequence[str], policy: KernelPolicy) -> Lin
 
 
 def _sources(views: Iterable[KernelView]) -> list[str]:
-    """Return the source files named in the findings of kernels."""
+    """Return the source files that the findings of kernels name, sorted."""
     files = set()
     for view in views:
         places = [view.place]
@@ -158,7 +158,7 @@ def _pairs(paths: Sequence[Path]) -> list[_Pair]:
 
 @contextlib.contextmanager
 def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
-    """Open the store of measurements in a context; yield None if no folder is writable."""
+    """Yield the store of measurements, or None if no folder is writable; close it at the end."""
     if workspace is not None:
         workspace.cache.create()
         try:
@@ -175,7 +175,7 @@ def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
 
 
 class _Measurer:
-    """Measures pairs, or finds stored measurements of the same bytes by the same tools.
+    """Measures pairs of files; reuses stored measurements of the same bytes by the same tools.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class _Measurer:
 
     @cached_property
     def _chain(self) -> Toolchain:
-        """Return the tools; they are searched for on first use, since this runs each of them."""
+        """Return the installed tools; they are found on first use, since this runs each of them."""
         return find_tools(self._configured, names=self._names, root=self._root)
 
     def measure(self, pair: _Pair) -> Measurement:
@@ -223,12 +223,15 @@ class _Measurer:
         return found
 
     def _tool_sandbox(self, folder: Path) -> ToolSandbox | None:
-        """Return a sandbox in which tools that read untrusted files can write only to `folder`."""
+        """Return a sandbox in which tools can write only to `folder`; None for no sandbox.
+
+        It is needed since the tools read untrusted files.
+        """
         tool_sandbox = self._fence.around(NOTHING, "", emulated=False)
         return None if tool_sandbox is None else ToolSandbox(folder, asdict(tool_sandbox))
 
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
-        """Measure with the available tools; also return whether the result may be stored."""
+        """Measure with the installed tools; return the result, and True if it may be stored."""
         never, tools = threading.Event(), self._chain.tools
         made: Assembled | None = None
         sass: MachineCode | Problem | None = None

@@ -20,7 +20,7 @@ from gpuemu_flow.verdicts import decide
 
 
 def explain_rule(name: str) -> str:
-    """Return one lint rule as Markdown.
+    """Return the description of a lint rule as Markdown.
 
     Raises
     ------
@@ -53,12 +53,12 @@ def open_workspace() -> Workspace | None:
 def lint_workspace(
     workspace: Workspace, names: Sequence[str], listener: Listener | None = None
 ) -> RunReport:
-    """Bring the lints of the named kernels, or of all kernels, up to date, and report them.
+    """Bring the lints of kernels up to date, and report on them.
 
     Parameters
     ----------
     names : sequence of str
-        Configured kernels, or entries of their artifacts; none means all.
+        Configured kernels, or entries in their artifacts; empty for all kernels.
 
     Raises
     ------
@@ -114,12 +114,12 @@ def unknown_kernels(names: Iterable[str], known: Iterable[str]) -> UsageError:
 
 
 def names_of_sources(workspace: Workspace, files: Sequence[Path]) -> list[str]:
-    """Return the configured kernels whose source is one of the files.
+    """Return the names of the configured kernels whose source or artifact is one of the files.
 
     Raises
     ------
     UsageError
-        ``lint-bad-file`` for a file that is not a kernel's source.
+        ``lint-bad-file`` for a file that belongs to no kernel.
     """
     names: list[str] = []
     bad = []

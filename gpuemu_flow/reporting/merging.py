@@ -62,7 +62,10 @@ def _part(report: Report) -> ShardPart:
 
 
 def _read(path: Path, *, strict: bool) -> Report | None:
-    """Read one file; for JSON that is not a shard's report, return None, or raise if strict."""
+    """Read the report of a shard from a JSON file.
+
+    If the file has other JSON, return None; if `strict`, raise UsageError instead.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -166,7 +169,7 @@ def _check_options(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart])
 
 
 def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:
-    """Raise UsageError if an op, kernel or rule had other code or settings in another shard."""
+    """Raise UsageError if the code or settings of an op, kernel or rule differ between shards."""
     (one_path, one), (path, part) = first, other
     for what, known, found in (
         ("code", one.code, part.code),
@@ -180,7 +183,7 @@ def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -
 
 
 def _joined(reports: Sequence[Report]) -> Report:
-    """Join the reports of all shards, in their order."""
+    """Return one report with the contents of all reports, in the order of the shards."""
     runs = [report.run for report in reports]
     states = _joined_states(task for report in reports for task in report.tasks)
     counts = Counter(task.status for task in states)
@@ -227,7 +230,10 @@ def _joined(reports: Sequence[Report]) -> Report:
 
 
 def _joined_states(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Return each task once, even if several shards report it because all of them need it."""
+    """Return each task once, although several shards may report a task that all of them need.
+
+    Of several statuses of a task, the first in `_ACTED` is kept.
+    """
     found: dict[str, TaskState] = {}
     rank = {status: place for place, status in enumerate(_ACTED)}
     for task in tasks:

@@ -1,7 +1,7 @@
-"""Keep results of comparisons that passed, so that a report need not read each manifest again.
+"""A file of the results of passed comparisons, so that a report need not read their manifests.
 
-A row is valid only while the manifest has the same digest and the graph is the same. Results that
-did not pass are read from their manifests each time.
+Each result is a row, which is valid only while the manifest has the same digest and the graph is
+the same. Results that did not pass are read from their manifests each time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIELDS = tuple(field.name for field in fields(OpResult) if field.name not in _L
 
 
 class PassedRows:
-    """Kept results (rows) for the present graph of one workspace.
+    """The stored results (rows) of passed comparisons in the present graph of a workspace.
 
     Parameters
     ----------
@@ -53,7 +53,9 @@ class PassedRows:
         self.problems = tuple(self._cache.problems[known:])
 
     def get(self, name: str, outline: TaskOutline) -> OpResult | None:
-        """Return the kept result of a comparison whose tasks did not run; None if no row is valid.
+        """Return the stored result of a comparison; None if there is no valid row.
+
+        A row is not valid if this run executed the comparison or a task that the comparison reads.
 
         Parameters
         ----------
@@ -74,11 +76,14 @@ class PassedRows:
             return None
 
     def before(self, outline: TaskOutline) -> str:
-        """Return a manifest's present digest for `learn`; call this before reading the manifest."""
+        """Return the present digest of a task's manifest; `learn` needs it.
+
+        Call this before reading the manifest.
+        """
         return self._digest(outline)
 
     def learn(self, name: str, outline: TaskOutline, before: str, result: OpResult) -> None:
-        """Keep a result that was read from a manifest, if it passed and the manifest is unchanged.
+        """Add the result that was read from a manifest, if it passed and the manifest is unchanged.
 
         Parameters
         ----------
@@ -93,11 +98,12 @@ class PassedRows:
                 self._outdated = True
 
     def save(self) -> None:
-        """Write the kept results if at least one is new; the caller must hold the run lock.
+        """Write the rows if at least one is new; the caller must hold the run lock.
 
         Raises
         ------
         StoreError
+            The file cannot be written.
         """
         if self._outdated and self._graph:
             content = {"version": VERSION, "graph": self._graph, "rows": self._rows}

@@ -1,4 +1,4 @@
-"""Add drawings of the worst failures to a report: stored ones, or made by running cases again."""
+"""Add drawings of the worst failures to a report, from the cache or by running cases again."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ Key = tuple[str, int, str]
 def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS) -> Report:
     """Return the report with drawings of its worst failures, one for each op, dtype and kind.
 
-    Ops and references are run again, as by `reproduce`, but no verdict changes. If a signal
-    interrupts that, the report lacks only drawings, and counts as interrupted.
+    Ops and references are run again, as by `reproduce`, but no verdict changes. After `seconds`, no
+    more are run. If a signal interrupts the drawing, the report lacks only drawings, and counts as
+    interrupted.
     """
     chosen = report.representatives()
     if not chosen:
@@ -61,7 +62,7 @@ def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS
 
 
 def with_stored_pictures(workspace: Workspace, report: Report) -> Report:
-    """Return the report with the drawings that an earlier `ci` made; run nothing."""
+    """Return the report with the stored drawings that an earlier `ci` made; run nothing."""
     chosen = report.representatives()
     pictures = {
         report.key(failure): stored_picture(workspace.cache, failure) or Picture(note=NOT_STORED)
@@ -97,7 +98,7 @@ def _cancel_at(seconds: float) -> Iterator[threading.Event]:
 
 @contextmanager
 def _interrupting(cancel: threading.Event) -> Iterator[threading.Event]:
-    """Yield an event that is set, together with `cancel`, by the signals that end a command."""
+    """Yield an event; a signal that ends a command sets both this event and `cancel`."""
     interrupted = threading.Event()
 
     def stop() -> None:
@@ -111,7 +112,10 @@ def _interrupting(cancel: threading.Event) -> Iterator[threading.Event]:
 def minimise_some(
     workspace: Workspace, report: Report, chosen: Iterable[CaseFailure], cancel: threading.Event
 ) -> None:
-    """Shrink the worst failures that have not been shrunk yet, as time allows."""
+    """Minimise and record the first few of these failures, until `cancel` is set.
+
+    Failures that have been minimised already are left out.
+    """
     records = {r.id: r for r in FailureStore(workspace.cache)}
     count = 0
     for failure in chosen:
@@ -178,7 +182,7 @@ def _picture(evaluator: CaseEvaluator, failure: CaseFailure) -> Picture:
 def _smallest_inputs(
     workspace: Workspace, report: Report, chosen: Iterable[CaseFailure]
 ) -> dict[Key, dict[str, str]]:
-    """Return the input values of each failure's minimised case, or else of the failing case."""
+    """Return, as text, the inputs of each failure's minimised case, or else of the failing case."""
     store = FailureStore(workspace.cache)
     found = {}
     for failure in chosen:

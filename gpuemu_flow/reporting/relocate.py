@@ -1,4 +1,4 @@
-"""Correct the lines of findings after an edit of a comment, which causes no op to run again."""
+"""Correct the line numbers of findings: editing comments moves lines, but makes no op run again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Lines = Mapping[int, tuple[str, int]]
 
 
 class Relocator:
-    """Updates findings in compiled kernels to the lines of the last built source.
+    """Updates the line numbers of findings in compiled kernels to those of the last build.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Relocator:
         self._tasks = workspace.graph.tasks
 
     def __call__(self, compare: TaskSpec, result: CheckResult) -> CheckResult:
-        """Return a case's result with its findings at the present lines."""
+        """Return a case's result, with the present line numbers in its findings."""
         if not any(failure.finding is not None for failure in result.failures):
             return result
         path = self._ptx_of(compare)
@@ -46,7 +46,7 @@ class Relocator:
         return replace(result, failures=moved)
 
     def _ptx_of(self, compare: TaskSpec) -> Path | None:
-        """Return the PTX that a build made for the op of a comparison; None if there is none."""
+        """Return the path of the PTX built for a comparison's op; None if nothing was built."""
         for op in (s.task for s in compare.inputs if s.role == stages.OP):
             for code in (s.task for s in self._tasks[op].inputs if s.role == stages.CODE):
                 build = self._tasks[code].inputs[0].path

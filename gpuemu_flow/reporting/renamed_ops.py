@@ -13,7 +13,7 @@ IDENTITY = "identity"
 
 
 def identity_of(op: OpConfig) -> str:
-    """Return a digest of an op's programs and input names, which is equal in every checkout."""
+    """Return a digest of an op's programs and input names; it is equal in every checkout."""
     return digest_json([_shown(op.op), _shown(op.reference), list(op.input_names)])
 
 
@@ -49,7 +49,10 @@ def renamed_ops(
 def renamed_kernels(
     before: Mapping[str, list[Json]], now: Mapping[str, list[Json]]
 ) -> dict[str, str]:
-    """Map the present names of renamed kernels to former names; match kernels by entry points."""
+    """Map the present names of renamed kernels to their names in the baseline.
+
+    A kernel is recognised by the names and architectures of its entries.
+    """
 
     def entries(kernels: Mapping[str, list[Json]], others: Mapping[str, object]) -> dict[str, str]:
         return {
@@ -62,7 +65,11 @@ def renamed_kernels(
 
 
 def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str, str]:
-    """Map new names to former names with the same identity, if no other name has this identity."""
+    """Map new names to former names with the same identity.
+
+    Both arguments map names to identities. A name is left out if another name of the same argument
+    has the same identity, too.
+    """
     found = {}
     for name, what in new.items():
         former = [old for old, other in gone.items() if other == what]

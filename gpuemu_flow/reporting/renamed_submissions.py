@@ -1,4 +1,4 @@
-"""Move submissions to an op's new name after a rename, for ops that only clients run."""
+"""Move the submissions for ops that only clients run to the new names of renamed ops."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def new_names(
 ) -> dict[str, str]:
     """Map the former names of ops that were renamed since the last run to their new names.
 
-    Each op has a digest of everything that judges its submissions, except the op's name. A removed
-    op is matched to a new op with the same digest, if there is only one.
+    A submission is stored with a digest of everything that judged it, except the op's name. A
+    removed op counts as renamed if exactly one new op has the digest of one of its submissions.
     """
     moved = workspace.moved_names
     if not moved.gone or not moved.new:
@@ -51,7 +51,7 @@ def new_names(
 def take_over_submissions(workspace: Workspace) -> None:
     """Store submissions and recorded failures of renamed ops under the new names.
 
-    A run calls this while it holds the lock, before it stores the new names.
+    A run calls this while it holds the lock, before it stores the snapshot with the new names.
     """
     if not workspace.moved_names.new:
         return

@@ -1,4 +1,4 @@
-"""Build, from the outcome of a run, the report that all writers use."""
+"""Build the report that all writers use, from the outcome of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_and_report(
     *,
     asked: RunOptions | None = None,
 ) -> tuple[RunOutcome, RunReport]:
-    """Run `session.run` and build its report, before another process may change the results.
+    """Call `session.run`, and build the report while the run still holds its lock.
 
     Parameters
     ----------
@@ -71,9 +71,11 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     report : RunReport
         The report, in the same form as after a run. Ops and kernels that were never checked are
         missing.
-    stale, outdated : set of str
-        Tasks that would run, and the subset of them with a changed input. The other tasks would run
-        only because they ended in an error.
+    stale : set of str
+        Tasks that would run.
+    outdated : set of str
+        The stale tasks whose results are outdated, since an input has changed. The others ended in
+        an error, made no result, or depend on such a task.
     """
     graph, states = workspace.graph, workspace.states()
     stale = workspace.stale(set(graph.tasks))
@@ -98,14 +100,14 @@ def build_report(
     broken: Collection[str] = (),
     keep: bool = False,
 ) -> RunReport:
-    """Read the manifests of the selected tasks into one report.
+    """Build the report of a run from the manifests of the selected tasks.
 
     Parameters
     ----------
     broken : collection of str
-        Tasks whose run made no target, in addition to the failed tasks of `outcome`.
+        Tasks that count as failed, in addition to the failed tasks of `outcome`.
     keep : bool
-        True to store passed results for later reports; the caller must hold the run lock.
+        True to store passed results for later reports; the caller must then hold the run lock.
     """
     # Imported here, as it is not needed before the edited op has been called.
     from gpuemu_flow.reporting.passed_rows import PassedRows  # noqa: PLC0415
@@ -182,7 +184,7 @@ def build_report(
 
 
 class _Reader:
-    """Reads the results of tasks from manifests and from the tasks' records.
+    """Reads the results of tasks from their manifests, and figures from their records.
 
     Attributes
     ----------
@@ -206,7 +208,7 @@ class _Reader:
         return self.builder.op_result(compare)
 
     def values(self, name: str) -> Mapping[str, Json]:
-        """Return the values for reports from a selected task's record; empty if there are none."""
+        """Return the values in a task's record; {} if the task is not selected or has no record."""
         if name not in self._values:
             record = self._states.record(name) if name in self._selected else None
             self._values[name] = {} if record is None else record.values
@@ -216,7 +218,7 @@ class _Reader:
 def _undeclared(
     graph: Graph, outlines: Mapping[str, TaskOutline], reader: _Reader
 ) -> list[Problem]:
-    """Return a warning for each rule that wrote or deleted files that it does not declare."""
+    """Return the warnings about rules that wrote or deleted files that they do not declare."""
     found = []
     for name, outline in outlines.items():
         if outline.stage != stages.RULE:
@@ -240,7 +242,7 @@ def _diffs(
 
 
 def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
-    """Return a warning for each program that may have used more inputs than were observed."""
+    """Return the warnings about programs that may have used more inputs than were observed."""
     chosen, observed = set(tasks), workspace.snapshot.observed
     found: dict[tuple[str, str, str], None] = {}
     for name, outline in workspace.graph.outlines.items():
@@ -263,7 +265,7 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
 
 
 def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
-    """List the selected ops for which the graph has no tasks."""
+    """Return the selected ops and kernels that have no tasks in the graph."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
     if outcome.options.until or outcome.options.since:  # skipped ops have no tasks to select
         return []
@@ -285,7 +287,7 @@ def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
 def _kernels(
     builder: ReportBuilder, outcome: RunOutcome, broken: Collection[str]
 ) -> tuple[list[KernelResult], dict[Problem, None]]:
-    """Return the lints of the selected kernels, and their problems without duplicates."""
+    """Return the lint results of the selected kernels, and their problems as keys of a dict."""
     results: list[KernelResult] = []
     problems: dict[Problem, None] = {}
     for name, outline in outcome.graph.outlines.items():

@@ -33,7 +33,7 @@ class ReportQuery:
     Attributes
     ----------
     since_hours : float or None
-        Maximum age in hours of the results in the report; None for no limit.
+        Maximum age in hours of the results that the report shows; None for no limit.
     lint : bool
         True if the report includes kernels.
     baseline : str or None
@@ -49,7 +49,9 @@ class ReportQuery:
 
 
 def current(workspace: Workspace, query: ReportQuery) -> Report:
-    """Report the last results; mark outdated results and items that were never checked.
+    """Return the report of the last results, without running anything.
+
+    Outdated results and items that were never checked are marked.
 
     Raises
     ------
@@ -83,7 +85,10 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
 
 
 def _recorded(workspace: Workspace, report: Report, hours: float | None) -> Iterator[FailureRecord]:
-    """Yield recorded failures that the report's results do not include, newest first."""
+    """Yield the recorded failures that are not among the report's results, newest first.
+
+    Failures older than `hours` are left out.
+    """
     begin = ""
     if hours is not None:
         moment = datetime.now(timezone.utc) - timedelta(hours=min(hours, MAX_HOURS))
@@ -137,7 +142,7 @@ def _outdated(result: OpResult) -> OpResult:
 
 
 def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:
-    """Keep results that were checked or confirmed in the last `hours`; mark others as skipped."""
+    """Mark results as skipped that were not checked or confirmed in the last `hours`."""
     begin = time.time() - hours * 3600
     seen = {(p.op, p.dtype) for p in history.read(workspace.cache) if p.time >= begin}
     for spec in workspace.graph.tasks.values():

@@ -22,16 +22,16 @@ def shard_part(
     deciding: Mapping[str, Json],
     environ: Mapping[str, str],
 ) -> ShardPart:
-    """Return the part of a workspace that a shard covers, with all that a merge compares.
+    """Describe the part of a workspace that a shard covers, with all facts that a merge compares.
 
     Parameters
     ----------
     workspace : Workspace
     shard : Shard
     options : RunOptions
-        The options of the run, in which those of targets are set.
+        The options of the run, including those that targets set.
     deciding : mapping
-        The command's own options that decide what is selected, or the exit code.
+        Options of the command, not of the run, that decide what is selected, or the exit code.
     environ : mapping
     """
     graph, root = workspace.graph, workspace.root
@@ -50,8 +50,8 @@ def shard_part(
 def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
     """Return the options of a run that decide which tasks are selected, or the exit code.
 
-    `--since` is returned as a commit, since a branch may differ between machines. Options that say
-    where tasks run, or how many at a time, are left out, since they decide neither.
+    `--since` is returned as a commit, because a branch can differ between machines. Options that
+    say where tasks run, or how many at a time, are left out.
     """
     since = ""
     if options.since:
@@ -76,7 +76,7 @@ def _as_texts(options: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _selected(workspace: Workspace, options: RunOptions) -> tuple[str, ...]:
-    """Return the ops and kernels that the options select in all shards together."""
+    """Return the ops and kernels that the options select in all shards together, sorted."""
     tasks = workspace.graph.outlines
     names = selected_tasks(workspace, replace(options, shard=None))
     judged = (stages.COMPARE, stages.LINT)

@@ -18,15 +18,16 @@ _MOST_CELLS = 1 << 16
 
 
 def store_picture(cache: WorkspaceCache, failure: CaseFailure, picture: Picture) -> None:
-    """Store the drawing of a failure; it is valid as long as the case has the same result."""
+    """Store the drawing of a failure, under a key that includes the case and its result."""
     if picture.elements:
         cache.actions.put(_key(failure), _to_json(picture))
 
 
 def stored_picture(cache: WorkspaceCache, failure: CaseFailure) -> Picture | None:
-    """Return the stored drawing of a failure with this result; None if missing or damaged.
+    """Return the stored drawing of a failure; None if there is none for the case's present result.
 
-    Anybody may have written to the cache, so only content that `draw` could have made is accepted.
+    Since anybody may have written to the cache, only content that `draw` could have made is
+    accepted.
     """
     record = cache.actions.get(_key(failure))
     if record is None:

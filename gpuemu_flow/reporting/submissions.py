@@ -1,4 +1,4 @@
-"""Build, from clients' submissions, the results of ops that only clients run."""
+"""Build the results of ops that only clients run, from the clients' submissions."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from gpuemu_flow.verdicts import Tally
 def submitted_results(
     workspace: Workspace, skips: Iterable[Skip]
 ) -> dict[tuple[str, str], OpResult]:
-    """Return the results of skipped ops and dtypes for which clients submitted outputs.
+    """Return the results, by op and dtype, of skipped ops for which clients submitted outputs.
 
-    A submission is valid if all of this holds: it was judged by the present reference,
-    configuration and environment; it set no tolerance or arguments; the state of its code is not
-    obsolete (see `of_current_code`); and the files of its code are unchanged. For each case and
-    code, only the newest valid submission counts. An op and dtype without a valid submission stays
-    skipped, with a reason that says so.
+    A submission is valid under four conditions. It was judged by the present reference,
+    configuration and environment. It set no tolerance or arguments. Its code is not obsolete (see
+    `of_current_code`). The files of its code are unchanged. For each case and code, only the newest
+    valid submission counts. An op and dtype without a valid submission stays skipped, with a reason
+    that says so.
 
-    If `skips` contains all declared dtypes of an op, its undeclared dtypes with valid submissions
-    have results, too, so that failures in these dtypes are reported.
+    If `skips` contains all declared dtypes of an op, undeclared dtypes with valid submissions get
+    results, too, so that failures in these dtypes are reported.
     """
     return {
         (one.op, one.dtype): _result(workspace, one) if one.valid else _outdated(one)
@@ -58,7 +58,7 @@ def submitted_results(
 def submitted_summaries(
     workspace: Workspace, results: Iterable[OpResult]
 ) -> dict[tuple[str, str], dict[str, Json]]:
-    """Return a summary of the valid submissions for each op and dtype, like a comparison's.
+    """Return a summary of the valid submissions, by op and dtype, in the form of a comparison's.
 
     Parameters
     ----------
@@ -113,10 +113,10 @@ class _Submitted:
 
     @property
     def unjudged(self) -> str:
-        """Describe code that was edited since its outputs were judged; empty if there is none.
+        """Return a text about code that was edited since its outputs were judged, or an empty text.
 
-        Edited code is left out if a valid submission comes from the same origin. Deleted code is
-        left out, too, since it needs no verdict.
+        Edited code is left out if a valid submission has the same origin. Deleted code is left out,
+        too, since it needs no verdict.
         """
         origins = {stored.origin for stored in self.valid}
         edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]
@@ -126,7 +126,10 @@ class _Submitted:
 def _submissions(
     workspace: Workspace, skips: Iterable[Skip], *, undeclared: bool = False
 ) -> list[_Submitted]:
-    """Group the submissions by op and dtype; with `undeclared`, see `submitted_results`."""
+    """Return the submissions for each op and dtype in `skips` that has any.
+
+    With `undeclared`, return them for undeclared dtypes, too; see `submitted_results`.
+    """
     skips = list(skips)
     if not skips:
         return []
@@ -173,7 +176,10 @@ def _submissions(
 def _of_other_dtypes(
     workspace: Workspace, skips: Iterable[Skip], latest: Iterable[StoredResult]
 ) -> list[Skip]:
-    """List submitted dtypes that an op does not declare, if `skips` contains all declared ones."""
+    """Return skips for submitted dtypes that an op of `skips` does not declare.
+
+    An op is left out if `skips` does not contain all of its declared dtypes.
+    """
     given = {(skip.op, skip.dtype): skip for skip in skips}
     declared = [(skip.op, skip.dtype) for skip in workspace.graph.skips]
     part = {op for op, dtype in declared if (op, dtype) not in given}
@@ -183,7 +189,7 @@ def _of_other_dtypes(
 
 
 def _of_no_op(workspace: Workspace, latest: Iterable[StoredResult]) -> str:
-    """Describe submissions for ops that the configuration lacks; empty if there are none."""
+    """Return a text about submissions for ops that are not configured; empty if there are none."""
     known = {op.name for op in workspace.config.ops}
     counts = Counter(stored.op for stored in latest if stored.op not in known)
     if not counts:
@@ -227,7 +233,7 @@ def _result(workspace: Workspace, one: _Submitted) -> OpResult:
 
 
 def _who_and_when(valid: list[StoredResult]) -> str:
-    """Describe the number of submissions, the time of the last, and the clients."""
+    """Return a text with the number of submissions, and the time and client of the last one."""
     last = max(valid, key=lambda stored: stored.key)
     when = datetime.fromtimestamp(last.time_ns // 10**9, tz=timezone.utc)
     text = f"{len(valid)} submitted by clients, the last {when:%Y-%m-%d %H:%M:%S} UTC"
@@ -242,7 +248,7 @@ def _who_and_when(valid: list[StoredResult]) -> str:
 
 
 def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
-    """Delete the submissions for some ops, or for all; return the number of results."""
+    """Delete the submissions for `ops`, or all if it is None; return the number of results."""
     folder = results_folder(workspace.config, workspace.cache)
     if not (folder / FOLDER).exists():
         return 0
@@ -254,7 +260,7 @@ def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None)
 
 
 def _figures(one: _Submitted) -> dict[str, Json]:
-    """Return counts per verdict and the worst figures, as `judging.summary.summarise` does."""
+    """Return counts per verdict and the worst errors, in the form that `summarise` returns."""
     tally = Tally(unjudged_code=one.unjudged)
     for stored in one.valid:
         chosen = stored.source != "submit"  # else the daemon drew the inputs
@@ -267,7 +273,7 @@ def _figures(one: _Submitted) -> dict[str, Json]:
 
 
 def _figure(judged: CountedResult, name: str) -> float:
-    """Return a figure for comparison, with NaN replaced by infinity, the worst value."""
+    """Return a figure as a number that can be compared: NaN counts as infinity, the worst value."""
     value = float(getattr(judged, name))
     return math.inf if math.isnan(value) else value
 

@@ -1,1 +1,1 @@
-"""Results as typed data: verdicts, failures, causes, figures."""
+"""Types for results: verdicts, failures, causes, figures, and whole reports."""

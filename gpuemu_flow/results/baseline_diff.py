@@ -21,7 +21,7 @@ GONE = "gone"
 
 @dataclass(frozen=True)
 class ResultDiff:
-    """The difference of one op and dtype from the baseline.
+    """The difference of an op's result in one dtype from the baseline.
 
     Attributes
     ----------
@@ -31,8 +31,8 @@ class ResultDiff:
     what : str
         What changed: ``verdict`` or ``max_abs``; empty if nothing changed.
     old, new : JSON
-        The values in the baseline and now; None for no value, `GONE` if the op or dtype no longer
-        exists.
+        The values in the baseline and now. None if there is no value; `GONE` as `new` if the op or
+        dtype no longer exists.
     was : str
         The op's name in the baseline if it was renamed since; else empty.
     """
@@ -54,7 +54,7 @@ class BaselineDiff:
     ----------
     baseline : Baseline
     kernels : list of (str, KernelDiff)
-        Pairs of a configured kernel and the difference of one of its entries.
+        Pairs of a kernel's configured name and the difference of one of its entries.
     results : list of ResultDiff
     """
 
@@ -70,15 +70,16 @@ class BaselineDiff:
         )
 
     def drop_missing(self) -> None:
-        """Drop entries that only the baseline has.
+        """Drop the items that only the baseline has.
 
-        If only a part of the workspace was requested, all other entries look missing.
+        Call this if only a part of the workspace was requested, since all other items then look
+        missing.
         """
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
         self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 
     def regressions(self) -> list[Regression]:
-        """List the regressions: first ops, then kernels."""
+        """Return the regressions, first of ops, then of kernels."""
         tag = self.baseline.tag
         worse = [
             Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)

@@ -14,15 +14,17 @@ from gpuemu_flow.types import Case, Verdict
 
 @dataclass(frozen=True)
 class Explained:
-    """Failing cases with the same cause, smallest first.
+    """A group of failing cases with the same cause, or with similar features.
 
     Attributes
     ----------
     members : list of CaseFailure
+        Smallest case first.
     cause : Cause or None
         The cause that new cases confirmed; None if they confirmed none.
     seen_with : tuple of str
-        Features of the cases if there is no confirmed cause, likeliest first.
+        If there is no confirmed cause: features of the cases that may be the cause, likeliest
+        first.
     """
 
     members: list[CaseFailure]
@@ -31,19 +33,19 @@ class Explained:
 
     @property
     def text(self) -> str:
-        """Return the confirmed cause, or else the features of the cases, as text; may be empty."""
+        """Return the confirmed cause, or else the cases' features, as text; empty if unknown."""
         if self.cause is not None:
             return self.cause.text
         return f"seen with: {'; '.join(self.seen_with)}" if self.seen_with else ""
 
     @property
     def line(self) -> str:
-        """Return `text` as a whole line; ``cause:`` precedes a confirmed cause."""
+        """Return `text` for a line of its own; a confirmed cause is preceded by ``cause:``."""
         return f"cause: {self.text}" if self.cause is not None else self.text
 
 
 def causes(results: Sequence[OpResult]) -> list[Explained]:
-    """Group one op's failing cases by cause, smallest case first."""
+    """Group one op's failing cases by cause; the group with the smallest case comes first."""
     failures = [failure for result in results for failure in result.failures]
     passing = [case for result in results for case in result.passing]
     known = next((result.causes for result in results if result.causes), ())
@@ -75,7 +77,7 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
 
 
 def _seen_with(known: Sequence[Cause], members: Sequence[CaseFailure]) -> tuple[str, ...]:
-    """Return, with counts, the unconfirmed causes that each cover most of these cases."""
+    """Return each unconfirmed cause that covers more than half of these cases, with its counts."""
     ids = {case_id(failure.case) for failure in members}
     about = (c for c in known if not c.stated and 2 * len(ids & set(c.members)) > len(ids))
     return tuple(cause.counted for cause in about)

@@ -21,10 +21,10 @@ class ResultChange:
     kind : str
         ``new``, ``regression``, ``growth``, ``improvement`` or ``change``.
     what : str
-        ``verdict``, ``max_abs``, or `CASE_VERDICT` or `OTHER_CASES` of `tasks.stages`; ``op`` if
-        there was no summary before.
+        What changed: ``verdict``, ``max_abs``, or `CASE_VERDICT` or `OTHER_CASES` of
+        `tasks.stages`; ``op`` if there was no summary before.
     old, new : str, float or None
-        Verdicts, errors or numbers of cases, as the manifest has them.
+        The verdict, the error or the number of cases before and now, in the manifest's form.
     """
 
     op: str
@@ -45,7 +45,7 @@ class ResultChange:
 
     @classmethod
     def from_json(cls, op: str, data: Mapping[str, Json]) -> ResultChange:
-        """Rebuild from the form of a manifest, or raise KeyError."""
+        """Rebuild from an item of an op's manifest; raise KeyError if it is invalid."""
         return cls(op, data["dtype"], data["kind"], data["what"], data["old"], data["new"])
 
     def errors(self) -> tuple[float, float]:
@@ -84,5 +84,5 @@ class KernelChange:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> KernelChange:
-        """Rebuild from the form of a manifest, or raise TypeError."""
+        """Rebuild from an item of a manifest; raise TypeError if it is invalid."""
         return cls(**data)  # an older version's manifest has no figures

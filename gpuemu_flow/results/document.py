@@ -1,4 +1,4 @@
-"""The content of a report, as data that writers only have to format."""
+"""The content of a report as data, which writers only have to format."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class CaseVerdict:
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """A failing case in the store of failures.
+    """The record of a failing case in the store of failures.
 
     Attributes
     ----------
     id : str
     time : str
-        The time when the failure was last seen.
+        The time at which the failure was last seen.
     minimized : FailureRecord or None
-        The smallest case that fails in the same way; None if it was not searched for.
+        The smallest case found that fails in the same way; None if none was searched for.
     """
 
     id: str
@@ -69,25 +69,26 @@ class KnownFailure:
 
 @dataclass(frozen=True)
 class Picture:
-    """Figures of one failing output, small enough to draw.
+    """Figures from which a failing output is drawn.
 
     Attributes
     ----------
     output : str
     shape : tuple of int
     rows : tuple of str
-        Map of the error over the output, folded to two dims. Each character is a cell, and shows
-        the largest share of the tolerance in the cell; see `LEVELS`.
+        Map of the errors in the output, folded to two dims. Each character stands for a cell, and
+        shows the largest share of the tolerance that an element of the cell uses; see `LEVELS`.
     fold : str
-        Description of the tensor's dims along rows and columns.
+        Description of how the tensor's dims were folded.
     scatter : tuple of (int, int, int, int)
-        Error against magnitude, in half decades: ``floor(2 log10 v)`` of the expected magnitude
-        and of the error, number of elements, and number of failing elements.
+        Numbers of elements by magnitude and error. Each item has ``floor(2 log10 v)`` of the
+        expected magnitude, the same of the error, the number of elements, and the number of
+        failing elements.
     histogram : tuple of int
         Numbers of elements by the share of the tolerance that they use; see `SHARES`.
     elements, failing : int
     inputs : mapping of str to str
-        Values of the smallest inputs, as text.
+        Values of the smallest inputs with which the case fails, as text.
     note : str
         Reason why there is no picture; empty if there is one.
     """
@@ -179,9 +180,9 @@ class ShardPart:
     Attributes
     ----------
     index, count : int
-        Number of the part, counted from 1, and number of parts.
+        Number of the part, counted from 1, and number of all parts.
     split : str
-        Digest that is equal only if all ops were split in the same way.
+        Digest of the assignment of all ops, kernels and rules to shards.
     settings : mapping of str to str
         For each op, also of other shards, a digest of its cases and of the settings that judge
         them.
@@ -191,7 +192,7 @@ class ShardPart:
         The options that decide what is selected, or the exit code.
     selected : tuple of str
         The ops and kernels that these options select in all shards together. Empty with
-        ``--since``, which may select more on a machine that has run fewer of the programs.
+        ``--since``, which selects more on a machine that has never run some of the programs.
     """
 
     index: int
@@ -230,16 +231,16 @@ class Report:
     baseline : mapping or None
         The data of ``diff --format json``; None if no baseline was requested.
     recorded : tuple of mapping
-        Records of failures that are not in this run's results: found by fuzzing or by clients, or
-        fixed since.
+        Records of failures that are not in this run's results: those found by fuzzing or by
+        clients, and those that were fixed since.
     regressions : tuple of Regression
         One for each figure or verdict that got worse.
     fail_on_regression : bool
     timed_out : bool
         True if a time limit cut something off.
     require_all : bool
-        True if an item without a verdict keeps the report from being a success. A run in which
-        nothing passed is never a success.
+        True if an item without a verdict keeps the report from being a success. A run with items to
+        check in which nothing passed is never a success.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
@@ -276,7 +277,10 @@ class Report:
     shard: ShardPart | None = None
 
     def place_of(self, failure: CaseFailure) -> FileLine | None:
-        """Return the location of a failure: the line that a check found, or else the op's."""
+        """Return the location of a failure: the line that a kernel check found, or else the op's.
+
+        Return None if both are unknown.
+        """
         found = failure.source
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)
@@ -286,9 +290,9 @@ class Report:
     def exit_code(self) -> int:
         """Return the exit code of the command that made the report.
 
-        This is the run's exit code, or 1 for a regression if regressions make the report fail, 124
-        if a time limit cut something off, or 4 if a required verdict is missing. A failure before
-        the time limit takes precedence over 124.
+        This is the run's exit code, with three exceptions. It is 1 if there is a regression and
+        regressions make the report fail. It is 124 if a time limit cut something off, unless
+        something had failed before. It is 4 if a required verdict is missing.
         """
         code = self.run.exit_code
         if code in (0, 3, 4) and self.fail_on_regression and self.regressions:
@@ -300,7 +304,7 @@ class Report:
 
     @property
     def missing(self) -> tuple[MissingVerdict, ...]:
-        """List all requested items without a verdict; items that a time limit cut off are first."""
+        """Return all requested items without a verdict, those cut off by a time limit first."""
         every = [
             *(
                 MissingVerdict(f"{r.op} {r.dtype}".strip(), r.reason, r.absent)
@@ -316,7 +320,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict in one word, for a heading."""
+        """Return the verdict on the report in a few words, for a heading."""
         if self.exit_code in (0, 4) and self.run.had_nothing_to_do:
             return NOTHING_TO_DO
         if self.exit_code == 4:
@@ -366,7 +370,7 @@ class Report:
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        """Return the confirmed cause, as readable text, of each failing case that has one."""
+        """Map each failing case with a confirmed cause to a text about the cause."""
         return {key: found.text for key, found in self.explained.items() if found.cause is not None}
 
     @cached_property
@@ -392,6 +396,6 @@ class Report:
 
 
 def kind_of(failure: CaseFailure) -> str:
-    """Return the kind of a failing case's first failure; if it has none, its verdict."""
+    """Return the kind of a failing case's first failure; if there is none, the case's verdict."""
     first = failure.result.failures[0] if failure.result.failures else None
     return first.kind.value if first is not None else failure.result.verdict.value

@@ -1,4 +1,4 @@
-"""Read a run's results from its manifests; reports read manifests only through this module."""
+"""Read a run's results from the manifests of its tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def result_of_summary(
     Parameters
     ----------
     reason : str, optional
-        Reason to use instead of the summary's.
+        Replaces the reason in the summary.
     more : mapping
         Further fields of `OpResult`.
     """
@@ -59,7 +59,7 @@ class ReportBuilder:
     status : mapping of name to str
         The run's action for each task, such as ``ran``.
     records : mapping of name to mapping
-        Stored facts of each task, such as its ``duration_s``.
+        The values in each task's record, such as its ``duration_s``.
     relocate : callable
         Takes a comparison's task and a case's result. Returns the result with the present lines of
         its findings.
@@ -107,14 +107,14 @@ class ReportBuilder:
         )
 
     def _sandbox_of(self, compare: TaskSpec) -> str:
-        """Return the sandbox level in the action keys of the op's results; empty if unknown."""
+        """Return the level of the sandbox in which the op was run; empty if it is unknown."""
         for source in compare.inputs:
             if source.role == stages.OP and source.task in self.tasks:
                 return str(params_of(OpParams, self.tasks[source.task].params).sandbox["level"])
         return ""
 
     def _untried(self, compare: TaskSpec, items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
-        """Name listed sizes of dims that no case had; a skipped case tried nothing."""
+        """Return texts that name the listed sizes of dims that no judged case had."""
         from gpuemu_flow.cases.listed_sizes import untried_sizes  # noqa: PLC0415
         from gpuemu_flow.cases.op_schema import schema_from_json  # noqa: PLC0415
 
@@ -157,7 +157,7 @@ class ReportBuilder:
         return result, problems
 
     def build_problems(self, build: TaskSpec) -> list[Problem]:
-        """List the problems that a build found in its source."""
+        """Return the problems that a build found; none if it did not finish."""
         if self.status.get(build.name) in ("failed", "pending"):
             return []
         try:
@@ -167,7 +167,7 @@ class ReportBuilder:
         return [Problem(**problem) for problem in manifest["problems"]]
 
     def _kernel_changes(self, lint: TaskSpec) -> list[KernelChange]:
-        """Read the changes of one architecture of a kernel from this run's diff."""
+        """Return the changes that this run's ``diff`` task found for the architecture of a lint."""
         found = []
         arch = params_of(LintParams, lint.params).arch
         for spec in self.tasks.values():
@@ -178,7 +178,7 @@ class ReportBuilder:
         return [change for change in found if change.arch == arch or not arch]
 
     def changes(self, diffs: Iterable[TaskSpec]) -> list[ResultChange]:
-        """List the differences that the ``diff`` tasks of this run found."""
+        """Return the differences that these ``diff`` tasks found in this run, except new ops."""
         found = []
         for spec in diffs:
             if self.status.get(spec.name) in ("ran", "restored"):
@@ -188,7 +188,10 @@ class ReportBuilder:
 
 
 def _kept_finite(items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
-    """Name inputs whose range excludes NaN and Inf, although ``special`` values were requested."""
+    """Return the names of inputs that never get NaN or Inf, although ``special`` was requested.
+
+    Their range excludes NaN and Inf, which the strategy ``special`` would draw.
+    """
     if not any(item["case"]["strategy"] == "special" for item in items):
         return ()  # that strategy was not requested
     specs = Case.from_json(items[0]["case"]).inputs

@@ -24,8 +24,8 @@ class CauseGroup:
     kind : str
         `types.FailureKind` of the first failure.
     feature : str
-        The cause that new cases confirmed, or else features that the failures share, as readable
-        text; empty if nothing was found.
+        The cause that new cases confirmed, or else the features that the failures share, as text;
+        empty if nothing was found.
     failures : tuple of FailureRecord
         Smallest case first.
     minimized : FailureRecord or None
@@ -33,8 +33,8 @@ class CauseGroup:
     notes : tuple of str
         Sentences about the wrong elements of the group's smallest case.
     shape_classes : mapping of str to (int, int)
-        For each class of shapes, the numbers of this group's failures and of passing cases; empty
-        if the run left out failures.
+        For each class of shapes, the number of this group's failures and the number of passing
+        cases; empty if the run left out failures.
     cause : Cause or None
         The confirmed cause; None if there is none.
     """
@@ -83,7 +83,7 @@ class FuzzReport:
     stopped_early : str
         Reason why fewer cases ran than were requested; empty if all ran.
     not_run : int
-        Number of cases that were not tried, since the function that makes their inputs had hung.
+        Number of cases that were not tried, because the function that makes their inputs hung.
     """
 
     op: str
@@ -110,7 +110,10 @@ class FuzzReport:
 
     @property
     def failure_rate(self) -> FailureRate:
-        """Estimate the share of seeds with which the op fails; unjudged cases are left out."""
+        """Return the estimated share of seeds with which the op fails.
+
+        Only cases that passed, failed or ended in an error are counted.
+        """
         bad = self.failed + self.errors
         return failure_rate(bad, bad + self.passed)
 

@@ -1,4 +1,7 @@
-"""Facts about a workspace that need no run: reasons to run, tasks, counts, sizes."""
+"""Types for facts about a workspace that are known without a run.
+
+These are reasons to run tasks, descriptions and counts of tasks, and sizes of caches.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class OriginTask:
-    """A task that would run because parts of its own key changed, with the names of these parts."""
+    """A task that would run for reasons of its own, with the names of what changed."""
 
     task: str
     changes: tuple[str, ...]
@@ -29,9 +32,11 @@ class TaskExplanation:
     key : str
         The present action key.
     changes : tuple of BuildReason
+        Reasons in the task itself.
     because : tuple of OriginTask
-        Upstream tasks that changed, and so make this task run.
+        Upstream tasks that would run for reasons of their own, which may make this task run.
     reads : tuple of str
+        Texts that name the sources, the observed inputs and the manifests that the task reads.
     """
 
     task: str
@@ -75,7 +80,7 @@ class TaskSummary:
     ----------
     task : str
     state : str
-        ``current``, ``stale``, ``failed`` (its last attempt made nothing) or ``new``.
+        ``current``, ``stale``, ``failed`` (the last attempt made nothing) or ``new``.
     duration_s : float or None
         Duration of the task's last execution in seconds; None if it is unknown.
     outputs : tuple of str
@@ -149,7 +154,7 @@ class WorkspaceStatus:
     verdicts : mapping of str to int
         Maps each verdict to the number of items that last got it: kernels, and ops in each dtype.
     outdated : int
-        Number of these verdicts that come from an earlier state of the workspace.
+        Number of these verdicts on ops that come from an earlier state of the workspace.
     cache : CacheSize
     """
 

@@ -1,4 +1,4 @@
-"""The result model of all writers: verdicts per op and dtype, and each failing case."""
+"""Types for the results of a run: the verdict per op and dtype, each failing case, kernels."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class CaseFailure:
 
     @property
     def source(self) -> CodePlace | None:
-        """Return the line of a kernel's source that a check of the kernel found, or None.
+        """Return the source line of the first finding of a kernel check; None if there is none.
 
-        This is the line of the first finding in a workspace file. Only findings that precede the
-        first failure of another kind are considered. A finding in a header of the toolkit is
-        skipped, since the line that calls it usually has a finding, too.
+        Findings outside of the workspace, such as in a header of the toolkit, are skipped, since
+        the line that calls such code usually has a finding, too. Findings are considered only up to
+        the first failure that is no finding.
         """
         for failure in self.result.failures:
             if failure.finding is None:
@@ -103,7 +103,7 @@ class OpResult:
     unjudged : float
         Share of all output elements without a verdict.
     duration_s : float
-        Time of running and comparing in seconds, when they were last executed.
+        Time in seconds of the last executions of the comparison and the tasks that it reads.
     cached : bool
         True if nothing of the op was executed in this run.
     reason : str
@@ -111,7 +111,7 @@ class OpResult:
     failures : tuple of CaseFailure
         Smallest first.
     passing : tuple of Case
-        Passing cases to compare failures with in the search for a cause.
+        Passing cases, with which the search for a cause compares the failing ones.
     absence : Absence
         Category of the reason why there is no verdict; `Absence.NONE` to derive it from the
         verdict.
@@ -126,7 +126,7 @@ class OpResult:
     kept_finite : tuple of str
         Inputs whose range excludes NaN and Inf, although such values were requested.
     untried : tuple of str
-        For each dim with listed sizes that no case had, its name and these sizes.
+        A text for each dim with listed sizes that no case had: the dim's name and these sizes.
     """
 
     op: str
@@ -162,7 +162,7 @@ class OpResult:
         return _absence(self.verdict, self.absence)
 
     def weaknesses(self) -> Iterator[Problem]:
-        """Yield warnings about comparisons that prove less than they seem to."""
+        """Yield warnings about weak comparisons, such as with a tolerance that zeros would meet."""
         for name in self.loose:
             message = f"the tolerance exceeds every expected value: zeros for {name!r} would pass"
             hint = 'give a smaller one, or `tolerance = "auto"`'
@@ -195,11 +195,11 @@ class KernelResult:
     kernel, arch : str
         As configured; the architecture is empty if the artifact determines it.
     verdict : Verdict
-        ``failed`` if there is a violation of severity error that the configuration does not allow.
+        ``failed`` if there is a violation with the severity ``error`` that is not allowed.
     reason : str
         Reason why the kernel was skipped or could not be linted; else empty.
     cached : bool
-        True if the kernel was neither built nor linted in this run.
+        True if this run neither built nor linted the kernel.
     entries : tuple of KernelRecord
         Each kernel of the artifact.
     changes : tuple of KernelChange
@@ -237,11 +237,11 @@ class TaskCounts:
 
 @dataclass(frozen=True)
 class RunReport:
-    """The report of `gpuemu-flow run`, as data.
+    """The results of a run, as data.
 
-    `drawn_seed` is the random master seed of a run that drew one, else None. `build_only` is true
-    if only builds were requested, so that there is nothing to check. `nothing_due` is true if a set
-    such as ``@changed``, or a shard, was requested and contains no task.
+    `drawn_seed` is the random master seed if the run drew one, else None. `build_only` is true if
+    only builds were requested, so that there is nothing to check. `nothing_due` is true if a set
+    such as ``@changed``, a commit or a shard was requested, and no task belongs to it.
     """
 
     tasks: TaskCounts
@@ -263,7 +263,7 @@ class RunReport:
 
     @property
     def had_nothing_to_do(self) -> bool:
-        """Tell whether the requested set or shard contains no task, so that nothing was judged."""
+        """Tell whether nothing was judged because no task belongs to the requested set or shard."""
         return self.nothing_due and self.verdicts <= {Verdict.SKIPPED}
 
     @property
@@ -273,7 +273,11 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """Return 0 if all passed, 1 failed, 3 crashed, 4 nothing validated, 130 interrupted."""
+        """Return the exit code of the run.
+
+        It is 130 if the run was interrupted, 1 if an item failed, 3 after an error, 0 if an item
+        passed or there was nothing to do, and else 4, since nothing was validated.
+        """
         verdicts = self.verdicts
         if self.interrupted:
             return 130

@@ -47,7 +47,7 @@ _WORDS = ("project", "project_version", "mode", "created", "version", "prefix")
 
 
 def document_to_json(report: Report) -> dict[str, Json]:
-    """Return a report as JSON without drawings, history and baseline; `rebuilt` reads it."""
+    """Return a report as JSON, without drawings, history and baseline; `rebuilt` is the inverse."""
     run = report.run
     return {
         "format": FORMAT,
@@ -80,7 +80,8 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     ----------
     part : ShardPart
     data : mapping
-        JSON that is valid by ``schemas/report.schema.json``; see `shard_schema.violation`.
+        JSON that is valid according to ``schemas/report.schema.json``; see
+        `shard_schema.violation`.
 
     Returns
     -------
@@ -89,8 +90,8 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     Raises
     ------
     ValueError
-        A word is unknown, such as a kind of failure; a case passed although nothing was compared; a
-        result is missing, or contradicts its cases.
+        If a name is unknown, such as a kind of failure; if a case passed although nothing was
+        compared; or if a result is missing, or contradicts its cases.
     """
     cases = tuple(
         CaseVerdict(op, Case.from_json(case), CheckResult.from_json(result))
@@ -171,7 +172,7 @@ def _result(result: OpResult) -> dict[str, Json]:
 
 
 def _result_from(data: Mapping[str, Json], own: Sequence[CaseVerdict]) -> OpResult:
-    """Rebuild the result of an op and dtype, with the failures among its cases `own`."""
+    """Rebuild the result of an op and dtype; `own` are its cases, which contain the failures."""
     good = (Verdict.PASSED, Verdict.SKIPPED)
     failures = [CaseFailure(c.op, c.case, c.result) for c in own if c.result.verdict not in good]
     passing = [c.case for c in own if c.result.verdict is Verdict.PASSED]

@@ -1,4 +1,4 @@
-"""Check the shard's data in another machine's report against ``schemas/report.schema.json``."""
+"""Check the ``shard`` object of another machine's report against the schema of reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST = 300
 
 
 def violation(shard: Json) -> str:
-    """Describe the most relevant violation of the schema in the ``shard`` of a report.
+    """Return the most relevant violation of the schema in the ``shard`` object of a report.
 
     Returns
     -------

@@ -1,1 +1,1 @@
-"""Find the tasks that words, sets, a git change or a shard select."""
+"""Find the tasks to run: by words, sets such as ``@changed``, a git commit, or a shard."""

@@ -1,4 +1,4 @@
-"""Interfaces of a workspace for selecting tasks; `engine.workspace.Workspace` implements them."""
+"""Protocols of the workspace whose tasks are selected; `engine.workspace` implements them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SelectableStates(Protocol):
     """The states of a workspace's tasks."""
 
     def record(self, name: str) -> SelectableRecord | None:
-        """Return the record of a task; None if the task made nothing."""
+        """Return the record of a task's last success; None if there is none."""
 
     def has_failed(self, name: str) -> bool:
         """Tell whether a task has ever failed to make its target, even if it succeeded since."""
@@ -72,4 +72,4 @@ class SelectableWorkspace(Protocol):
         """Return the members of `names` that may have to run."""
 
     def in_copy(self, folder: Path) -> SelectableWorkspace:
-        """Return the workspace for a copy of the files in another folder."""
+        """Open the copy of this workspace in another folder."""

@@ -1,4 +1,4 @@
-"""Split a workspace's ops into shards, equally on all machines that see the same files."""
+"""Split a workspace's ops into shards, in the same way on all machines with the same files."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Shard:
 
 
 def subjects(graph: Graph) -> set[str]:
-    """Return the ops, kernels and rules of a graph, including those that cannot run here."""
+    """Return the names of a graph's ops, kernels and rules, even of those that cannot run here."""
     return {spec.subject for spec in graph.tasks.values()} | {skip.op for skip in graph.skips}
 
 
 def split(names: Iterable[str], seconds: Mapping[str, float], count: int) -> dict[str, int]:
-    """Return the shard, from 1 to `count`, of each name.
+    """Assign each name to a shard, a number from 1 to `count`.
 
     The result depends only on the arguments, so that all machines get the same split. Names are
-    assigned in order of duration, the longest first, each to the shard with the smallest total. A
-    name without a known duration counts as the median. If no duration is known, the shard of a name
-    depends only on the name, so that adding a name moves no other name.
+    assigned in order of duration, the longest first, each to the shard with the smallest total. If
+    the duration of a name is unknown, the median of the known ones is used. If none is known, the
+    shard of a name depends only on the name, so that adding a name moves no other name.
     """
     names = sorted(names)
     known = [seconds[name] for name in names if name in seconds]
@@ -79,21 +79,22 @@ def assignment(graph: Graph, root: Path, count: int) -> dict[str, int]:
 
 
 def owned(graph: Graph, root: Path, shard: Shard) -> set[str]:
-    """Return the ops, kernels and rules of one shard."""
+    """Return the names of the ops, kernels and rules in a shard."""
     every = assignment(graph, root, shard.count)
     return {name for name, place in every.items() if place == shard.index}
 
 
 def split_digest(graph: Graph, root: Path, count: int) -> str:
-    """Return a sha256 that is equal only if the same names are split in the same way."""
+    """Return a digest of the assignment of all names to shards."""
     return digest_json(assignment(graph, root, count))
 
 
 def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> list[Problem]:
-    """Record the split of a shard that runs here; warn if another shard was split differently.
+    """Record how the ops were split for this shard; warn if another shard ran with another split.
 
-    Splits that differ only by added or removed ops cause no warning. A different file of durations,
-    or the lack of one, causes a warning, since it moves ops between shards.
+    The list has one warning or none. The warning is given if the other split was made from other
+    durations, or only one of the two was made from durations: an op may then be in no shard. It is
+    not given if the splits differ only because ops were added or removed.
     """
     seconds = read_durations(root / DURATIONS_NAME)
     mine = [digest_json(seconds) if seconds else "", split_digest(graph, root, shard.count)]
@@ -121,7 +122,7 @@ _JUDGED = (stages.GENERATE, stages.COMPARE)
 
 
 def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
-    """Return for each op a digest of its cases and of the settings that judge them.
+    """Return, for each op, a digest of the settings that decide its cases and their verdicts.
 
     Parameters
     ----------
@@ -144,11 +145,11 @@ _OF_MACHINE = frozenset(("python", "sandbox", "tools", "unusable", "triton_versi
 
 
 def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
-    """Return for each op, kernel and rule a digest of the code that is known before a run.
+    """Return, for each op, kernel and rule, a digest of the code that is known before a run.
 
-    A digest covers the sources and parameters of the item's programs, and of everything that the
-    item needs, such as rules and kernels, including files that globs of the configuration match. It
-    is equal on all machines with the same commit: outputs of rules and files outside of the
+    It covers the sources and parameters of all programs of the item, and of the rules and kernels
+    that the item needs. Sources include the files that globs of the configuration match. The digest
+    is equal on all machines with the same commit, since outputs of rules and files outside of the
     repository are left out.
 
     Parameters
@@ -179,7 +180,7 @@ def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
 
 
 def _code_of(spec: TaskSpec, files: FileTable, top: Path, left_out: Collection[str]) -> Json:
-    """Return the sources of a task and their digests, and the parameters of its program."""
+    """Return the digests of a task's sources, and its parameters that are equal on all machines."""
     sources = {
         os.path.relpath(files.root / path, files.root): files.digest(path)
         for path in spec.sources
@@ -190,7 +191,7 @@ def _code_of(spec: TaskSpec, files: FileTable, top: Path, left_out: Collection[s
 
 
 def durations_text(seconds: Mapping[str, float]) -> str:
-    """Return the content of a file of durations."""
+    """Return the content of a file of durations, as `read_durations` reads it."""
     stored = {name: round(value, 3) for name, value in sorted(seconds.items())}
     return json.dumps({"schema_version": 1, "seconds": stored}, indent=2)
 
@@ -201,8 +202,8 @@ def read_durations(path: Path) -> dict[str, float]:
     Raises
     ------
     UsageError
-        ``durations-unreadable``. An unreadable file is not ignored, since this shard would then be
-        split differently.
+        ``durations-unreadable``. If the file were ignored, this machine would split the ops
+        differently from others.
     """
     try:
         with path.open("rb") as file:

@@ -26,15 +26,16 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
     """Return the tasks that changed since the history branched off `ref`, and their dependents.
 
     The commit at which the two histories branched is extracted to another folder and compiled. A
-    task is touched if its programs, its part of the configuration or its inputs differ, committed
-    or not. The observed inputs of its program count, too: files, folders that it listed, and paths
-    that it looked for in vain. Observed files that git reports as unchanged are compared, too:
-    git's attributes may normalise their content, and git does not record all permissions.
+    task has changed if its programs, its part of the configuration or its inputs differ from that
+    commit, even if the change is not committed. Inputs include what the task's program was seen to
+    use: files, folders that it listed, and paths at which it found nothing. Observed files that git
+    reports as unchanged are compared, too, since git's attributes can normalise their content, and
+    git does not record all permissions.
 
     Files that git ignores count as changed, since git does not record their content. If a program
-    was never run in its present version, its inputs are unknown, so changed files that no task
-    names count as its inputs. If the extracted commit has no readable configuration, all tasks are
-    touched.
+    was never run in its present version, its inputs are unknown. Changed files that no task names
+    then count as its inputs. If the extracted commit has no readable configuration, all tasks are
+    returned.
 
     Raises
     ------
@@ -63,7 +64,10 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
 def _add_unseen_by_git(
     workspace: SelectableWorkspace, top: Path, base: str, change: Change
 ) -> None:
-    """Add observed files that git calls unchanged but would check out in another form."""
+    """Add to `change` the observed files that git reports as unchanged, although they differ.
+
+    A file differs if a checkout would give it other content or other permissions.
+    """
     observed, inputs = workspace.snapshot.observed, workspace.inputs
 
     def present(members: Iterable[str]) -> dict[str, str]:
@@ -92,7 +96,7 @@ def _add_unseen_by_git(
 
 
 def digests_by_git(top: Path, paths: Sequence[str]) -> dict[str, str]:
-    """Return the digest that git gives each file's content; "" for a file that has vanished."""
+    """Return git's digest of each file's content; an empty text if the file has vanished."""
     found = dict.fromkeys(paths, "")
     left = list(paths)
     while left:
@@ -111,7 +115,7 @@ def digests_by_git(top: Path, paths: Sequence[str]) -> dict[str, str]:
 
 
 def _is_as_checked_out(top: Path, base: str, name: str) -> bool:
-    """Tell whether a file has the content that git's filters would give it."""
+    """Tell whether a file has the content that a checkout of the commit `base` would give it."""
     made = os.fsencode(_git(top, "cat-file", "--filters", f"{base}:{name}"))
     try:
         return made == (top / name).read_bytes()
@@ -120,7 +124,7 @@ def _is_as_checked_out(top: Path, base: str, name: str) -> bool:
 
 
 def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
-    """Return the tasks whose programs never ran, and the tasks whose programs changed since."""
+    """Return the tasks whose programs never ran, and those whose programs changed after a run."""
     states = workspace.states()
     never_run, as_another = set[str](), set[str]()
     for name, spec in workspace.graph.tasks.items():
@@ -137,7 +141,7 @@ def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
 
 
 def _named_files(workspace: SelectableWorkspace) -> set[str]:
-    """Return the source files of the tasks and the files of the configuration."""
+    """Return the paths of the tasks' sources and outputs, and of the configuration's files."""
     tasks = workspace.graph.tasks.values()
     own = {path for spec in tasks for path in (*spec.sources, *spec.outputs)}
     own.update(path for path, _ in workspace.snapshot.basis.config)
@@ -145,7 +149,7 @@ def _named_files(workspace: SelectableWorkspace) -> set[str]:
 
 
 def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -> Unknown:
-    """Return an `Unknown`, which recognises files that git does not track and no rule makes."""
+    """Return the files whose changes git cannot tell, except those that rules make."""
     listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     known = {f"{top}/{name}" for name in listed.split("\0") if name}
     tasks = workspace.graph.tasks.values()
@@ -154,7 +158,7 @@ def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -
 
 
 def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
-    """Tell whether git ignores a file that may be an input; our cache and bytecode never are."""
+    """Tell whether git ignores at least one file that could be an input; see `_inputs`."""
     listed = _git(
         top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
     )
@@ -162,7 +166,10 @@ def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
 
 
 def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
-    """Resolve paths, leaving out those that cannot be inputs: our cache and Python's bytecode."""
+    """Return the resolved paths, except paths that cannot be inputs.
+
+    These are the paths in our cache and the paths of Python's bytecode.
+    """
     cache = os.path.realpath(workspace.cache.folder)
     found = {os.path.realpath(path) for path in paths}
     return {
@@ -173,7 +180,7 @@ def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
 
 
 def parting_commit(root: Path, ref: str) -> str:
-    """Return the last commit that the present history and the history of `ref` share.
+    """Return the last common commit of ``HEAD`` and `ref`, at which their histories branched.
 
     Raises
     ------
@@ -187,7 +194,7 @@ def parting_commit(root: Path, ref: str) -> str:
 
 
 def _change(top: Path, base: str) -> Change:
-    """Return the files that changed since a commit."""
+    """Return the differences between a commit and the working tree."""
 
     def before() -> set[str]:
         listed = _git(top, "ls-tree", "-r", "-z", "--name-only", "--full-tree", base)
@@ -204,7 +211,8 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
     Returns
     -------
     differ : set of str
-        Tasks whose own parts differ, and tasks that the commit does not have.
+        Tasks that differ themselves, not only in outputs of other tasks, and tasks that the commit
+        lacks.
     named : set of str
         The present paths of the source files of the commit's tasks.
     """
@@ -234,7 +242,7 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
 
 
 def _parts(workspace: SelectableWorkspace, spec: TaskSpec) -> Json:
-    """Return the parts of a task's key, without outputs of other tasks."""
+    """Return the compared parts of a task: code, parameters, inputs by name, outputs, packages."""
     parts = workspace.states().static_parts(spec)
     inputs = [[source.role, source.task] for source in spec.inputs]
     return [parts.code, parts.params, inputs, list(spec.outputs), list(spec.packages)]

@@ -1,4 +1,4 @@
-"""Find the tasks whose observed inputs a change touches."""
+"""Find the tasks with an observed input that differs between a commit and the working tree."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpuemu_flow.store.discovered import Discovered
 
 @dataclass
 class Change:
-    """The files that differ between a commit and the working tree, by absolute paths.
+    """The differences between a commit and the working tree; all paths are absolute.
 
     Attributes
     ----------
     top : str
         The repository.
     written : set of str
-        All files that differ.
+        All files that differ in any way.
     moved : set of str
         Files that were created or deleted, or whose type or mode differs.
     before : callable
@@ -37,7 +37,7 @@ class Change:
 
     @cached_property
     def _above(self) -> set[str]:
-        """Return the folders above the moved files."""
+        """Return all folders of the repository that contain moved files, at any depth."""
         return {folder for path in self.moved for folder in _folders(path, self.top)}
 
     @cached_property
@@ -63,7 +63,7 @@ class Change:
         return found
 
     def tasks(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks with an observed input that this change affects.
+        """Return the tasks with an observed input that differs between commit and working tree.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class Change:
         )
 
     def _spellings(self, path: str) -> tuple[str, ...]:
-        """Return a path and the path that it resolves to; omit paths outside of the repository."""
+        """Return a path with and without links resolved, except paths outside of the repository."""
         known = self._spelled.get(path)
         if known is None:
             found = dict.fromkeys((os.path.normpath(path), os.path.realpath(path)))
@@ -119,16 +119,17 @@ class Change:
 
 @dataclass
 class Unknown:
-    """Files in a repository whose changes are unknown, since git does not track these files.
+    """The files in a repository for which git cannot tell whether they changed.
 
     Attributes
     ----------
     top : str
         The repository.
     known : set of str
-        All files that git tracks or does not ignore, all files of the commit, and rules' outputs.
+        All other files: those that git tracks or does not ignore, those of the commit, and the
+        outputs of rules.
     cache : str
-        The cache's folder, which contains no inputs.
+        The cache folder, whose files are left out.
     """
 
     top: str
@@ -136,7 +137,10 @@ class Unknown:
     cache: str
 
     def tasks_reading(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks that were seen to read a file whose changes are unknown."""
+        """Return the tasks that were seen to read one of these files.
+
+        `path_of` returns the absolute path of an observed input, given its name in the set.
+        """
 
         def holds(member: str) -> bool:
             path = os.path.realpath(path_of(member))
@@ -148,7 +152,7 @@ class Unknown:
 
 
 def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str]]) -> Change:
-    """Parse the outputs of ``git diff --raw -z`` and ``git ls-files --others -z``.
+    """Build a `Change` from outputs of ``git diff --raw -z`` and ``git ls-files --others -z``.
 
     Parameters
     ----------
@@ -171,7 +175,7 @@ def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str
 
 
 def _folders(path: str, top: str) -> Iterator[str]:
-    """Yield the folders that contain a file, from the innermost up to the repository."""
+    """Yield the folders that contain a file, from the innermost one up to the repository's root."""
     while len(path) > len(top):
         path = path.rpartition("/")[0]
         yield path

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def select(
     workspace: SelectableWorkspace, words: Iterable[str], dtypes: Iterable[str] = ()
 ) -> set[str]:
-    """Return the tasks that words name, without their dependencies.
+    """Return the tasks that the words of a command line name, without their dependencies.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def select(
 
 
 def is_set(word: str) -> bool:
-    """Tell whether a word is written as the name of a set of tasks: it begins with ``@``."""
+    """Tell whether a word has the form of a set of tasks: it begins with ``@``."""
     return word.startswith("@")
 
 
@@ -55,7 +55,7 @@ def _unknown(word: str) -> Problem:
 
 
 def _changed(workspace: SelectableWorkspace) -> set[str]:
-    """Return the tasks that changed or never finished, and the tasks that depend on these."""
+    """Return the tasks that changed or never finished, and all tasks that depend on them."""
     return workspace.stale(set(workspace.graph.tasks))
 
 
@@ -70,7 +70,7 @@ def _new(workspace: SelectableWorkspace) -> set[str]:
 
 
 def _failed(workspace: SelectableWorkspace) -> set[str]:
-    """Return the tasks with the verdict failed or error, or without a result after a failure.
+    """Return the tasks whose verdict is failed or error, and those that failed to make a result.
 
     Tasks that depend on a task without a result are included.
     """

@@ -1,4 +1,4 @@
-"""Types of tasks and the context of their actions; independent of doit."""
+"""The types of tasks, and of the context and results of their actions, without importing doit."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class TaskSpec:
         Name of the task that runs the op's reference. Files that the reference is seen to use are
         hidden from the op. Empty if this task runs no op, or if op and reference share a file.
     known : tuple of str
-        Workspace files that are not hidden from the op when the reference is seen to use them,
-        because the op's access to them was decided before. Some are patterns; see
-        `interpreter_files.without_installed`.
+        Workspace files, or patterns of such files, for which it was decided before the run whether
+        the op can read them. The engine does not hide them even if the reference is seen to use
+        them. See `interpreter_files.without_installed` for the patterns.
     """
 
     name: str
@@ -129,7 +129,7 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a task: `done` of `total` cases; `fresh` of the done cases were executed."""
+    """Progress of a task: `done` of `total` cases have ended; `fresh` of these were executed."""
 
     task: str
     done: int
@@ -153,6 +153,7 @@ class StageContext:
     cancel : threading.Event
         Set when the run is to end.
     on_progress : callable
+        Called with the progress when some cases have ended.
     on_wait : callable
         Called before a task waits for another process, with a text that names the process.
     force : bool
@@ -206,7 +207,7 @@ class StageResult:
     values : JSON
         Durations and counts for reports. They are not part of any key.
     discovered : Discovered
-        All inputs that were seen in use by the programs whose results are in the manifest.
+        All inputs that programs were seen to use when they made the results in the manifest.
     """
 
     digest: str
@@ -217,12 +218,12 @@ class StageResult:
 
 
 def program_of(settings: Mapping[str, Json]) -> Program:
-    """Return the program in a task's settings, with links in its path resolved."""
+    """Return the program in a task's settings, with links in its path resolved; see `resolved`."""
     return resolved(Program.from_json(settings))
 
 
 def resolved(program: Program) -> Program:
-    """Return a program with links in its path resolved."""
+    """Return a program with the links in its path resolved, except for a command's path."""
     if not program.path or program.kind == "command":
         return program  # an executable may depend on the name by which it was called
     return replace(program, path=os.path.realpath(program.path))
@@ -237,7 +238,7 @@ class Interrupted(Exception):  # noqa: N818 - an event, not an error
 
 
 def output_state(digest: str, *, executable: bool) -> str:
-    """Return the state of an output in the workspace, as stored in records."""
+    """Return the text that records store about an output file: its digest and executable bit."""
     return f"{digest} executable" if executable else digest
 
 

@@ -55,12 +55,12 @@ class Built:
     launch : dict or None
         Block size and dynamic shared memory (in bytes), if the compiler reports them.
     unmet_bounds : dict
-        Message of ptxas for each kernel whose launch bounds it ignored.
+        For each kernel whose launch bounds ptxas ignored, the message of ptxas.
     assembly : dict
-        For each architecture that was assembled, the error; an empty text if there was none.
+        For each architecture for which PTX was assembled, the error, or an empty text.
     problems : list of Problem
     skipped : str
-        Reason why nothing could be built on this machine; empty if it could.
+        Reason why the kernel cannot be built on this machine; empty if it can.
     again : bool
         True to build again in the next run even if nothing has changed.
     """
@@ -137,7 +137,10 @@ def _used(spec: TaskSpec, context: StageContext, params: BuildParams) -> Discove
 def _restored(
     spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
 ) -> dict[str, Json] | None:
-    """Restore artifacts from a shared cache and return the manifest; None if any is missing."""
+    """Restore artifacts from a shared cache and return the manifest's content.
+
+    Return None if the shared cache lacks the build or one of its artifacts.
+    """
     content = shared.fetch(key)
     if not isinstance(content, dict) or content.get("stage") != STAGE:
         return None
@@ -168,7 +171,10 @@ def _restored(
 
 
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
-    """Copy an artifact into the cache; return its digest, path and name as JSON."""
+    """Copy an artifact into the cache; return its digest, path and name as JSON.
+
+    If there is no artifact, delete an older one of the same path, and return None.
+    """
     if data is None:
         context.cache.files.remove(path)
         return None
@@ -179,7 +185,7 @@ def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> J
 
 
 def read_artifact(entry: Json, context: StageContext) -> bytes | None:
-    """Return the bytes of a manifest's artifact; None if there is none.
+    """Return the bytes of the artifact that a manifest's entry describes; None if it is None.
 
     Raises
     ------
@@ -208,14 +214,14 @@ def read_artifact(entry: Json, context: StageContext) -> bytes | None:
 
 
 def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
-    """Collect the lines with ``gpuemu: allow`` comments, and the lines to which these apply.
+    """Collect the lines with ``gpuemu: allow`` comments, and the lines of code after them.
 
     Returns
     -------
     dict
-        For each file, a text for each such line, by line number: the whole line if it has an
-        ``allow`` comment, ``code`` if that comment applies to it, and ``//`` for comment lines
-        between these two.
+        For each file, a dict from line numbers to texts. A line with such a comment has its whole
+        text. The first line of code after it, to which the comment applies, has the text ``code``.
+        Comment lines between these two have the text ``//``.
     """
     found: dict[str, dict[str, str]] = {}
     for name in sources:
@@ -262,7 +268,7 @@ def _read(spec: TaskSpec, context: StageContext, name: str, built: Built) -> byt
 
 
 def _existing(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Use artifacts that the user has already built."""
+    """Read the PTX and cubin that the user has built, and assemble the PTX if needed."""
     params = params_of(BuildParams, spec.params)
     built = Built()
     if params.ptx:
@@ -276,7 +282,7 @@ def _existing(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
-    """Complete the user's PTX and cubin for one architecture, assembling if needed."""
+    """Assemble the user's PTX if there is no cubin for the architecture of the task."""
     params = params_of(BuildParams, spec.params)
     arch = params.arch
     if built.cubin is not None and arch and built.ptx is not None:
@@ -290,7 +296,10 @@ def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
 
 
 def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
-    """Assemble PTX to a cubin if a suitable ptxas is installed; else metrics are estimated."""
+    """Assemble the PTX in `built` if a suitable ptxas is installed, and add the cubin to `built`.
+
+    Without a cubin, the metrics are estimated from the PTX.
+    """
     params = params_of(BuildParams, spec.params)
     arch = params.arch
     found = assemble(
@@ -313,7 +322,7 @@ def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
 
 
 def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
-    """List the cubin's machine instructions if a suitable disassembler is installed."""
+    """Add the cubin's machine instructions to `built` if a suitable disassembler is installed."""
     if built.cubin is None:
         return
     name = built.cubin_name or built.ptx_name
@@ -328,7 +337,7 @@ def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, buil
 
 
 def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Compile a ``.cu`` file by nvcc."""
+    """Compile a ``.cu`` file with nvcc."""
     params = params_of(BuildParams, spec.params)
     found = tools(spec, "nvcc")
     if not found:
@@ -400,10 +409,10 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 def placeholders(
     outputs: Iterable[Path], tool_sandbox: compilers.ToolSandbox | None
 ) -> Iterator[None]:
-    """Create missing outputs of a command as empty files, and remove the unused ones at the end.
+    """Create a command's missing outputs as empty files, so that the sandbox lets it write to them.
 
-    Only outputs in folders with protected files need this: the sandbox allows no new files in these
-    folders.
+    Only outputs in folders with protected files need this, since the sandbox allows no new files in
+    these folders. At the end of the context, the files that the command left untouched are removed.
     """
     made = []
     for path in outputs if tool_sandbox is not None else ():
@@ -449,7 +458,7 @@ def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 def _tool_sandbox(
     spec: TaskSpec, folder: Path, key: str = "sandbox"
 ) -> compilers.ToolSandbox | None:
-    """Return the sandbox for a process, from the setting `key`; None for no sandbox."""
+    """Return the sandbox that the setting `key` describes; None if it asks for no sandbox."""
     sandbox = spec.settings[key]
     return None if sandbox is None else compilers.ToolSandbox(folder, sandbox)
 

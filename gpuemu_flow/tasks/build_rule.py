@@ -87,7 +87,7 @@ class _Made:
 
     @classmethod
     def from_json(cls, data: Json, names: Sequence[str]) -> _Made | None:
-        """Rebuild from `to_json`'s result; return None if it is invalid or has other names."""
+        """Rebuild from `to_json`'s result; None if it is invalid or its outputs are not `names`."""
         try:
             found = {
                 str(name): _Output(str(digest), bool(executable))
@@ -167,7 +167,7 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 
 def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
-    """Return the warning for files that a command wrote but that are not declared outputs."""
+    """Return the warning about files that a command wrote although it does not declare them."""
     return Problem(
         "rule-undeclared-output",
         f"{spec.name} also wrote {_some(names)}, which its outputs do not name",
@@ -178,7 +178,7 @@ def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
 
 
 def deleted_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
-    """Return the warning for files that a command deleted but that are not declared outputs."""
+    """Return the warning about files that a command deleted although it does not declare them."""
     return Problem(
         "rule-deleted-file",
         f"{spec.name} deleted {_some(names)}, which its outputs do not name",
@@ -197,7 +197,7 @@ def _place(spec: TaskSpec) -> tuple[str, int]:
 
 
 def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Made | None:
-    """Restore the outputs for the present inputs from the cache; return None if any is missing."""
+    """Restore the outputs for the present inputs from the local cache; None if one is missing."""
     for _, key in known.candidates():
         made = _Made.from_json(context.cache.actions.get(key), spec.outputs)
         if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):
@@ -208,7 +208,7 @@ def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Mad
 def _fetched(
     spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
 ) -> _Made | None:
-    """Fetch the outputs from a shared cache; return None if any is missing."""
+    """Fetch the outputs from a shared cache; return None if one is missing."""
     made = _Made.from_json(shared.fetch(key), spec.outputs)
     if made is None:
         return None
@@ -219,7 +219,7 @@ def _fetched(
 
 
 def _restore(spec: TaskSpec, context: StageContext, name: str, output: _Output) -> bool:
-    """Write one output if it is not up to date; return False if the cache lacks its content."""
+    """Write one output unless it is up to date; return False if the cache lacks its content."""
     path = _checked(spec, context.root, name)
     there = _read(spec, context.root, name)
     if there is not None and output == _Output(context.cache.blobs.write(there[0]), there[1]):
@@ -241,7 +241,7 @@ def _restore(spec: TaskSpec, context: StageContext, name: str, output: _Output) 
 
 
 def _write(path: Path, data: bytes, *, executable: bool) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically: whole or not at all."""
     staged = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}{_STAGED}")
     mode = 0o777 if executable else 0o666
     try:
@@ -255,7 +255,7 @@ def _write(path: Path, data: bytes, *, executable: bool) -> None:
 
 
 def _is_gone(root: Path, name: str) -> bool:
-    """Tell whether a file was deleted; False for temporary files of this program."""
+    """Tell whether a file was deleted; False for the temporary files that `_write` makes."""
     staged = os.path.basename(name).startswith(".") and name.endswith(_STAGED)  # noqa: PTH119
     return not staged and not os.path.lexists(root / name)
 
@@ -397,7 +397,7 @@ def _look(spec: TaskSpec, root: Path) -> Stamps:
 
 
 def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
-    """Yield the files of a folder and, on request, of all folders in it."""
+    """Yield the files in a folder and, if `deep`, in all folders below it."""
     pending = [folder]
     while pending:
         try:
@@ -417,8 +417,8 @@ def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
 def _let_the_clock_pass(context: StageContext, spec: TaskSpec) -> None:
     """Wait until the file system's clock is later than each output's modification time.
 
-    The clock advances in steps of some ms. A task that started within the same step would assume
-    that the output was written while it ran.
+    The clock advances in steps of some ms. A task that started in the step in which an output was
+    written could not tell that this happened before its start.
     """
     newest = _newest(context, spec)
     for _ in range(_TICKS):

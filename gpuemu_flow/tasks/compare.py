@@ -171,7 +171,10 @@ def _take_shared(
     parts: Mapping[int, list[Json]],
     results: dict[int, CheckResult],
 ) -> bool:
-    """Add a shared cache's verdicts for the present inputs; return True if it has all."""
+    """Add a shared cache's verdicts for the present inputs to `results`.
+
+    Return True if the shared cache has the verdict of every case.
+    """
     for names in shared.sets(inputs.place, program.given.names):
         key = inputs.key_of(names)
         whole = shared.fetch([digest_json([key, *about]) for about in parts.values()])
@@ -198,7 +201,7 @@ def _share(
 ) -> None:
     """Store the verdicts in a shared cache, except those of cases that ended in an error.
 
-    Nothing is stored if the reference may have used inputs that were not observed.
+    Nothing is stored if an input changed, or if the reference may have used unobserved inputs.
     """
     names = inputs.names
     if names.untracked or not parts or not context.unchanged() or inputs.moved():
@@ -221,7 +224,7 @@ def _judge(
     inputs: SeenInputs,
     results: dict[int, CheckResult],
 ) -> None:
-    """Judge the cases batch by batch, and store each verdict at once."""
+    """Judge the cases in batches; store the verdicts of each batch before the next one begins."""
     fresh = 0
     for start in range(0, len(todo), BATCH):
         if context.cancel.is_set():

@@ -42,7 +42,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def read_summary(path: Path) -> dict[str, Json]:
-    """Read a comparison's summary, and add its cases grouped by verdict."""
+    """Return a comparison's summary, extended by a digest of its cases and the verdict on each."""
     manifest = read_manifest(path, stages.COMPARE)
     cases = [Case.from_json(item["case"]).identity() for item in manifest["cases"]]
     by_verdict: dict[str, list[str]] = {}
@@ -55,16 +55,19 @@ def read_summary(path: Path) -> dict[str, Json]:
 def compare_summaries(
     dtype: str, old: Mapping[str, Json] | None, new: Mapping[str, Json], threshold: float
 ) -> list[dict[str, Json]]:
-    """Return the differences between two summaries of one dtype.
+    """Return the difference between two summaries of one dtype as a list of at most one item.
 
-    If both summaries have the same cases, a verdict that is no longer ``passed`` is a regression,
-    and so is a case that no longer passes. An error that grew by more than the fraction `threshold`
-    is a growth. A verdict that is now ``passed``, or an error that shrank in the same proportion,
-    is an improvement.
+    If `old` is None, the item has the kind ``new``.
 
-    If the cases differ, only the verdicts on common cases are compared. If a common case no longer
-    passes, this is a regression. If a common case passes now that did not pass before, and none
-    fails now, this is an improvement. Otherwise, a change of `OTHER_CASES` is returned.
+    If both summaries have the same cases, a changed overall verdict is a ``regression`` if it was
+    ``passed`` before, an ``improvement`` if it is ``passed`` now, and else a ``change``. A case
+    that no longer passes is a ``regression``, too. If the overall verdict stayed ``passed``, the
+    largest errors are compared. An error that grew by more than the fraction `threshold` is a
+    ``growth``, and one that shrank in the same proportion is an ``improvement``.
+
+    If the cases differ, only the verdicts on common cases are compared. It is a ``regression`` if a
+    common case no longer passes. It is an ``improvement`` if a common case passes only now, and
+    none fails. Otherwise, it is a ``change`` of `OTHER_CASES`.
     """
 
     def change(kind: str, what: str, before: Json, after: Json) -> list[dict[str, Json]]:
@@ -117,9 +120,12 @@ def _case_changes(
 
     Returns
     -------
-    broken, mended : tuple of str
-        Old and new verdict of a case that no longer passes, and of a case that only now passes. Of
-        several cases, the one with the worst verdict is chosen. Empty if there is no such case.
+    broken : tuple of str
+        Old and new verdict of a case that no longer passes: of the case whose new verdict is worst,
+        if there are several. Empty if there is no such case.
+    mended : tuple of str
+        Old and new verdict of a case that passes only now: of the case whose old verdict was worst.
+        Empty if there is no such case.
     wrong : bool
         True if a common case fails now.
     """
@@ -134,6 +140,6 @@ def _case_changes(
 
 
 def _by_case(summary: Mapping[str, Json]) -> dict[str, str]:
-    """Map each case of a summary to its verdict; empty for summaries of older versions."""
+    """Map the digest of each case in a summary to its verdict; {} for a summary without cases."""
     found = summary.get("case_verdicts", {})
     return {case: verdict for verdict, cases in found.items() for case in cases}

@@ -87,7 +87,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 
 def _planned(schema: OpSchema, dtype: str, params: GenerateParams) -> tuple[list[Case], list[Case]]:
-    """Return the cases, and the samples that serve to find the op's traits."""
+    """Return the planned cases, and the sample cases from which the op's traits are found."""
     plan = functools.partial(
         plan_cases, schema, dtype=dtype, strategies=params.strategies, layouts=params.layouts
     )
@@ -99,7 +99,7 @@ def _planned(schema: OpSchema, dtype: str, params: GenerateParams) -> tuple[list
 
 
 class _SharedCases:
-    """Fetches and stores the cases of a task with generator functions in a shared cache."""
+    """A shared cache's entries for the cases of a task with generator functions."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _SharedCases:
         self.used = Discovered()
 
     def find(self) -> tuple[list[Case], list[Case]] | None:
-        """Return cases and samples for the present inputs; None if they are not known."""
+        """Return the stored cases and samples for the present inputs; None if there are none."""
         cache = self._context.shared
         if cache is None or self._context.force:
             return None
@@ -138,7 +138,10 @@ class _SharedCases:
         return None
 
     def store(self, cases: Sequence[Case], samples: Sequence[Case], used: Discovered) -> None:
-        """Store the cases if no generator failed and no input changed since `self` was made."""
+        """Store the cases, unless a generator failed, or an input has changed or was unobserved.
+
+        An input has changed if it differs from its state at the creation of this object.
+        """
         cache, context = self._context.shared, self._context
         sound = not any(map(case_fault, [*cases, *samples])) and not used.untracked
         if cache is None or not cache.writes or not sound:
@@ -152,6 +155,6 @@ class _SharedCases:
 
 
 def generators_of(settings: Mapping[str, Json]) -> dict[str, Program]:
-    """Return the generator functions in a task's settings."""
+    """Return the generator functions in a task's settings, by their labels."""
     found = settings.get("generators", {})
     return {label: resolved(Program.from_json(program)) for label, program in found.items()}

@@ -41,7 +41,7 @@ VERSION = stages.VERSIONS[STAGE]
 
 @dataclass
 class Linted:
-    """The kernels of one artifact with their verdicts, and problems of reading the artifact.
+    """The kernels of one artifact, their lint results, and all problems found.
 
     Attributes
     ----------
@@ -57,7 +57,11 @@ class Linted:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict: failed if any kernel failed, error if any could not be read."""
+        """Return the verdict on the artifact.
+
+        This is ``failed`` if a kernel failed; else ``error`` if there is no kernel or an error was
+        found; else ``passed`` if all kernels passed.
+        """
         if any(result.verdict is Verdict.FAILED for result in self.results):
             return Verdict.FAILED
         if not self.results or any(not problem.warning for problem in self.problems):
@@ -117,7 +121,17 @@ def lint_views(
     linted: Linted,
     allowances: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Lint each view and add it, its result and its problems to `linted`."""
+    """Lint kernels, and add the views, results and problems to `linted`.
+
+    Parameters
+    ----------
+    views : iterable of KernelView
+        The measured kernels.
+    policy : KernelPolicy
+    linted : Linted
+    allowances : mapping
+        Result of `build_kernel.allowances`.
+    """
 
     def read_source(name: str) -> bytes | None:
         return _comment_lines(allowances.get(name))
@@ -131,13 +145,16 @@ def lint_views(
 
 
 def choose(views: Sequence[KernelView], name: str) -> list[KernelView]:
-    """Return the entry with a configured kernel's own name if there is one, else all entries."""
+    """Return the entry with this name, in a list; all entries if none has this name."""
     own = [view for view in views if view.name == name]
     return own or list(views)
 
 
 def _comment_lines(comments: Mapping[str, str] | None) -> bytes | None:
-    """Reduce a source to its comments for the lint, with line numbers unchanged."""
+    """Return a source with only the lines that `allowances` kept of it, each at its line number.
+
+    All other lines are empty. Return None if no line was kept.
+    """
     if not comments:
         return None
     lines = [""] * max(int(number) for number in comments)
@@ -195,7 +212,7 @@ def measure_key(identity: Json) -> str:
 
 
 def load_measurement(store: JsonStore, key: str) -> Measurement | None:
-    """Return a measurement from the action cache; None if absent, or of another version."""
+    """Return a measurement from the action cache; None if it is missing or invalid."""
     data = store.get(key)
     try:
         if data is None:
@@ -220,7 +237,7 @@ def save_measurement(store: JsonStore, key: str, found: Measurement) -> None:
 
 
 def policy_from_json(data: Mapping[str, Json]) -> KernelPolicy:
-    """Rebuild a policy from its JSON; raise KeyError or TypeError for anything else."""
+    """Rebuild a policy from its JSON; raise KeyError or TypeError if the JSON is invalid."""
     values: dict[str, Any] = {}
     for item in fields(KernelPolicy):
         value = data[item.name]

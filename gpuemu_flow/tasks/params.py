@@ -1,4 +1,4 @@
-"""The parts of the configuration that affect a task's result, as a class for each stage.
+"""The parts of the configuration that affect the results of tasks, with one class per stage.
 
 All fields contain plain JSON, from which action keys and snapshots are made.
 """
@@ -24,7 +24,7 @@ class StageParams(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Plain:
-    """Parameters whose fields are plain JSON; None fields are left out."""
+    """Base class of parameters whose fields contain plain JSON."""
 
     STAGE: ClassVar[str]
 
@@ -70,7 +70,7 @@ class ProgramParams(_Plain):
     input_names, output_names : list of str
     kwargs, env : JSON
     env_names : list of str
-        Environment variables that this program gets in addition to those for every program.
+        Environment variables that this program gets besides those that every program gets.
     python : str or None
         Configured interpreter; None for ours.
     groups : JSON or None
@@ -121,7 +121,10 @@ class OpParams(ProgramParams):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceParams(ProgramParams):
-    """A reference, and the dtype in which to run it; None for float64 if possible."""
+    """A reference, and the `dtype` in which to run it.
+
+    If `dtype` is None, it is run in float64, or in the dtype of the case where float64 fails.
+    """
 
     STAGE = stages.REFERENCE
     dtype: str | None = None
@@ -195,7 +198,7 @@ class RuleParams(_Plain):
     outputs : list of str
         Paths relative to the workspace.
     env_names : list of str
-        Environment variables that the command gets in addition to those for every program.
+        Environment variables that the command gets besides those that every program gets.
     sandbox : JSON
         Sandbox level of the command.
     """
@@ -264,7 +267,7 @@ _BY_STAGE: dict[str, type[_Plain]] = {kind.STAGE: kind for kind in _PLAIN}
 
 
 def params_from_json(stage: str, data: Mapping[str, Any]) -> StageParams:
-    """Rebuild a stage's parameters from JSON; raise TypeError or KeyError if it is invalid."""
+    """Rebuild a stage's parameters from `data`; raise TypeError or KeyError if they are invalid."""
     if stage == stages.COMPARE:
         return CompareParams.from_json(data)
     return _BY_STAGE[stage](**data)

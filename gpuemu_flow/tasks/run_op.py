@@ -1,8 +1,8 @@
 """Stage ``op``: run the op under test on every case.
 
 Reads the cases, and the op's script with all its imports. Writes the digest of the outputs, or the
-error, for each case. Durations are not written. So equal outputs give an equal manifest, and the
-comparison does not run again.
+error, for each case. Durations are not written. Therefore, equal outputs give an equal manifest,
+and the comparison does not run again.
 """
 
 from __future__ import annotations

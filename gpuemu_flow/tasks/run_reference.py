@@ -102,7 +102,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
 def _keep_for_judge(
     context: StageContext, slot: WorkerSlot, used: Sequence[Discovered], begun: int
 ) -> None:
-    """Keep the worker for the comparison if all inputs that it used were observed."""
+    """Keep the worker alive for the comparison, if all inputs that it used were observed."""
     names = functools.reduce(operator.or_, used)
     if not names.untracked:
         context.pool.keep(slot.take(), lambda: not context.inputs.moved(names, begun))

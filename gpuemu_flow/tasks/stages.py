@@ -8,7 +8,7 @@ RULE = "rule"
 """A command of ``[[rules]]``. Its tasks are named ``build:NAME``, like those of kernels."""
 
 BUILT = f"{BUILD}:"
-"""Prefix of the role of a rule's manifest whose outputs are inputs of the task."""
+"""Prefix of the role of a rule's manifest, for a task that reads the rule's outputs."""
 AFTER = "after:"
 """Prefix of the role of a manifest that a task only waits for. It is not part of any key."""
 

@@ -1,1 +1,1 @@
-"""Parts that stages share: running programs, compilers, differences; none is a stage itself."""
+"""Functions that several stages use, such as running programs and compilers."""

@@ -32,7 +32,7 @@ class Assembled:
     arch : str
         Architecture of the cubin.
     unmet_bounds : dict of str to str
-        Message of ptxas for each kernel whose launch bounds it ignored.
+        For each kernel whose launch bounds ptxas ignored, the message of ptxas.
     error : str
         Reason why assembling failed, in one line.
     problems : list of Problem
@@ -64,18 +64,19 @@ def assemble(
     file : str
         Name for messages.
     arch : str
-        Architecture; empty for the PTX's own target. An error for another architecture is not
-        reported as a problem here, since the lint judges it.
+        Architecture; empty for the target that the PTX names. If an architecture is given, an error
+        without a line is not returned as a problem, since the lint judges it.
     folder : Path
         Folder for the files that ptxas reads and writes.
     cancel : threading.Event
     tool_sandbox : ToolSandbox or None
-        The sandbox of ptxas, which is not hardened against hostile PTX; None for no sandbox.
+        The sandbox of ptxas, since hostile PTX could take over ptxas; None for no sandbox.
 
     Returns
     -------
     Assembled or None
-        None if there is no ptxas, or if the PTX is invalid, which the reader of PTX reports.
+        None if there is no ptxas, or if the PTX names no version or target. The reader of PTX
+        reports such PTX.
     """
     head = ptx[:_HEAD]
     version, target = _PTX_VERSION.search(head), _PTX_TARGET.search(head)
@@ -112,8 +113,8 @@ def disassemble(
     Returns
     -------
     MachineCode, Problem or None
-        None if there is no disassembler, or if the cubin is damaged, which the reader of cubins
-        reports. A problem is only a warning, since other metrics remain valid.
+        None if there is no disassembler, or if the cubin is damaged; the reader of cubins reports
+        such a cubin. A Problem, which is only a warning, if no disassembler can read the cubin.
     """
     if tools and isinstance(read_cubin(cubin), Problem):
         return None

@@ -1,4 +1,4 @@
-"""Manifests of both ``diff`` stages: the current state, the previous state, and the changes."""
+"""Manifests of both ``diff`` stages: the present state, the previous state, and the changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuemu_flow.types import Json
 
 
 def read_previous(target: Path, stage: str) -> dict[str, Json]:
-    """Return the state in a stage's last manifest; empty if there is none, or it is not valid."""
+    """Return the state in a stage's last manifest; {} if the manifest is missing or invalid."""
     try:
         previous: dict[str, Json] = read_manifest(target, stage)["current"]
     except (StoreError, KeyError):

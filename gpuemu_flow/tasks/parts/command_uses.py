@@ -12,7 +12,10 @@ from gpuemu_flow.observed import ALL_VARIABLES, Observation
 def command_uses(
     program: str, inputs: Sequence[str], root: Path, environment: Mapping[str, str]
 ) -> Observation | None:
-    """Return a command's program, its environment, and those of its inputs that can be executed.
+    """Return the dependencies of a command besides the content of its inputs.
+
+    These are the file of its program, all its environment variables, and which of its inputs are
+    executable.
 
     Parameters
     ----------

@@ -96,6 +96,7 @@ class CompilerRun:
     skipped : str
         Reason why the compiler could not be run at all; empty if it was run.
     launch : dict or None
+        Block size and dynamic shared memory (in bytes), if the compiler reports them.
     """
 
     output: bytes | None = None
@@ -161,7 +162,7 @@ def ptxas(
     cancel: threading.Event,
     tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
-    """Assemble PTX for one architecture; do not link it if it calls functions of other files."""
+    """Assemble PTX to a cubin, without linking it if the PTX calls functions of other files."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
     run = _run(arguments, folder, TIMEOUT, cancel, tool_sandbox=tool_sandbox)
@@ -311,7 +312,7 @@ def _run(
 
 
 def _namespaces(tool_sandbox: ToolSandbox, program: str, cwd: Path) -> list[str]:
-    """Return the prefix that starts a tool in namespaces; empty if the sandbox is not strict."""
+    """Return the arguments that start a tool in namespaces; [] if the sandbox is not strict."""
     sandbox = Sandbox.from_json(tool_sandbox.sandbox)
     if not sandbox.strict:
         return []
@@ -338,7 +339,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _errors(text: str, source: str, root: Path) -> list[Problem]:
-    """Return the compiler's errors, with files and, where the compiler names them, lines."""
+    """Return the errors in a compiler's output, each with its file and, if known, its line."""
     problems: dict[Problem, None] = {}
     prefix = f"{root}/"
     for line in text.splitlines():
@@ -373,7 +374,7 @@ def _failed(run: ToolRun, name: str, file: str, text: str) -> Problem:
 
 
 def _reads(path: Path, root: Path) -> list[str]:
-    """Return the files of the workspace that a dependency file in make's format names."""
+    """Return the workspace files that a dependency file (in the format of make) names, sorted."""
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -29,7 +29,7 @@ class BatchOutcomes:
     executed : int
         Number of requests that were really run; the others came from the action cache.
     duration_s : float
-        Wall time of the batch in seconds, plus the original durations of restored outcomes.
+        Wall time in seconds of the cases that were run, plus the original durations of the others.
     used : Discovered
         Everything that the program was seen to use in any of these cases.
     """
@@ -47,7 +47,7 @@ class BatchOutcomes:
 
 
 def outcome_record(request: Request, outcome: Outcome) -> dict[str, Json]:
-    """Return the part of an outcome that a manifest contains; it is equal for equal runs."""
+    """Return the part of an outcome that a manifest contains, which is equal for equal results."""
     record = outcome.to_json()
     del record["duration_s"]
     record["input_dtype"] = request.input_dtype
@@ -146,7 +146,7 @@ class _Batch:
                 self.found[n] = Outcome(request.case.index, ok=False, error=error)
 
     def look_up(self) -> None:
-        """Use the action cache's outcomes for the present inputs."""
+        """Take outcomes for the present inputs from the action cache, then from a shared cache."""
         for names, shared in self._known.candidates():
             self._take(names, shared)
             if self._is_complete():
@@ -154,7 +154,7 @@ class _Batch:
         self._look_up_shared()
 
     def _take(self, names: Discovered, shared: str) -> bool:
-        """Use the action cache's outcomes for one set of inputs; return True if there were any."""
+        """Take the action cache's outcomes for one set of inputs; return True if it has any."""
         before = len(self.found)
         for n, request in enumerate(self._requests):
             if n in self.found:
@@ -170,7 +170,7 @@ class _Batch:
         return len(self.found) == len(self._requests)
 
     def _look_up_shared(self) -> None:
-        """Use a shared cache's outcomes for the present inputs."""
+        """Take outcomes for the present inputs from a shared cache, if there is one."""
         cache = self._context.shared
         if cache is None:
             return
@@ -184,7 +184,7 @@ class _Batch:
                 return
 
     def run(self, missing: Sequence[int], checks: Checks) -> None:
-        """Run the missing cases, and store each result with the inputs observed so far."""
+        """Run the requests with these indices; store each outcome under the inputs seen so far."""
         context, requests = self._context, self._requests
         places = iter(missing)  # several requests may be for one case, in other dtypes
         cached, fresh = len(self.found), 0
@@ -247,7 +247,7 @@ class _Batch:
         self._cached_under[n] = names
 
     def _join(self, begun: int) -> None:
-        """Store all results again with the inputs that any of the cases used."""
+        """Store all outcomes again under one set: the inputs that at least one case used."""
         context = self._context
         if not context.unchanged() or context.inputs.moved(self.used, begun):
             return
@@ -264,7 +264,7 @@ def _case_key(shared: str, request: Request) -> str:
 
 
 def _cached(context: StageContext, key: str, request: Request) -> Outcome | None:
-    """Return an outcome from the action cache if its blob still exists."""
+    """Return an outcome from the action cache; None if it is missing, or its blob is lost."""
     record = context.cache.actions.get(key)
     if record is None:
         return None

@@ -42,7 +42,7 @@ class MachineResults:
     state: Json
 
     def fetch(self, key: str) -> Json | None:
-        """Return a result by its local action key; None if the shared cache lacks it."""
+        """Return a result by its local action key; None if there is none, or a run is forced."""
         if self.context.force:
             return None
         whole = digest_json([key, self.state])
@@ -50,7 +50,7 @@ class MachineResults:
         return self.context.cache.actions.get(whole)
 
     def fetch_blobs(self, digests: Iterable[str]) -> None:
-        """Fetch the blobs that the workspace's cache lacks."""
+        """Fetch those of the blobs that the workspace's cache lacks."""
         wanted = []
         for digest in digests:
             try:
@@ -67,7 +67,10 @@ class MachineResults:
 
 
 def machine_results(spec: TaskSpec, context: StageContext) -> MachineResults | None:
-    """Return the shared results of a task; None if no cache is shared or the workspace is huge."""
+    """Return the access to a task's shared results; None if they cannot be shared.
+
+    This is so if there is no shared cache, or the workspace is huge or not entirely readable.
+    """
     cache = context.shared
     if cache is None:
         return None
@@ -82,7 +85,10 @@ def machine_results(spec: TaskSpec, context: StageContext) -> MachineResults | N
 
 
 def _tree(root: str, made: frozenset[str]) -> str | None:
-    """Return a digest of all files below a folder, except those that tasks make."""
+    """Return a digest of all files below a folder except those in `made`.
+
+    Return None if there are too many files, they are too large, or one cannot be read.
+    """
     found = hashlib.sha256()
     files = total = 0
     for name, status in _entries(os.path.realpath(root), "", _own_cache()):
@@ -102,7 +108,10 @@ def _tree(root: str, made: frozenset[str]) -> str | None:
 
 
 def _own_cache() -> str:
-    """Return the user's cache folder; it may lie in the workspace, if that is the home folder."""
+    """Return gpuemu-flow's cache folder of the user; empty if there is no home folder.
+
+    This folder lies in the workspace if the workspace is the home folder.
+    """
     try:
         return os.path.realpath(user_cache_folder(os.environ))
     except RuntimeError:  # no home folder
@@ -110,7 +119,10 @@ def _own_cache() -> str:
 
 
 def _entries(root: str, folder: str, own: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield name and status of each file or link below a folder, sorted by name, without `own`."""
+    """Yield the path below `root` and the status of each file or link below `folder`.
+
+    The entries of each folder are sorted by name. The folder `own` is left out.
+    """
     try:
         with os.scandir(os.path.join(root, folder)) as entries:  # noqa: PTH118
             listed = sorted(entries, key=lambda entry: entry.name)

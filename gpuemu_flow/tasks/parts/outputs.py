@@ -1,4 +1,4 @@
-"""Make sure that the output tensors in a manifest exist; if necessary, compute them again."""
+"""Make sure that the output tensors that manifests name exist; compute lost ones again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpuemu_flow.types import Json
 def heal_missing(
     spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
 ) -> list[StoredCase]:
-    """Return `batch` with every blob present and verified.
+    """Restore the lost outputs of cases, and return the cases with the records of their outputs.
 
     A missing or damaged blob is fetched from a shared cache, or else made again by running the
-    program on the case. If the program then gives other bytes, its new output is judged.
+    program on the case. If the program then gives other bytes, the record names the new output.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Compile one Triton kernel in a separate interpreter; runs as a script, needs only triton.
+"""A script that compiles one Triton kernel in a separate interpreter; it imports only triton.
 
-Reads ``request.json`` in the folder that its argument names; writes ``kernel.ptx``,
+It reads ``request.json`` in the folder that its argument names, and writes ``kernel.ptx``,
 ``kernel.cubin`` and ``answer.json`` there.
 """
 
@@ -26,7 +26,10 @@ class KernelRequestError(Exception):
 
 
 def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Compile a kernel; return the numbers that a launch needs."""
+    """Write a kernel's PTX and cubin to `folder`, and return the numbers that a launch needs.
+
+    If Triton is not installed, write nothing, and return a message under the key ``missing``.
+    """
     try:
         triton = importlib.import_module("triton")
         backend = importlib.import_module("triton.backends.compiler")
@@ -67,10 +70,10 @@ def load_kernel(root: Path, name: str, kernel: str, triton: Any) -> Any:
 def arguments_of(
     function: Any, request: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:
-    """Return the types, the compile-time values, and the arguments known to be divisible by 16.
+    """Return the arguments' types, the compile-time values, and the divisibility hints.
 
-    A type may end in ``:16``, for values that 16 divides, or ``:1``, for the value 1, as for
-    Triton's own ahead-of-time compiler.
+    As in Triton's own ahead-of-time compiler, a requested type ends in ``:16`` if the argument is
+    known to be divisible by 16, or in ``:1`` if it is known to be 1.
     """
     names, types = list(function.arg_names), dict(request["signature"])
     constants = dict(request["constants"])
@@ -136,7 +139,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """Find the file and line of an error in a jit function.
+    """Return the file and line of an error in a jit function; None if it is not in one.
 
     Triton counts the lines of a jit function from its ``def``.
     """
@@ -163,14 +166,14 @@ def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None
 
 
 def _place_in_traceback(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """Return the innermost line of a workspace file in the error's traceback."""
+    """Return file and line of the innermost workspace frame in an error's traceback, or None."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if Path(frame.filename).is_relative_to(root)]
     return (inside[-1].filename, inside[-1].lineno or 0) if inside else None
 
 
 def main() -> int:
-    """Compile, and write the outcome to ``answer.json``."""
+    """Compile the requested kernel, and write the outcome to ``answer.json``; return 0."""
     folder = Path(sys.argv[1])
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     try:
