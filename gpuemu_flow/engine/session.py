@@ -456,7 +456,7 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
 ) -> Iterator[StageContext]:
-    """Yield the context for actions, with the workers in `pool` if given, else with new workers."""
+    """Yield the context for actions, with the given workers or, without any, with new ones."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if workers is None else nullcontext(workers)

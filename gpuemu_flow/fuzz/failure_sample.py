@@ -76,7 +76,9 @@ class FailureSample:
     def left_out(self) -> dict[str, int]:
         """Map each kind of failure to the number of failures left out; omit kinds without any."""
         chosen = Counter(map(_kind, self.chosen()))
-        return {kind: n - chosen[kind] for kind, n in sorted(self._counts.items()) if n > chosen[kind]}
+        return {
+            kind: n - chosen[kind] for kind, n in sorted(self._counts.items()) if n > chosen[kind]
+        }
 
 
 def _kind(judged: Judged) -> str:

@@ -283,7 +283,7 @@ def load(
     path, root : Path
     set_aside : callable
         Called with the path of a damaged file and the reason.
-    repair : callable, optional
+    recompile : callable, optional
         Called with the path of the graph's file and the reason when a requested task turns out to
         be damaged; returns all tasks. Without it, all tasks are checked while loading.
     """

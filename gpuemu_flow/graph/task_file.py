@@ -221,7 +221,7 @@ def digest_of(content: bytes) -> str:
 
 
 def refuse(reason: str) -> Mapping[str, TaskSpec]:
-    """Raise StoreError ``cache-damaged``; to be used as `Repair` if the tasks cannot be restored."""
+    """Raise StoreError ``cache-damaged``: the `Repair` for tasks that cannot be restored."""
     raise StoreError(Problem("cache-damaged", f"the stored graph: {reason}", "run again"))
 
 

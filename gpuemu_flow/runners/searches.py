@@ -56,7 +56,7 @@ class Searches:
             sys.meta_path.remove(self)
             _set_finder(self._native)
 
-    def searches(self) -> Iterator[Search]:
+    def drain(self) -> Iterator[Search]:
         """Yield the searches since the last call, each as a module's name and the searched folders.
 
         For a top-level module, None stands for the folders, which are those of ``sys.path``.
@@ -66,7 +66,7 @@ class Searches:
             yield name, folders if "." in name.removesuffix(_INFO) else None
 
     def add(self, searches: Iterable[Search]) -> None:
-        """Add searches that the parent process recorded; `searches` returned them there."""
+        """Add searches that the parent process recorded; `drain` returned them there."""
         here = _absolute(sys.path)
         self._searches += [
             (name, here if folders is None else folders) for name, folders in searches

@@ -135,8 +135,8 @@ def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
     for _, spec in sorted(graph.tasks.items()):
         if spec.stage in _JUDGED:
             params = spec.params.to_json().items()
-            stored = {name: value for name, value in params if name not in left_out}
-            found.setdefault(spec.subject, []).append([spec.stage, spec.dtype, stored])
+            deciding = {name: value for name, value in params if name not in left_out}
+            found.setdefault(spec.subject, []).append([spec.stage, spec.dtype, deciding])
     return {op: digest_json(settings)[:16] for op, settings in found.items()}
 
 
@@ -186,14 +186,14 @@ def _code_of(spec: TaskSpec, files: FileTable, top: Path, left_out: Collection[s
         for path in spec.sources
         if path not in left_out and Path(os.path.normpath(files.root / path)).is_relative_to(top)
     }
-    stored = {} if spec.stage in _JUDGED else spec.params.to_json()
-    return [sources, {name: value for name, value in stored.items() if name not in _OF_MACHINE}]
+    params = {} if spec.stage in _JUDGED else spec.params.to_json()
+    return [sources, {name: value for name, value in params.items() if name not in _OF_MACHINE}]
 
 
 def durations_text(seconds: Mapping[str, float]) -> str:
     """Return the content of a file of durations, as `read_durations` reads it."""
-    stored = {name: round(value, 3) for name, value in sorted(seconds.items())}
-    return json.dumps({"schema_version": 1, "seconds": stored}, indent=2)
+    rounded = {name: round(value, 3) for name, value in sorted(seconds.items())}
+    return json.dumps({"schema_version": 1, "seconds": rounded}, indent=2)
 
 
 def read_durations(path: Path) -> dict[str, float]:
