@@ -1,4 +1,4 @@
-"""Arguments of a kernel from short texts: ``x=f32[8,512]``, ``x=@file.npy``, ``n=1000``."""
+"""Kernel arguments written as short texts: ``x=f32[8,512]``, ``x=@file.npy``, ``n=1000``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 @dataclass(frozen=True)
 class NamedArgument:
-    """An argument together with the name that the user gave it."""
+    """A kernel argument, and the name that the user gave to it."""
 
     name: str
     argument: Argument

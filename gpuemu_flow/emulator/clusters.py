@@ -1,4 +1,4 @@
-"""Thread block clusters: which blocks run together, and addresses of each other's shared memory.
+"""Thread block clusters: which blocks run together, and how they address each other's memory.
 
 An address of shared memory holds an offset in its low 24 bits. The higher bits are 0 for the memory
 of the block that uses the address; otherwise they are one more than the rank of the addressed block
@@ -38,7 +38,7 @@ def required_cluster(function: Function) -> Dimensions | None:
 
 
 def largest_cluster(function: Function) -> int:
-    """Read the largest number of blocks per cluster that a kernel was compiled for."""
+    """Return the largest number of blocks per cluster that a kernel permits."""
     match = _MOST.search(function.header)
     return MAX_CLUSTER if match is None else min(MAX_CLUSTER, int(match.group(1)))
 
@@ -71,7 +71,7 @@ def cluster_numbers(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Arr
 
 
 def together(ids: Array, grid: Dimensions, cluster: Dimensions) -> Array:
-    """Sort the numbers of blocks so that the blocks of each cluster are adjacent.
+    """Sort block numbers so that the blocks of each cluster are adjacent.
 
     Clusters are ordered by their first blocks. Within a cluster, blocks keep their order.
     """

@@ -1,4 +1,4 @@
-"""Launches of an op of kind ``ptx`` as the configuration describes them."""
+"""Kernel launches of an op of kind ``ptx``, as the configuration describes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Expression = str | int
 
 @dataclass(frozen=True)
 class ScalarText:
-    """A number that is passed by value: its type, and its value as an expression or a float."""
+    """A number that is passed by value: its type, and an expression or a float that gives it."""
 
     type: str
     value: Expression | float
@@ -35,7 +35,7 @@ class ScalarText:
 
 @dataclass(frozen=True)
 class LaunchText:
-    """One launch, before its expressions are computed."""
+    """One launch as it is described, with expressions that are not yet computed."""
 
     entry: str
     grid: tuple[Expression, ...]
@@ -47,9 +47,9 @@ class LaunchText:
 
 @dataclass(frozen=True)
 class BufferText:
-    """A buffer that the launches share: its shape and type, before expressions are computed.
+    """A buffer that the launches share: its shape and type, with expressions not yet computed.
 
-    An empty ``dtype`` stands for the type of the first input; ``fill`` is ``none`` or ``zero``.
+    An empty ``dtype`` stands for the type of the first input. ``fill`` is ``none`` or ``zero``.
     """
 
     name: str
@@ -60,7 +60,7 @@ class BufferText:
 
 @dataclass(frozen=True)
 class DescribedLaunches:
-    """All launches of one op."""
+    """All launches of one op as they are described, with their buffers and checks."""
 
     launches: tuple[LaunchText, ...]
     outputs: tuple[BufferText, ...]
@@ -76,20 +76,20 @@ def canonical_text(table: Mapping[str, Json]) -> str:
 
 
 def read_described(table: Mapping[str, Json], fault: Fault) -> DescribedLaunches | None:
-    """Read and check a description.
+    """Read and check a description of launches.
 
     Parameters
     ----------
     table : mapping
-        ``entry``, ``grid``, ``block``, ``cluster``, ``args``, ``shared``, or ``launches``;
-        ``outputs``, ``scratch``, ``checks``, ``backend``.
+        ``entry``, ``grid``, ``block``, ``cluster``, ``args`` and ``shared`` of one launch, or a
+        list of ``launches``; further ``outputs``, ``scratch``, ``checks`` and ``backend``.
     fault : callable
         Called with each problem.
 
     Returns
     -------
     DescribedLaunches or None
-        None when something is wrong.
+        None if there is a problem.
     """
     reader = _Reader(fault)
     given = table.get("launches")

@@ -1,4 +1,4 @@
-"""Errors of the emulator: unsupported instructions, and impossible launches."""
+"""Errors of the emulator: unsupported instructions, and launches that are impossible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the function of a lane-wise opcode.
+"""Find the function that computes a lane-wise opcode.
 
 Other opcodes (memory, warp operations, barriers, matrices) are in `effects`.
 """
@@ -21,7 +21,7 @@ def find_form(opcode: Opcode) -> OpcodeForm | None:
     Returns
     -------
     OpcodeForm or None
-        None for an opcode that is not lane-wise, or not known.
+        None for an opcode that is not lane-wise, or that the emulator does not know.
     """
     return _find(opcode.text)
 

@@ -22,10 +22,10 @@ _G = np.uint64(GLOBAL_BASE)
 
 
 class GlobalMemory(Bytes):
-    """Global memory as one batch sees it."""
+    """Loads, stores and fences of one batch of blocks in global memory."""
 
     def fence(self, mask: Array | None, *, within_block: bool) -> None:
-        """Execute a fence between all blocks or, if `within_block`, only within each block."""
+        """Execute a fence for other blocks or, if `within_block`, only for the own block."""
         chosen = None if mask is None else self.spread(mask)
         if self.global_races is not None and not within_block:
             self.global_races.fence(self, chosen)
@@ -33,7 +33,7 @@ class GlobalMemory(Bytes):
             self.shared_races.fence(chosen)
 
     def _check_global(self, lanes: ActiveLanes, size: int, step: int, write: bool) -> Array | None:
-        """Check an access to the arena; return the mask of permitted lanes, None for all."""
+        """Check an access to global memory; return the mask of permitted lanes, None for all."""
         arena, offsets = self.launch.arena, lanes.offsets
         self._check_alignment(lanes, size, step, "global")
         low, high = int(offsets.min()), int(offsets.max())
@@ -95,7 +95,7 @@ class GlobalMemory(Bytes):
     def load_global(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from global (or constant) memory."""
+        """Load from global or constant memory."""
         races = self.global_races
         lanes = self._lanes(address - _G, mask, whole=races is not None)
         if not lanes.offsets.size:
