@@ -1,4 +1,4 @@
-"""Make a client's calls, with their time limits, progress and cancellation."""
+"""Make a client's calls, with time limits, reports of progress, and cancellation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,11 @@ class Calling:
         return self._connection.exchange_messages(call, self.timeout_ms or patience)
 
     def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
-        """Make a call that may take long; if it is interrupted here, cancel it in the daemon."""
+        """Make a call that may take long.
+
+        If it is interrupted (KeyboardInterrupt) or exceeds the time limit, it is cancelled in the
+        daemon.
+        """
         request_id = str(call.request["request_id"])
         try:
             with self._watched(request_id, on_progress):
@@ -60,7 +64,7 @@ class Calling:
         self._ask_about(calls.cancel(request_id))
 
     def _ask_about(self, call: Call[T]) -> T:
-        """Make a call about a call in progress, without starting a daemon."""
+        """Make a call that concerns another call in progress; never start a daemon for it."""
         return self._connection.exchange_messages(call, self.timeout_ms or TIMEOUT_MS, start=False)
 
     @contextmanager

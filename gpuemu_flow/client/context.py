@@ -1,4 +1,4 @@
-"""``validate_op`` as a context manager: compute inside it; the output is judged at its end."""
+"""``validate_op`` as a context manager, which judges an output when the ``with`` body ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS = ("inputs", "kwargs", "output", "result")
 
 
 class KeptInputs:
-    """Copies of tensors, made before running an op that may change the tensors in place."""
+    """Copies of tensors, made before an op runs that may change the tensors in place."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self._kept: dict[str, tuple[Any, NDArray[Any]]] = {}
@@ -37,9 +37,9 @@ class KeptInputs:
                 self._kept[name] = tensor, copy
 
     def compare(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the original inputs and, for each input, the number of elements that changed.
+        """Return the inputs as they were, and the number of elements that changed in each of them.
 
-        Inputs without a copy are returned unchanged.
+        Inputs without a copy are returned as they are now; unchanged inputs are not counted.
         """
         given: dict[str, Any] = {}
         before: dict[str, NDArray[Any]] = {}
@@ -60,15 +60,15 @@ class ValidationContext:
     Attributes
     ----------
     inputs : dict of str to tensor
-        Inputs for the reference. Tensors that are present at the start are copied then, so that the
-        reference gets the original values if the body changes a tensor in place. Tensors that the
-        body adds are used as they are at the end.
+        Inputs for the reference. Tensors that are present when the context is entered are copied,
+        so that the reference gets the original values even if the body changes a tensor in place.
+        Tensors that the body adds are used as they are when the body ends.
     kwargs : dict
         Arguments for the reference, and the settings ``atol``, ``rtol`` and ``precision``.
     output : tensor, or mapping of name to tensor
         The output; None until the body sets it.
     result : ValidationResult or None
-        The result; None until the context is left.
+        The result; None until the body has ended.
     """
 
     def __init__(self, inputs: Mapping[str, Any], kwargs: Mapping[str, Json]) -> None:
@@ -150,7 +150,7 @@ def validate_op(
 
 
 def submission(op_name: str, context: ValidationContext, output: Any) -> Call[ValidationResult]:
-    """Make the call that submits a context's output."""
+    """Make the call that submits the output of a context to be judged."""
     inputs, modified = context.kept.compare(context.inputs)
     kwargs = dict(context.kwargs)
     return calls.validate(
@@ -166,7 +166,7 @@ def submission(op_name: str, context: ValidationContext, output: Any) -> Call[Va
 
 
 def failed(result: ValidationResult) -> ValidationError:
-    """Return the exception for a result that did not pass; its text lists the first reasons."""
+    """Make the exception for a result that did not pass; its text gives the first reasons."""
     reasons = [failure.message for failure in result.failures[:SHOWN_FAILURES]]
     left = len(result.failures) - len(reasons)
     if left > 0:

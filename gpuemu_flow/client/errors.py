@@ -38,7 +38,7 @@ class NoOutputError(ClientError, ValueError):
 
 
 class ValidationError(AssertionError):
-    """An output did not pass.
+    """An output did not pass its validation.
 
     Attributes
     ----------
@@ -58,11 +58,11 @@ ConnectionError = DaemonUnreachableError  # noqa: A001 - the documented name
 
 
 class OtherWorkspaceError(DaemonUnreachableError):
-    """The daemon serves another workspace than the client's."""
+    """The daemon serves a workspace other than the client's."""
 
 
 class VersionMismatchError(ClientError):
-    """The daemon uses another version of the protocol."""
+    """The daemon uses another version of the protocol than the client."""
 
 
 class RequestTimeoutError(ClientError):
@@ -70,7 +70,7 @@ class RequestTimeoutError(ClientError):
 
 
 class TransportError(Exception):
-    """A message could not be exchanged. Callers get a `ClientError` instead."""
+    """A message could not be exchanged. Users of the client get a `ClientError` instead."""
 
 
 class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchange
@@ -78,7 +78,7 @@ class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchang
 
 
 class TransportUnreached(TransportError):  # noqa: N818
-    """No daemon listens at the path; nothing was sent."""
+    """No daemon listens at the socket's path; nothing was sent."""
 
 
 class TransportFull(TransportError):  # noqa: N818
@@ -94,9 +94,9 @@ class TransportEnded(TransportLost):
 
 
 class TransportClosed(TransportLost):
-    """This side closed the connections before anything was sent."""
+    """The client closed its connections before the message was sent."""
 
 
 def refused(code: str, message: str) -> ClientError:
-    """Return the error for a daemon's ``Error`` reply."""
+    """Make the error for an ``Error`` reply of the daemon."""
     return ClientError(Problem(_SLUGS.get(code, "client-refused"), message), code)

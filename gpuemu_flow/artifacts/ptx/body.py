@@ -1,4 +1,4 @@
-"""Statements of a function body: one regular expression match per statement."""
+"""Read the statements of a function body, with one regular expression match per statement."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _STRING = re.compile(r'"([^"\n]*)"', re.ASCII)
 
 
 def read_body(function: Function) -> Body:
-    """Read the statements between a function's braces into a new `Body`.
+    """Read the statements between a function's braces; return them as a new `Body`.
 
-    Never raises on malformed text: an invalid statement is skipped up to the next ``;`` and
+    Malformed text raises no exception: an invalid statement is skipped up to the next ``;`` and
     recorded in `Body.problems`.
     """
     source = function.module.source
@@ -97,7 +97,7 @@ def read_body(function: Function) -> Body:
 
 
 def _skip(function: Function, body: Body, position: int) -> int:
-    """Record an invalid statement at `position`; return the position to continue from."""
+    """Record an invalid statement at `position`; return the position at which to continue."""
     source = function.module.source
     while source.text[position : position + 1].isspace():
         position += 1
@@ -118,7 +118,7 @@ def _skip(function: Function, body: Body, position: int) -> int:
 
 
 class _State:
-    """Reader of those statements of a body that are not instructions."""
+    """Reads the statements of a body that are not instructions, such as labels and ``.reg``."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
@@ -127,7 +127,7 @@ class _State:
         self._depth = 0
 
     def locate(self, numbers_text: str) -> int:
-        """Return the number of a ``.loc``; equal ``.loc`` statements have the same number."""
+        """Store a ``.loc`` statement; return its index, which equal statements share."""
         known = self._location_numbers.get(numbers_text)
         if known is not None:
             return known
@@ -147,12 +147,12 @@ class _State:
         return number
 
     def label(self, name: str, scope: int) -> None:
-        """Record a label of the next instruction or of the table that follows."""
+        """Record a label, which belongs to the next instruction or ``.branchtargets`` table."""
         self._body.labels[(scope, name)] = len(self._body.instructions)
         self._last_label = (scope, name)
 
     def brace(self, brace: str, scope: int) -> int:
-        """Open or close a scope, and return the present scope.
+        """Open or close a scope; return the scope of the statements that follow.
 
         Braces nested deeper than `MAX_DEPTH` make no new scopes, which bounds the time to look up a
         name.
@@ -167,7 +167,7 @@ class _State:
         return scope if self._depth >= MAX_DEPTH else max(scopes[scope].parent, 0)
 
     def directive(self, statement: str, offset: int, scope: int) -> None:
-        """Read ``.reg``, variables, ``.branchtargets`` and ``.pragma``; ignore other directives."""
+        """Read registers, variables, ``.branchtargets`` or ``.pragma``; ignore other directives."""
         body = self._body
         if statement.startswith(".reg"):
             body.scopes[scope].registers.extend(parse_registers(statement))

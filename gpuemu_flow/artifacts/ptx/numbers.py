@@ -1,4 +1,4 @@
-"""Number literals of PTX."""
+"""Parse number literals of PTX."""
 
 from __future__ import annotations
 

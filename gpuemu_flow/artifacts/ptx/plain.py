@@ -1,4 +1,4 @@
-"""PTX reduced to its code: without comments, line information and debug sections."""
+"""Reduce PTX to its code, without comments, line information and debug sections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECTION = re.compile(r"\s*\.section\b[^\n]*\.debug", re.ASCII)
 
 @dataclass(frozen=True)
 class PlainPtx:
-    """Reduced PTX: equal code gives equal text, whichever source lines it comes from.
+    """PTX reduced to its code: equal code gives equal text, whichever source lines it comes from.
 
     Attributes
     ----------
@@ -26,9 +26,9 @@ class PlainPtx:
     lines: tuple[int, ...]
 
     def number(self, line: int) -> int:
-        """Return a line's number in the reduced text, given its number in the file.
+        """Convert a line number of the file to one of the reduced text.
 
-        The result is 0 if the line was left out.
+        The result is 0 if the line was removed.
         """
         low, high = 0, len(self.lines)
         while low < high:
@@ -40,7 +40,7 @@ class PlainPtx:
         return low + 1 if low < len(self.lines) and self.lines[low] == line else 0
 
     def line(self, number: int) -> int:
-        """Return a line's number in the file, given its number in the reduced text.
+        """Convert a line number of the reduced text to one of the file.
 
         The result is 0 if there is no such line.
         """

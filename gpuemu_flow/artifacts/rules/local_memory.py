@@ -22,7 +22,10 @@ def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare the stack with its limit; if there is only PTX, give a hint."""
+    """Compare a kernel's stack with its limits, and report recursion.
+
+    If the stack is unknown, the local variables in the PTX are compared instead, as information.
+    """
     metrics, limit = view.metrics, policy.max_local_memory_bytes
     found = view.findings.get(ID, ())
     place = found[0].place if found else None
