@@ -130,7 +130,7 @@ def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
     Returns
     -------
     Cubin or Problem
-        A problem for anything but an intact cubin. Never raises.
+        A problem if the data is not an intact cubin. Never raises.
     """
     if not data.startswith(_ELF_MAGIC):
         what = "the file is empty" if not data else "no ELF file"

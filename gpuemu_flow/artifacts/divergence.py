@@ -148,9 +148,9 @@ def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
 
 
 def _reverse_postorder_from_end(graph: ControlFlowGraph) -> list[int]:
-    """Return the blocks in reverse postorder of a walk against the edges, from the virtual end.
+    """Return the blocks in reverse postorder of a walk against the edges, from the kernel's end.
 
-    The virtual end comes first.
+    The end itself, as number ``len(graph)``, comes first.
     """
     end = len(graph)
     before_end = [block for block in range(end) if graph.leaves[block]]

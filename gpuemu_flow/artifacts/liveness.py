@@ -27,7 +27,7 @@ class Pressure:
 def max_live(body: Body, graph: ControlFlowGraph, flow: Dataflow) -> Pressure | None:
     """Return the highest register pressure in a body; None if the body is too large to analyse.
 
-    This is the classic backward liveness analysis of basic blocks. The bit sets hold only registers
+    This is the classic backward liveness analysis of basic blocks, with bit sets of the registers
     that are live across a block boundary. A 64-bit register counts as two registers, a predicate as
     none. A definition with a guard does not end the life of the old value.
     """
@@ -101,7 +101,7 @@ def _solve(
 
 
 def _bit_set(registers: set[int], bits: dict[int, int]) -> int:
-    """Return an integer with the bits of the registers; `bits` maps registers to bits.
+    """Return a set of registers as an integer, with the bits that `bits` assigns to them.
 
     Registers that are not in `bits` are left out.
     """
@@ -160,10 +160,10 @@ def _pressure_in_block(
 def estimate_registers(pressure: int, has_calls: bool, bounds: LaunchBounds) -> int:
     """Estimate the number of registers per thread that ptxas will use.
 
-    The estimate is ``min(cap, max(8, max live))``, with 24 in place of 8 for a kernel with calls;
-    see `register_cap` for the cap. On 894 kernels of published packages that were not used to fit
-    the estimate, its correlation (Pearson) with the numbers of ptxas is 0.93, and its mean error is
-    17 %.
+    The estimate is ``min(cap, max(8, pressure))``, with 24 in place of 8 for a kernel with calls;
+    `register_cap` gives the cap. On 894 kernels of published packages that were not used to fit the
+    estimate, its correlation (Pearson) with the numbers of ptxas is 0.93, and its mean error is 17
+    %.
     """
     floor = _MIN_REGISTERS_WITH_CALLS if has_calls else _MIN_REGISTERS
     return min(register_cap(bounds), max(floor, pressure))

@@ -182,7 +182,7 @@ class _Builder:
         self._launches = launches
 
     def from_ptx(self, entry: _Facts, facts: Mapping[str, _Facts]) -> KernelView:
-        """Make the view of a kernel in the PTX; it includes the device functions that it calls."""
+        """Make the view of a kernel and the device functions that it calls, from the PTX."""
         artifact, function = self._artifact, entry.function
         called, recursive = _call_tree(entry, facts)
         tree = [entry, *called]
@@ -286,7 +286,7 @@ def _estimate(
 
 
 def _call_tree(entry: _Facts, facts: Mapping[str, _Facts]) -> tuple[list[_Facts], bool]:
-    """Return the device functions that a kernel calls, directly or not, and True for recursion."""
+    """Return the device functions in a kernel's call tree, and True if the tree has a cycle."""
     aliases = entry.function.module.aliases
     finished: dict[str, bool] = {}
     recursive = False

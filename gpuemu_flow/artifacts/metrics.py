@@ -39,7 +39,7 @@ class KnownLaunch:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of a kernel according to one source; None for a resource that it does not give."""
+    """Resources of a kernel according to one source; None for a resource that is not stated."""
 
     source: str
     tool_version: str = ""
@@ -142,7 +142,7 @@ class KernelMetrics:
 
 
 def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
-    """Return the resources that a cubin records, which is the best source."""
+    """Return the resources that a cubin records. A cubin is the best source of them."""
     return Resources(
         CUBIN,
         tool_version,
@@ -158,8 +158,8 @@ def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
 def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
     """Return the resources that ``ptxas -v`` printed.
 
-    It prints the bytes of spills, not the number of spill instructions. The latter is therefore
-    None, unless there are no spills.
+    ptxas prints the bytes of spills, but not the number of spill instructions. This number is
+    therefore None, unless there are no spills.
     """
     no_spills = usage.spill_bytes == 0
     return Resources(

@@ -23,8 +23,8 @@ SPILL = "spill"
 def opcode_matches(pattern: str, opcode: str) -> bool:
     """Tell whether consecutive segments of an opcode match the segments of a pattern.
 
-    ``f64`` matches ``add.rn.f64`` and not ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``.
-    Segments may hold ``*`` and ``?``.
+    ``f64`` matches ``add.rn.f64``, but not ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``.
+    Segments of a pattern may contain the wildcards ``*`` and ``?``.
     """
     wanted = [segment for segment in pattern.split(".") if segment]
     found = opcode.split(".")

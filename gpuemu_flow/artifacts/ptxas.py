@@ -73,7 +73,7 @@ class PtxasReport:
     problems : list of Problem
         Errors and warnings, with the line of the PTX if ptxas gives it.
     unmet_bounds : dict of str to str
-        For each kernel whose launch bounds ptxas ignored, its message about them.
+        For each kernel whose launch bounds ptxas ignored, the message that ptxas printed.
     """
 
     kernels: dict[str, KernelUsage] = field(default_factory=dict)

@@ -32,7 +32,7 @@ class SassListing:
     functions: dict[str, list[SassInstruction]] = field(default_factory=dict)
 
     def histogram(self, name: str) -> dict[str, int] | None:
-        """Count the opcodes of a function, except padding; return None if it is not listed."""
+        """Count the opcodes of a function, except padding; return None for an unlisted function."""
         instructions = self.functions.get(name)
         if instructions is None:
             return None

@@ -1,4 +1,4 @@
-"""Violations that are accepted for a stated reason, in source comments or the configuration."""
+"""Violations that source comments or the configuration accept, each for a stated reason."""
 
 from __future__ import annotations
 

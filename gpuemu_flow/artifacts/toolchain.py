@@ -243,7 +243,7 @@ def _identify(name: str, path: str, origin: str) -> Tool | Problem:
 
 
 def _is_foreign(path: str, root: Path | None) -> bool:
-    """Tell whether a program lies in the workspace, or belongs to another user than root."""
+    """Tell whether a program lies in the workspace, or is owned by neither this user nor root."""
     if root is not None and Path(path).is_relative_to(root.resolve()):
         return True
     try:
@@ -253,7 +253,7 @@ def _is_foreign(path: str, root: Path | None) -> bool:
 
 
 def _look_at(name: str, path: str, origin: str) -> Tool | Problem:
-    """Make a tool from a program that must not be run; its file's bytes give the version.
+    """Make a `Tool` for a program that must not be run, with the version found in its file.
 
     The result is a problem if the file contains no version.
     """

@@ -68,12 +68,12 @@ class KernelView:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelView:
-        """Rebuild from the result of `to_json`.
+        """Make a view from the result of `to_json`.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            When the data is not of that form or of another version.
+            For data of another form or version.
         """
         values = dict(data)
         if values.pop("version") != VIEW_VERSION:

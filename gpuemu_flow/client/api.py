@@ -470,11 +470,11 @@ class Client(Calling):
         return self._do(calls.list_artifacts())
 
     def store_artifact_baseline(self, tag: str) -> None:
-        """Store the metrics of all kernels as the baseline `tag`."""
+        """Store the newest metrics of all kernels as the baseline `tag`."""
         self._do(calls.store_artifact_baseline(tag))
 
     def diff_artifact_baseline(self, tag: str) -> dict[str, Json]:
-        """Compare the present metrics of all kernels with the baseline `tag`."""
+        """Compare the newest metrics of all kernels with the baseline `tag`."""
         return self._do(calls.diff_artifact_baseline(tag))
 
     def run_ci(

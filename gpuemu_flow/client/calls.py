@@ -336,7 +336,7 @@ def cancel(request_id: str) -> Call[None]:
 
 
 def reproduce(seed: int | str, *, rerun: bool) -> Call[ReproduceResult]:
-    """Make the request for a recorded failure with its inputs; a `seed` of type str is its id."""
+    """Make the request for a recorded failure with its inputs; a str `seed` is the failure's id."""
 
     def read(reply: Reply) -> ReproduceResult:
         current = reply.fields.get("current")
@@ -361,7 +361,7 @@ _STRATEGIES = {
 def minimize(
     seed: int | str, strategy: str, max_iters: int, request_id: str
 ) -> Call[MinimizeResult]:
-    """Make the request to shrink a recorded failure; a `seed` of type str is its id."""
+    """Make the request to shrink a recorded failure; a str `seed` is the failure's id."""
     wanted = {"strategy": _STRATEGIES.get(strategy, strategy), "max_iters": max_iters}
     request = {"type": "Minimize", **failure_fields(seed), **wanted, "request_id": request_id}
     return Call(request, "MinimizeResult", lambda reply: MinimizeResult.from_dict(reply.fields))
@@ -432,7 +432,7 @@ def store_artifact(kernel_name: str, metrics: Mapping[str, Json]) -> Call[None]:
 
 
 def store_artifact_baseline(tag: str) -> Call[None]:
-    """Make the request to store the metrics of all kernels as the baseline `tag`."""
+    """Make the request to store the newest metrics of all kernels as the baseline `tag`."""
     return Call({"type": "StoreArtifactBaseline", "tag": tag}, "Ok", _nothing)
 
 
@@ -441,7 +441,7 @@ def _without_type(reply: Reply) -> dict[str, Json]:
 
 
 def diff_artifact_baseline(tag: str) -> Call[dict[str, Json]]:
-    """Make the request to compare the present metrics with the baseline `tag`."""
+    """Make the request to compare the newest metrics with the baseline `tag`."""
     return Call({"type": "DiffArtifactBaseline", "tag": tag}, "ArtifactDiffs", _without_type)
 
 

@@ -1,7 +1,7 @@
 """Find or start the workspace's daemon, and exchange messages with it.
 
 Threads may use the same connection, because each call in progress has its own socket. The first
-message on each socket is a ping. Its answer shows whether the daemon serves the right workspace,
+message on each socket is a ping. The answer shows whether the daemon serves the right workspace,
 because another daemon may have taken over the path. A forked process makes new connections.
 """
 
@@ -222,8 +222,8 @@ class Connection:
     def _begin(self, timeout_ms: int, *, start: bool) -> PlainContext:
         """Begin an exchange with the workspace's daemon; if it is not running, start it first.
 
-        This happens only if `start` and the connection's settings permit it; otherwise, an error is
-        raised.
+        The daemon is started only if `start` and the connection's settings permit it. Otherwise, an
+        error is raised.
         """
         if self._process != os.getpid():  # forked in a way that Python did not see
             self.start_anew()
@@ -237,9 +237,10 @@ class Connection:
         raise found
 
     def _reach(self, timeout_ms: int) -> PlainContext | DaemonUnreachableError:
-        """Begin an exchange with the daemon that listens; return an error if it cannot be used.
+        """Begin an exchange with the daemon that listens, or return an error.
 
-        Other failures to connect are raised.
+        An error is returned if no daemon listens, or the daemon serves another workspace. After any
+        other failure, an error is raised.
         """
         with self._lock:
             if self._socket is None:

@@ -122,7 +122,7 @@ def code_of_caller() -> dict[str, Json]:
 
 @functools.lru_cache(maxsize=16 * MAX_FILES)
 def is_own(path: str | None) -> bool:
-    """Tell whether a file is the user's: not part of Python, this or an installed package."""
+    """Tell whether a file is the user's: not part of Python, this package or an installed one."""
     if not path or path.startswith(_NOT_OWN):
         return False
     return not is_installed(path)
@@ -175,7 +175,7 @@ def _of_namespace(
 
 
 class _Place(NamedTuple):
-    """A module, or code without a file, of which the imports are to be followed.
+    """A module, or code without a file, whose imports are to be followed.
 
     ``names`` is its namespace, which is empty if the module is not loaded.
     """

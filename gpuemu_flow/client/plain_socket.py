@@ -161,7 +161,7 @@ class PlainSocket:
     def give_back(self, connection: _Connection) -> None:
         """Make a connection idle after its exchange has succeeded, or was not begun.
 
-        If enough connections are idle, it is closed.
+        If enough connections are idle already, close this one.
         """
         with self._lock:
             self._busy.discard(connection)
@@ -261,7 +261,7 @@ class _Connection(socket.socket):
         self._number = secrets.randbits(31)
 
     def lives(self) -> bool:
-        """Tell whether the other side of an idle connection has not closed it."""
+        """Tell whether an idle connection is still open on the other side."""
         self.settimeout(0)
         try:
             return bool(self.recv(1, socket.MSG_PEEK))  # its greeting, which may not be read yet

@@ -168,7 +168,7 @@ class ValidationResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class FuzzResults(Record):
-    """The result of fuzzing; as a condition, true if enough was judged and nothing failed.
+    """The result of fuzzing; ``bool(result)`` is True if enough was judged and nothing failed.
 
     Attributes
     ----------
@@ -210,7 +210,7 @@ class FuzzResults(Record):
 
 
 def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
-    """Combine the results of the cases of one fuzzing run, which began with a seed."""
+    """Combine the results of the cases of one fuzzing run, given the run's seed."""
     undecided = Verdict.INCONCLUSIVE.value
     failures = [r for r in done if not r.passed and r.verdict != undecided]
     tally = Tally()

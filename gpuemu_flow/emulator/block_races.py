@@ -140,7 +140,7 @@ class QuickGlobalRaces(GlobalRaces):
         size: int,
         step: int,
     ) -> bool:
-        """Record a store and return True; if it may conflict with another block's, return False."""
+        """Record a store and return True, or return False if it may conflict with another block."""
         me = self._blocks(state, lanes.mask)
         me = me if good is None else me[good]
         first = offsets.astype(np.int64) >> self._shift

@@ -1,4 +1,4 @@
-"""Shared memory of other blocks of a cluster: addresses, and blocks that have ended."""
+"""Accesses to shared memory of other blocks of a cluster: their addresses and permissions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ClusterMemory(GlobalMemory):
     """Translates addresses of shared memory within the clusters of one batch."""
 
     def begin(self, block_ids: Array) -> None:
-        """Start a batch: find the number in the batch of each block of each cluster."""
+        """Start a batch, and find the number in the batch of each block of each cluster."""
         super().begin(block_ids)
         size = self.cluster_size
         order = np.argsort(self.ranks.reshape(-1, size), axis=1)
@@ -57,7 +57,7 @@ class ClusterMemory(GlobalMemory):
         return offset if there == row else offset | (int(self.ranks[there]) + 1) << RANK_AT
 
     def rows_of_cluster(self, row: int) -> list[int]:
-        """Return the numbers in the batch of the blocks of a block's cluster, ordered by rank."""
+        """Return the blocks in the cluster of block `row`, by rank, as numbers within the batch."""
         found: list[int] = self._row_of_rank[row // self.cluster_size].tolist()
         return found
 

@@ -27,7 +27,7 @@ Expression = str | int
 
 @dataclass(frozen=True)
 class ScalarText:
-    """A number that is passed by value: its type, and an expression or a float that gives it."""
+    """A number that is passed by value: its type, and its value as an expression or a float."""
 
     type: str
     value: Expression | float
@@ -70,7 +70,7 @@ class DescribedLaunches:
 
 
 def canonical_text(table: Mapping[str, Json]) -> str:
-    """Write the description as JSON; equal descriptions give equal text."""
+    """Convert a description of launches to JSON; equal descriptions give equal text."""
     kept = (*LAUNCH_KEYS, "launches", "outputs", "scratch", "checks", "backend")
     return json.dumps({k: table[k] for k in kept if k in table}, sort_keys=True)
 

@@ -16,7 +16,7 @@ FAMILIES = (forms_arithmetic, forms_bits, forms_convert)
 
 
 def find_form(opcode: Opcode) -> OpcodeForm | None:
-    """Return the form of a lane-wise opcode.
+    """Return the `OpcodeForm` of a lane-wise opcode: its function and the types of its operands.
 
     Returns
     -------
@@ -27,7 +27,7 @@ def find_form(opcode: Opcode) -> OpcodeForm | None:
 
 
 def lane_wise_bases() -> tuple[str, ...]:
-    """List the base names that have lane-wise forms."""
+    """List the base names of the lane-wise opcodes."""
     return tuple(sorted(BUILDERS))
 
 

@@ -1,4 +1,4 @@
-"""Forms of arithmetic opcodes, integer and floating-point."""
+"""Lane-wise functions of arithmetic opcodes, integer and floating-point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of opcodes for logic, shifts, bit fields and selection."""
+"""Lane-wise functions of opcodes for logic, shifts, bit fields and selection."""
 
 from __future__ import annotations
 

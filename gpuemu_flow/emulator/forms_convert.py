@@ -1,4 +1,4 @@
-"""Forms of conversions: cvt."""
+"""Lane-wise functions of conversions: cvt."""
 
 from __future__ import annotations
 

@@ -25,7 +25,10 @@ class GlobalMemory(Bytes):
     """Loads, stores and fences of one batch of blocks in global memory."""
 
     def fence(self, mask: Array | None, *, within_block: bool) -> None:
-        """Execute a fence for other blocks or, if `within_block`, only for the own block."""
+        """Execute a fence.
+
+        If `within_block`, it orders accesses only as seen by threads of the own block.
+        """
         chosen = None if mask is None else self.spread(mask)
         if self.global_races is not None and not within_block:
             self.global_races.fence(self, chosen)

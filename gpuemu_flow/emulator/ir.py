@@ -95,7 +95,7 @@ Operand = (
 
 @dataclass(frozen=True, slots=True)
 class StepLocation:
-    """Where a step comes from: its PTX line, source file and source line; and its text."""
+    """The location of a step (PTX line, source file and line), and its text for messages."""
 
     text: str
     ptx_line: int

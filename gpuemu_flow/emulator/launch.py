@@ -107,7 +107,7 @@ class LaunchResult:
     Attributes
     ----------
     buffers : tuple of array or None
-        Content of each buffer argument afterwards; None for numbers.
+        For each argument, the content of its buffer afterwards; None if it is no buffer.
     findings : tuple of CheckFinding
     printed : str
         Output of the kernel's ``printf``.
@@ -211,7 +211,8 @@ class Kernel:
     def for_checks(self, checks: frozenset[str]) -> Kernel:
         """Return the kernel to launch with these checks.
 
-        With the check ``init``, it is a copy that watches registers, if any may be read unwritten.
+        With the check ``init``, this is a copy that watches the registers that may be read before
+        they are written. If there are none, or the check is not made, it is this kernel.
         """
         return self._watching() if "init" in checks and self._blocks.entry_live else self
 

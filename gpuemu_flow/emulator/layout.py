@@ -27,7 +27,7 @@ def align_up(offset: int, alignment: int) -> int:
 
 
 def header_lists(function: Function) -> tuple[list[Variable], list[Variable]]:
-    """Return the return parameters and the parameters that a function header declares.
+    """Parse a function header into its return parameters and its parameters.
 
     Returns
     -------

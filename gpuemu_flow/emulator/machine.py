@@ -317,7 +317,7 @@ class _Schedule:
             self._put(block, group, number)
 
     def _release_clusters(self) -> None:
-        """Let threads continue at whose cluster barrier all running threads have arrived."""
+        """Let threads continue if all running threads of their cluster have arrived."""
         cluster = self._cluster
         ended, released = cluster.complete(self._live)
         self._m.cluster_completed(ended)
@@ -347,7 +347,7 @@ class _Schedule:
     def _check_alike(self, released: Array) -> None:
         """Report threads of a block that wait for the same barrier at different instructions.
 
-        This is permitted for a ``barrier`` without ``.aligned``.
+        A ``barrier`` without ``.aligned`` is exempt.
         """
         waiting = self._waiting
         assert waiting is not None
@@ -419,7 +419,7 @@ _IDLE = frozenset({"bra", "setp", "selp", "mov", "nanosleep"})
 
 
 def _idle_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
-    """Tell for each basic block whether it only waits for barrier objects and branches."""
+    """Tell for each basic block whether it does nothing but poll barrier objects and branch."""
     return [
         all(
             step.opcode.base in _IDLE or step.opcode.segments[1:2] in (("try_wait",),

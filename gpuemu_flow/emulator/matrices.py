@@ -40,7 +40,7 @@ class MatrixForm:
     saturate : bool
         True if ``.satfinite`` limits sums of integers.
     bit_operation : str
-        ``and`` or ``xor`` of single-bit matrices.
+        ``and`` or ``xor`` for single-bit matrices; empty for others.
     """
 
     m: int
@@ -110,7 +110,7 @@ def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def _accumulator_places(form: MatrixForm) -> list[tuple[Array, Array]]:
-    """Return, for each accumulator element of a lane, the row and the column by lane."""
+    """Return, for each accumulator element that a lane holds, its row and column by lane."""
     return [(_G + 8 * (i // 2), 2 * _T + i % 2) for i in range(form.m * form.n // WARP)]
 
 

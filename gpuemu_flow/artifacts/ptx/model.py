@@ -43,7 +43,7 @@ class Instruction(NamedTuple):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Return the operands, which commas outside of brackets and braces separate."""
+        """Return the operands: `text`, split at commas outside of brackets and braces."""
         return split_operands(self.text)
 
     @property
@@ -153,7 +153,7 @@ class Body:
 
     @property
     def declared_registers(self) -> int:
-        """Return the number of declared virtual registers, which says little about real ones."""
+        """Return the number of declared virtual registers, not of registers that a GPU needs."""
         return sum(
             1 if declared.size is None else declared.size
             for scope in self.scopes
@@ -161,7 +161,7 @@ class Body:
         )
 
     def location_of(self, instruction: Instruction) -> SourceLocation | None:
-        """Return the ``.loc`` that applies to an instruction; None if none precedes it."""
+        """Return the ``.loc`` that applies to an instruction; None if no ``.loc`` precedes it."""
         return self.locations[instruction.location] if instruction.location >= 0 else None
 
 

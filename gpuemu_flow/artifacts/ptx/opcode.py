@@ -66,7 +66,7 @@ class Opcode:
     destination : Destination
         Use of the first operand. Source: PTX ISA, the instruction descriptions.
     is_branch, is_terminator : bool
-        True for ``bra`` or ``brx``; True for ``ret``, ``exit`` or ``trap``.
+        The first is True for ``bra`` and ``brx``, the second for ``ret``, ``exit`` and ``trap``.
     """
 
     __slots__ = (
@@ -99,7 +99,10 @@ class Opcode:
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Return the segments that name fundamental types; ``cvt`` has the destination's first."""
+        """Return the segments that name fundamental types.
+
+        In ``cvt``, the type of the destination comes first.
+        """
         return tuple(s for s in self.segments[1:] if s in TYPE_BYTES)
 
     @property

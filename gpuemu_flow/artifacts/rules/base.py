@@ -26,8 +26,7 @@ class Rule:
     id : str
         Stable name in kebab-case, by which users allow or silence the rule.
     severity : str
-        Severity of the rule's violations, unless stated otherwise: ``error``, ``warning`` or
-        ``info``.
+        Default severity of the rule's violations: ``error``, ``warning`` or ``info``.
     what, why, example, instead : str
         Texts for people: what the rule looks for, why that matters, a kernel that breaks the rule,
         and what to do instead.
@@ -80,7 +79,7 @@ def violation(
 
 
 def report_findings(rule: str, severity: str) -> Check:
-    """Make the ``check`` of a rule for which each of its findings is a violation."""
+    """Make a ``check`` function that reports every finding of a rule as a violation."""
 
     def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
         for finding in view.findings.get(rule, ()):

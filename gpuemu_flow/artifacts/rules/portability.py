@@ -33,9 +33,9 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 def target_excludes(target: str, arch: str) -> str:
     """Return the reason why PTX for `target` cannot run on `arch`; empty if it can.
 
-    PTX for a plain target runs on this and all later architectures; for an ``a`` target, on this
-    architecture only; for an ``f`` target, on this architecture and later ones of the same family
-    (``sm_10x``). Source: PTX ISA, ".target".
+    PTX for a target without a suffix runs on that architecture and all later ones; for an ``a``
+    target, on that architecture only; for an ``f`` target, on that architecture and later ones of
+    the same family (``sm_10x``). Source: PTX ISA, ".target".
     """
     built, wanted = arch_number(target), arch_number(arch)
     if built is None or wanted is None:

@@ -1,4 +1,4 @@
-"""Asynchronous copies of many bytes (cp.async.bulk), and arrivals that come with copies."""
+"""Asynchronous copies of many bytes (cp.async.bulk), and arrivals at barriers after copies."""
 
 from __future__ import annotations
 

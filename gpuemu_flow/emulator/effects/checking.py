@@ -1,4 +1,4 @@
-"""Checks of operands before anything runs."""
+"""Checks of the operands of steps, made before a kernel runs."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def tensor_problem(operand: Operand, dimensions: int) -> str:
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
-    """Return the elements of a vector operand; for any other operand, the operand itself."""
+    """Return the elements of a vector operand; any other operand counts as one element."""
     return operand.items if isinstance(operand, OperandGroup) else (operand,)
 
 

@@ -71,9 +71,10 @@ def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str],
 def _where(
     emitter: Emitter, step: Step, address: MemoryOperand, index: int
 ) -> tuple[str, str, str]:
-    """Return the state space of an access, and two pieces of Python code for calling its function.
+    """Return the state space of an access, and two pieces of the Python code for the access.
 
-    The first piece is the address, the second one the last arguments and the closing parenthesis.
+    The first piece is the address. The second piece is the last arguments of the call, and the
+    closing parenthesis.
     """
     strong = emitter.is_strong(step, index)
     tail = f"{emitter.mask(step)}, {index}, {strong})"
@@ -130,12 +131,12 @@ def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _always(step: Step) -> str:
-    """Return an empty string, since such an instruction can be run with any operands."""
+    """Return an empty string, which means that a step can be run with any operands."""
     return ""
 
 
 def _nothing(emitter: Emitter, step: Step, index: int) -> None:
-    """Write no code: such an instruction changes no value."""
+    """Write no code, for a step that changes no value, such as ``prefetch``."""
 
 
 EFFECTS = {

@@ -101,7 +101,7 @@ def emit_tensor_copy(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def prefetch_problem(step: Step) -> str:
-    """Return the reason why a prefetch, of a box or of bytes, cannot be run, or an empty string."""
+    """Return the reason why a prefetch of a tensor or of bytes cannot be run; empty if it can."""
     words, operands = step.opcode.segments[4:], step.operands
     if words[:1] == ("tensor",):
         if len(operands) not in (1, 2) or not set(words[2:]) <= {

@@ -26,8 +26,8 @@ def _words(step: Step) -> tuple[str, ...]:
 def _results(step: Step, *types: str) -> str:
     """Return the reason why the first operand cannot take results of these types; empty if it can.
 
-    The operand is one register for the first type, or several registers such as ``d|p``, each for
-    the type at the same position.
+    The operand is one register, for the first type, or several registers such as ``d|p``, for the
+    first types in order.
     """
     items = items_of(step.operands[0]) if step.operands else ()
     if not 1 <= len(items) <= len(types):
