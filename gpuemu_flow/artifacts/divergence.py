@@ -103,7 +103,7 @@ def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
 
 
 def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
-    """Return the immediate post-dominator of each block, where ``len(graph)`` is the kernel's end.
+    """Return the immediate post-dominator of each block; ``len(graph)`` is the kernel's end.
 
     The algorithm is that of Cooper, Harvey and Kennedy (2001) on the reversed graph. The result is
     None if the algorithm takes too many steps. A block from which the end cannot be reached gets

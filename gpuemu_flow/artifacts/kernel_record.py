@@ -105,7 +105,7 @@ class KernelRecord:
 
     @property
     def errors(self) -> tuple[Violation, ...]:
-        """Return the violations because of which the kernel fails."""
+        """Return the violations that make the kernel fail."""
         return tuple(v for v in self.violations if v.severity == "error" and not v.allowed)
 
     @property

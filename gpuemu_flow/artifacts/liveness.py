@@ -8,7 +8,10 @@ from gpuemu_flow.artifacts.ptx.model import Body, LaunchBounds
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_TABLE_BITS = 1_000_000_000
-"""Limit on blocks times registers live between blocks (125 MB); larger bodies get no estimate."""
+"""Limit on the number of blocks times that of registers live between blocks (125 MB of bits).
+
+Larger bodies get no estimate.
+"""
 
 REGISTERS_PER_BLOCK = 65_536
 MAX_REGISTERS_PER_THREAD = 255
@@ -161,9 +164,9 @@ def estimate_registers(pressure: int, has_calls: bool, bounds: LaunchBounds) -> 
     """Estimate the number of registers per thread that ptxas will use.
 
     The estimate is ``min(cap, max(8, pressure))``, with 24 in place of 8 for a kernel with calls;
-    `register_cap` gives the cap. On 894 kernels of published packages that were not used to fit the
-    estimate, its correlation (Pearson) with the numbers of ptxas is 0.93, and its mean error is 17
-    %.
+    `register_cap` gives the cap. The estimate was compared with ptxas on 894 kernels of published
+    packages that had not been used to fit it: the correlation (Pearson) is 0.93, and the mean error
+    is 17 %.
     """
     floor = _MIN_REGISTERS_WITH_CALLS if has_calls else _MIN_REGISTERS
     return min(register_cap(bounds), max(floor, pressure))

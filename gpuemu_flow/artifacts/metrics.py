@@ -119,7 +119,7 @@ class KernelMetrics:
 
     @property
     def is_exact(self) -> bool:
-        """Tell whether the resource figures come from the compiler, and are no estimates."""
+        """Tell whether the resource figures come from the compiler rather than from an estimate."""
         return self.metric_source != ESTIMATE
 
     @property

@@ -33,7 +33,7 @@ THREADS = 64
 def _awaited(
     method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Make a coroutine function of a method of `Client`, with its signature and documentation."""
+    """Turn a method of `Client` into a coroutine function with its signature and documentation."""
 
     def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         # Look now: the awaiting task and the worker thread have other stack frames.

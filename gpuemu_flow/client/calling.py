@@ -18,8 +18,7 @@ OnProgress = Callable[[int, int], None]
 
 TIMEOUT_MS = 30_000
 BYTES_PER_MS = 1000
-"""Bytes of tensors for which the time limit grows by 1 ms, since judging large tensors takes long.
-"""
+"""Bytes of tensors for which the time limit grows by 1 ms: to judge large tensors takes long."""
 LONG_TIMEOUT_MS = 3_600_000
 """Default time limit in ms of calls that run programs many times."""
 PROGRESS_SECONDS = 0.5

@@ -322,7 +322,7 @@ def fuzz_op(
 
 
 def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Make the request for another request's progress: the steps done, and the steps in all."""
+    """Make the request for another request's progress: the numbers of steps done and in all."""
     return Call(
         {"type": "Progress", "request_id": request_id},
         "Progress",

@@ -217,7 +217,7 @@ def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
 
 
 _others: set[str] = set()
-"""Files for which `is_own` gave False, which never changes."""
+"""Files for which `is_own` returned False. Its result for a file never changes."""
 
 
 def _loaded(module: ModuleType) -> tuple[str | None, _Place]:
@@ -244,7 +244,7 @@ def _package_of(names: Mapping[str, Any]) -> str:
 
 
 def _imports_in_memory(source: str) -> tuple[Import, ...]:
-    """List the imports of a source text, and those of all code entered in a notebook or prompt."""
+    """List the imports of a source text, and of all code entered in an interactive session."""
     found = list(imports_of(source))
     entries: list[tuple[Any, ...]] = list(linecache.cache.values())
     for entry in entries:
@@ -258,7 +258,7 @@ _READ_TEXT = 4  # items of an entry of `linecache`; one that is still to be read
 
 
 _WITHOUT_HOME = {bool, bytes, dict, float, frozenset, int, list, set, str, tuple, type(None)}
-"""Types of which no value has a `__module__`, so that the search for it would be in vain."""
+"""Types whose values have no `__module__`, so that looking it up would be in vain."""
 
 
 def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:

@@ -18,7 +18,10 @@ _MOST_TEXTS = 2000
 
 
 BY_PATH = -1
-"""Level of a file that is run by its path; the base is the path as far as the source tells it."""
+"""Value of `Import.level` for a file that is run by its path.
+
+`Import.base` is then the path, as far as the source gives it.
+"""
 _BY_NAME = frozenset({"import_module", "__import__"})
 _BY_PATH = frozenset({"run_path", "spec_from_file_location", "SourceFileLoader"})
 _CALLS = re.compile("|".join(sorted(_BY_NAME | _BY_PATH)))

@@ -276,7 +276,7 @@ class TestCase(Record):
     outputs: list[str] = field(default_factory=list)
 
     def fresh_inputs(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the inputs, with their memory layouts, which an op may change."""
+        """Copy the inputs, with their memory layouts, so that an op may change the copies."""
         return {
             name: lay_out(array.copy(), self.layouts.get(name, "contiguous"))
             for name, array in self.inputs.items()

@@ -95,7 +95,7 @@ class ClusterRaces(LoggedRaces):
         self._collected[clusters] = 0
 
     def cluster_pass(self, chosen: Array) -> None:
-        """Merge the clocks that a cluster had when it arrived into those of waiting threads."""
+        """Merge the clocks that a cluster had on arrival into the clocks of its waiting threads."""
         warps = self._warps_of(chosen)[:, :, None]
         known = np.maximum(self._clock, self._published[:, None, :])
         self._clock = np.where(warps, known, self._clock)

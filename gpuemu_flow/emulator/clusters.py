@@ -18,7 +18,7 @@ Dimensions = tuple[int, int, int]
 
 ALONE: Dimensions = (1, 1, 1)
 MAX_CLUSTER = 16
-"""Largest number of blocks of a cluster; above 8, a kernel must allow it on a GPU."""
+"""Largest number of blocks of a cluster; on a GPU, a kernel must allow more than 8."""
 
 RANK_AT = 24
 OFFSET = (1 << RANK_AT) - 1

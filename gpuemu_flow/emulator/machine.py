@@ -64,7 +64,7 @@ class BlockMachine(Printing):
         self.finish()
 
     def clock(self, code: str) -> Array:
-        """Return the number of executed instructions as a clock; `code` is a numpy type."""
+        """Return the number of executed instructions as a clock, in the numpy type `code`."""
         return np.full((1, 1), self.launch.executed & 0xFFFFFFFF, code)
 
     def request_barrier(

@@ -54,7 +54,7 @@ class MatrixForm:
     bit_operation: str = ""
 
     def registers(self, operand: str) -> int:
-        """Return the number of registers of a fragment of ``a``, ``b``, ``c`` or ``d``."""
+        """Return how many registers a fragment of operand ``a``, ``b``, ``c`` or ``d`` takes."""
         if operand in "ab":
             bits = ELEMENT_BITS[self.a]
             per_lane = (self.m if operand == "a" else self.n) * self.k // WARP

@@ -1,4 +1,4 @@
-"""Rule 2: stack and local arrays."""
+"""Rule 2: a stack in local memory, such as for an array that is indexed at run time."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ID = "portability"
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Report each architecture of the policy for which a kernel cannot be built, with the reason.
 
-    If the policy names no architecture, a target that excludes later ones is reported as
+    If the policy names no architecture, a target that excludes later architectures is reported as
     information.
     """
     target = view.metrics.ptx_target

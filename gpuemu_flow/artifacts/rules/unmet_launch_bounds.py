@@ -63,8 +63,8 @@ def _beyond_resources(view: KernelView) -> tuple[str, int, int] | None:
     Returns
     -------
     tuple of str, int and int, or None
-        The message, and the numbers of blocks that are possible and that the bounds ask for. None
-        if the resources suffice or are unknown.
+        The message, the number of blocks that is possible, and the number that the bounds ask for.
+        None if the resources suffice or are unknown.
     """
     bounds, metrics, limits = view.bounds, view.metrics, limits_of(view.arch)
     known = metrics.is_exact and metrics.registers is not None
