@@ -1,4 +1,4 @@
-"""Memory of one batch: parameters, the lanes of an access, and the bytes that they access."""
+"""The bytes of one batch's memory, and how the lanes of an access read and write them."""
 
 from __future__ import annotations
 

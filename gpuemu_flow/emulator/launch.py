@@ -107,7 +107,8 @@ class LaunchResult:
     Attributes
     ----------
     buffers : tuple of array or None
-        For each argument, the content of its buffer afterwards; None if it is no buffer.
+        For each argument, the content of its buffer afterwards; None for an argument of another
+        kind.
     findings : tuple of CheckFinding
     printed : str
         Output of the kernel's ``printf``.
@@ -411,7 +412,7 @@ def _result(
 def outputs_of(
     launch: KernelLaunch, buffers: Sequence[int], arguments: Sequence[Argument]
 ) -> tuple[Array | None, ...]:
-    """Copy one case's buffers after the launch; other arguments give None."""
+    """Copy the buffers of one case after the launch, by argument; None for other arguments."""
     return tuple(
         _take_out(launch.arena, buffer, argument)
         if buffer >= 0 and isinstance(argument, BufferArgument)
