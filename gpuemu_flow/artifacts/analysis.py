@@ -21,7 +21,7 @@ _CALLED = re.compile(r"(?:\([^()]*\)\s*,\s*)?([A-Za-z_$%][\w$%]*)", re.ASCII)
 
 
 class KernelAnalysis:
-    """The body of a kernel and facts derived from it, each computed at first use.
+    """The body of a kernel and facts derived from it, each computed when first needed.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class KernelAnalysis:
         return split_operands(self.body.instructions[index].text)
 
     def place(self, index: int) -> PtxLocation:
-        """Return the location of an instruction, in the PTX and in the source."""
+        """Return the location of an instruction in the PTX and in its source."""
         instruction = self.body.instructions[index]
         line = self.function.module.source.line_of(instruction.offset)
         return self._with_source(instruction, line)

@@ -46,7 +46,7 @@ class MetricChange:
 
     @property
     def delta(self) -> float | None:
-        """Return the new figure minus the old figure; None if either of them is unknown."""
+        """Return the new figure minus the old figure; None when either figure is unknown."""
         return None if self.old is None or self.new is None else self.new - self.old
 
     @property

@@ -1,4 +1,4 @@
-"""ELF64 sections and symbols of an untrusted file: every offset is checked, all work is bounded."""
+"""ELF64 sections and symbols of a hostile file: every offset is checked, all work is bounded."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Elf:
         self.sections = self._read_sections()
 
     def content(self, section: ElfSection) -> memoryview:
-        """Return the bytes of a section; a NOBITS section has none."""
+        """Return the bytes of a section (none for a NOBITS section)."""
         if section.type == SHT_NOBITS:
             return memoryview(b"")
         self._spend(section.size)
@@ -80,7 +80,7 @@ class Elf:
         return memoryview(self._data)[section.offset : section.offset + section.size]
 
     def symbols(self) -> list[ElfSymbol]:
-        """Return the entries of the symbol table; an empty list if the file has none."""
+        """Return the symbol table; empty when the file has none."""
         table = next((s for s in self.sections if s.type == SHT_SYMTAB), None)
         if table is None:
             return []

@@ -40,7 +40,7 @@ def family_of_text(text: str) -> str:
 
 
 def family_of(opcode: Opcode) -> str:
-    """Return the family of an opcode, one of `FAMILIES`."""
+    """Return the family of one opcode, one of `FAMILIES`."""
     base = opcode.base
     member = opcode.segments[1] if len(opcode.segments) > 1 else ""
     if base in _TENSOR or (base in ("wmma", "tcgen05") and member == "mma"):
@@ -86,7 +86,7 @@ _SIMPLE = _simple_families()
 
 
 def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
-    """Count instructions by family, given the count of each opcode text; omit empty families.
+    """Count instructions by family, from a histogram of opcode texts; omit empty families.
 
     Each opcode belongs to exactly one family, so the counts add up to the instruction count.
     """

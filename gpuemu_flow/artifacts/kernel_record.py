@@ -128,13 +128,7 @@ class KernelRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
-        """Make a record from the result of `to_json`.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            For other data.
-        """
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         return cls(
             **{
                 **data,

@@ -112,7 +112,7 @@ class Linter:
 
 
 def _machine_mix(metrics: KernelMetrics) -> MachineMix | None:
-    """Count machine instructions by family; return None if no disassembler listed them."""
+    """Count machine instructions by family; None if no disassembler listed them."""
     if metrics.sass_opcodes is None:
         return None
     families = count_sass_families(metrics.sass_opcodes)
@@ -120,7 +120,7 @@ def _machine_mix(metrics: KernelMetrics) -> MachineMix | None:
 
 
 def kernel_record(view: KernelView, result: LintResult) -> KernelRecord:
-    """Combine the figures and the verdict of one kernel in one record."""
+    """Return the figures and the verdict of one kernel as one record."""
     metrics = view.metrics
     shown = {name: getattr(metrics, name) for name in _FIGURES}
     return KernelRecord(

@@ -70,7 +70,7 @@ class Measurement:
 
 @dataclass
 class _Facts:
-    """Facts about a function that are kept after its body has been dropped."""
+    """Facts about a function that remain when its body is dropped."""
 
     function: Function
     declared_registers: int

@@ -1,4 +1,4 @@
-"""Figures of one kernel. All resource figures of a kernel come from the same source."""
+"""Figures of one kernel; all resource figures of a kernel come from the same source."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class KernelMetrics:
 
     @property
     def sass_instructions(self) -> int | None:
-        """Count machine instructions, except padding; None if no disassembler read the cubin."""
+        """Count machine instructions without padding; None when no disassembler read the cubin."""
         return None if self.sass_opcodes is None else sum(self.sass_opcodes.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -177,10 +177,10 @@ def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
 def kernel_occupancy(
     arch: str, resources: Resources, max_threads: int, launch: KnownLaunch
 ) -> Occupancy | None:
-    """Compute a kernel's occupancy; return None if the architecture or register count is unknown.
+    """Compute the occupancy; return None if the architecture or register count is unknown.
 
-    The block size is taken from the launch. If the launch does not give it, it is taken from the
-    launch bounds or, without launch bounds, assumed to be 256 threads.
+    The block size is taken from the launch. If the launch does not state it, it is taken from the
+    launch bounds or, without launch bounds, is assumed to be 256 threads.
     """
     limits = limits_of(arch)
     if limits is None or resources.registers is None:

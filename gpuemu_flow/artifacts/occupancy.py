@@ -52,7 +52,7 @@ class ArchLimits:
 
     @property
     def shared_unit(self) -> int:
-        """Return the unit in which shared memory is allocated, in bytes."""
+        """Return the allocation unit of shared memory, in bytes."""
         return 128 if self.sm >= 80 else 256
 
     @property

@@ -67,7 +67,7 @@ class KernelPolicy:
         return "error" if name in self.explicit else "warning"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON with sorted collections, which serves cache keys and reports."""
+        """Return plain JSON with sorted collections, for cache keys and reports."""
         out: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)

@@ -156,5 +156,5 @@ def _message(report: PtxasReport, line: str, file: str) -> None:
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems that are errors, not warnings."""
+    """Return the problems that are errors, without the warnings."""
     return [problem for problem in problems if not problem.warning]

@@ -1,4 +1,4 @@
-"""Machine code as NVIDIA's disassembler prints it."""
+"""Machine code as NVIDIA's disassemblers print it."""
 
 from __future__ import annotations
 

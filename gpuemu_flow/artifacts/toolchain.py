@@ -121,7 +121,7 @@ class Toolchain:
         return found[0] if found else tool_missing(name)
 
     def ptxas_for(self, ptx_version: tuple[int, int]) -> Tool | Problem:
-        """Return the preferred ptxas that reads a PTX version; a problem if none of them does."""
+        """Return the first ptxas that reads a PTX version, or a problem that says why none does."""
         candidates = self.tools.get("ptxas", [])
         if not candidates:
             return tool_missing("ptxas")
@@ -202,9 +202,9 @@ def tool_places(
     environment: Mapping[str, str] | None = None,
     site_packages: Sequence[Path] | None = None,
 ) -> list[tuple[str, str]]:
-    """Return the paths where a tool may lie, each with its origin, in order of preference.
+    """Return every path where a tool may lie, each with its origin, in order of preference.
 
-    The files need not exist. By watching these paths, a caller notices when a tool is installed.
+    The files need not exist: a caller can watch these paths to notice when a tool appears.
     """
     environment = os.environ if environment is None else environment
     if site_packages is None:

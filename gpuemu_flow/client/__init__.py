@@ -1,4 +1,4 @@
-"""Python clients of the daemon. They need numpy, but not gpuemu-flow's engine."""
+"""Python clients of the daemon. They need numpy, but no part of gpuemu-flow's engine."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class Client(Calling):
     socket_path : str or Path, optional
         Socket of the daemon; by default ``GPUEMU_SOCKET``, else that of the workspace's daemon.
     timeout_ms : int, optional
-        Time limit of a call in milliseconds. The default is 30 s, plus 1 s for each megabyte of
-        tensors that are sent; for calls that run programs many times, it is an hour.
+        Time limit of a call in milliseconds. By default it is 30 s, plus 1 s for each megabyte of
+        tensors that are sent; it is an hour for calls that run programs many times.
     autostart : bool
         Start a daemon for the workspace when none runs.
     workspace : str or Path, optional
@@ -79,7 +79,7 @@ class Client(Calling):
 
     @property
     def socket_path(self) -> str:
-        """Return the path of the daemon's socket, even if the socket does not exist yet."""
+        """Return the path of the daemon's socket, whether it exists or not."""
         return str(self._connection.socket_path)
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class Client(Calling):
         op_schema: Mapping[str, Json] | None = None,
         dtypes: Sequence[str] | None = None,
     ) -> TestCase:
-        """Return the first case that `get_test_batch` returns for the same arguments."""
+        """Return the first of the cases that `get_test_batch` returns for the same arguments."""
         config = calls.case_config(calls.seed_or_new(seed), dtypes, op_schema)
         case = self._do(calls.get_test_case(op_name, config, own_dtypes=dtypes is None))
         self._cases.remember(op_name, [case])
@@ -332,7 +332,7 @@ class Client(Calling):
         kwargs: Mapping[str, Json],
         client: Mapping[str, Json],
     ) -> ValidationResult:
-        """Run the op on one case. An op's exception is a failure; daemon errors are raised."""
+        """Run one case; report exceptions of the op as failures, and raise errors of the daemon."""
         call, instead = try_op(op_name, case, function, kwargs, client)
         try:
             return self._do(call)
@@ -405,7 +405,7 @@ class Client(Calling):
         return self._do_long(call, on_progress)
 
     def reproduce(self, seed: int | str, *, rerun: bool = False) -> ReproduceResult:
-        """Return a recorded failure, by seed or id; if `rerun`, also the result of a new run."""
+        """Return a failure, by seed or id, with its inputs; if `rerun`, first run the op again."""
         return self._do(calls.reproduce(seed, rerun=rerun))
 
     def minimize(
@@ -427,7 +427,7 @@ class Client(Calling):
         )
 
     def get_result(self, seed: int) -> ValidationResult | None:
-        """Return the newest result of the case with this seed; None if it has no result."""
+        """Return the newest result of the case with this seed; None if there is none."""
         try:
             return self._do(calls.get_result(seed))
         except ClientError as error:
@@ -480,7 +480,7 @@ class Client(Calling):
     def run_ci(
         self, quick: bool = False, baseline: str | None = None, parallel_jobs: int = 0
     ) -> CiSummary:
-        """Check the whole workspace, as the command ``gpuemu-flow ci`` does."""
+        """Check the whole workspace as the command ``gpuemu-flow ci`` does."""
         call = calls.run_ci(
             quick=quick, parallel_jobs=parallel_jobs, baseline=baseline, request_id=new_id()
         )

@@ -16,7 +16,7 @@ TOLERANCES = ("atol", "rtol")
 
 
 def checked_arguments(given: Mapping[str, Json]) -> dict[str, Json]:
-    """Check the keyword arguments of a call; return a copy of them.
+    """Check a call's keyword arguments, and return them.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def check_tolerance(name: str, value: Any) -> None:
 
 
 def check_tolerances(atol: Any, rtol: Any) -> None:
-    """Check the two parts of a tolerance; see `check_tolerance`."""
+    """Check both members of a tolerance; see `check_tolerance`."""
     for name, value in zip(TOLERANCES, (atol, rtol), strict=True):
         check_tolerance(name, value)
 

@@ -74,7 +74,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection. Calls in progress fail."""
+        """Close the connection; calls in progress fail."""
         self._client.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -1,4 +1,4 @@
-"""Make a client's calls, with time limits, reports of progress, and cancellation."""
+"""Make a client's calls, with their time limits, progress and cancellation."""
 
 from __future__ import annotations
 

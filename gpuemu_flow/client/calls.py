@@ -1,4 +1,4 @@
-"""Requests of the protocol as data: the message to send, and how to read the reply."""
+"""Each request of the protocol as data: the message to send, and how to read its reply."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CASE_SHAPES: Mapping[str, Sequence[int]] = {
 
 @dataclass(frozen=True)
 class Reply:
-    """A daemon's reply, which has the expected type."""
+    """A daemon's reply, of the expected type."""
 
     envelope: ParsedMessage
     exchange: Exchange | None

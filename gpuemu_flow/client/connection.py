@@ -124,7 +124,7 @@ class Connection:
 
     @property
     def socket_path(self) -> Path:
-        """Return the path of the daemon's socket, even if the socket does not exist yet."""
+        """Return the path of the daemon's socket, whether it exists or not."""
         if self._named is not None:
             return self._named
         if self._config is None:
@@ -194,7 +194,7 @@ class Connection:
         raise ClientError(Problem("client-bad-reply", f"the daemon's answer is invalid: {reason}"))
 
     def exchange_messages(self, call: Call[T], timeout_ms: int, *, start: bool = True) -> T:
-        """Send a call once and return its result; connect first if needed.
+        """Connect if needed, send a call once, and wait for its result.
 
         Parameters
         ----------
@@ -344,7 +344,7 @@ class Connection:
 
 
 def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
-    """Convert the error of a failed exchange to the error that is raised to callers."""
+    """Convert the error of a failed exchange to the error that callers get."""
     if isinstance(error, TransportTimeout):
         return RequestTimeoutError(
             Problem(
@@ -365,7 +365,7 @@ def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
 
 
 def _fitting(path: Path) -> Path:
-    """Return a socket's path; raise ClientError if it is too long for a socket."""
+    """Return a socket's path; raise ClientError if it is too long."""
     if not fits(path):
         raise ClientError(
             Problem(

@@ -24,7 +24,7 @@ _KEYS = ("inputs", "kwargs", "output", "result")
 
 
 class KeptInputs:
-    """Copies of tensors, made before an op runs that may change the tensors in place."""
+    """Copies of tensors, made before running an op that may change the tensors in place."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self._kept: dict[str, tuple[Any, NDArray[Any]]] = {}
@@ -150,7 +150,7 @@ def validate_op(
 
 
 def submission(op_name: str, context: ValidationContext, output: Any) -> Call[ValidationResult]:
-    """Make the call that submits the output of a context to be judged."""
+    """Make the call that submits a context's output."""
     inputs, modified = context.kept.compare(context.inputs)
     kwargs = dict(context.kwargs)
     return calls.validate(
@@ -166,7 +166,7 @@ def submission(op_name: str, context: ValidationContext, output: Any) -> Call[Va
 
 
 def failed(result: ValidationResult) -> ValidationError:
-    """Make the exception for a result that did not pass; its text gives the first reasons."""
+    """Return the exception for a result that did not pass; its text lists the first reasons."""
     reasons = [failure.message for failure in result.failures[:SHOWN_FAILURES]]
     left = len(result.failures) - len(reasons)
     if left > 0:

@@ -38,7 +38,7 @@ class NoOutputError(ClientError, ValueError):
 
 
 class ValidationError(AssertionError):
-    """An output did not pass its validation.
+    """An output did not pass.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ ConnectionError = DaemonUnreachableError  # noqa: A001 - the documented name
 
 
 class OtherWorkspaceError(DaemonUnreachableError):
-    """The daemon serves a workspace other than the client's."""
+    """The daemon serves another workspace than the client's."""
 
 
 class VersionMismatchError(ClientError):
@@ -98,5 +98,5 @@ class TransportClosed(TransportLost):
 
 
 def refused(code: str, message: str) -> ClientError:
-    """Make the error for an ``Error`` reply of the daemon."""
+    """Return the error for a daemon's ``Error`` reply."""
     return ClientError(Problem(_SLUGS.get(code, "client-refused"), message), code)

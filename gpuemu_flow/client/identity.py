@@ -244,7 +244,7 @@ def _package_of(names: Mapping[str, Any]) -> str:
 
 
 def _imports_in_memory(source: str) -> tuple[Import, ...]:
-    """List the imports of a source text, and of all code entered in an interactive session."""
+    """List the imports of a source text, and of all code entered in a notebook or interpreter."""
     found = list(imports_of(source))
     entries: list[tuple[Any, ...]] = list(linecache.cache.values())
     for entry in entries:
@@ -305,7 +305,7 @@ def _described(
 
 
 class _Read(NamedTuple):
-    """The digest of a file (None if it cannot be read), and its import statements."""
+    """The import statements of a file, and its digest (None if it cannot be read)."""
 
     digest: str | None
     imports: tuple[Import, ...] = ()

@@ -1,4 +1,4 @@
-"""Remember the newest cases of a client, so that outputs can be submitted by op and seed only."""
+"""Remember the newest cases of a client, so that it can submit outputs by op and seed only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ REMEMBERED_CASES = 256
 
 
 class IssuedCases:
-    """The newest cases that a client received, by op and seed.
+    """The newest cases of a client, by op and seed.
 
-    Thread-safe without a lock, which could remain held after a fork: each step is a single
-    operation on a dict.
+    Thread-safe without a lock, which could remain held after a fork: each step is one operation of
+    a dict.
     """
 
     def __init__(self) -> None:
         self._cases: OrderedDict[tuple[str, int], TestCase] = OrderedDict()
 
     def remember(self, op_name: str, cases: Sequence[TestCase]) -> None:
-        """Store cases; above the limit on their number, drop the oldest."""
+        """Store cases, and drop the oldest cases above the limit."""
         for case in cases:
             self._cases[op_name, case.seed] = case
             if len(self._cases) > REMEMBERED_CASES:

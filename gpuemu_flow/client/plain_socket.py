@@ -261,7 +261,7 @@ class _Connection(socket.socket):
         self._number = secrets.randbits(31)
 
     def lives(self) -> bool:
-        """Tell whether an idle connection is still open on the other side."""
+        """Tell whether the other side of an idle connection is still open."""
         self.settimeout(0)
         try:
             return bool(self.recv(1, socket.MSG_PEEK))  # its greeting, which may not be read yet
@@ -276,7 +276,7 @@ class _Connection(socket.socket):
         return self._number | _LAST
 
     def say_hello(self) -> None:
-        """Send the greeting of this side of the connection."""
+        """Send this side's greeting."""
         try:
             self.sendall(_GREETING.pack(_MAGIC, _REQUEST, 0))
         except OSError as error:
@@ -300,7 +300,7 @@ class _Connection(socket.socket):
             raise TransportEnded(str(error)) from None
 
     def read_answer(self, number: int, deadline: float) -> bytes | bytearray:
-        """Return the answer to request `number`, or raise TransportTimeout or TransportLost."""
+        """Return the answer to a request, or raise TransportTimeout or TransportLost."""
         try:
             found, answer = self._message(deadline)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Ids of long requests, by which clients query a request's progress or cancel it."""
+"""Ids of long requests, which clients use to query a request's progress or to cancel it."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
 
 
 def new_id() -> str:
-    """Return a new id for a request; by this id, a client can query its progress or cancel it."""
+    """Return a new id for a request, to query its progress or to cancel it."""
     return REQUEST_ID.get() or secrets.token_hex(16)

@@ -77,7 +77,7 @@ class FailureInfo(Record):
 
 @dataclass(frozen=True, eq=False)
 class ReproductionInfo(Record):
-    """The origin of a case: its seed, shape, layout and so on."""
+    """The origin of a case: seed, shape, layout and so on."""
 
     seed: int = 0
     shape: list[int] = field(default_factory=list)
@@ -231,7 +231,7 @@ def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
 
 
 def _verdict(result: ValidationResult) -> Verdict:
-    """Return the verdict of a result, derived from `passed` if an older daemon sent none."""
+    """Return the verdict of a result; if an older daemon sent none, derive it from `passed`."""
     known = {verdict.value: verdict for verdict in Verdict}
     if result.verdict in known:
         return known[result.verdict]
@@ -327,7 +327,7 @@ class MinimizeResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class BaselineComparison(Record):
-    """The present results compared with the results of a baseline."""
+    """The present results compared with the results in a baseline."""
 
     baseline_tag: str = ""
     comparisons: list[dict[str, Json]] = field(default_factory=list)

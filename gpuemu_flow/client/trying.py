@@ -1,4 +1,4 @@
-"""Run an op on one case in the client's process, and make the request that submits its output."""
+"""Run an op in the client's process on one case, and make the request that submits its output."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 @dataclass(frozen=True)
 class NamedArgument:
-    """A kernel argument, and the name that the user gave to it."""
+    """An argument together with the name that the user gave it."""
 
     name: str
     argument: Argument

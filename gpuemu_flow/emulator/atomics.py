@@ -1,4 +1,4 @@
-"""Atomic operations. Lanes with the same address take turns in the order of blocks and threads."""
+"""Atomic operations: lanes that share an address take turns, in the order of blocks and threads."""
 
 from __future__ import annotations
 

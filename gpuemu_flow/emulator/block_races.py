@@ -44,7 +44,7 @@ class EveryLoadCountsError(Exception):
 
 
 class QuickGlobalRaces(GlobalRaces):
-    """Races between blocks. Plain loads are recorded only from buffers that a block has written."""
+    """Races between blocks; plain loads are recorded only from buffers that a block has written."""
 
     def __init__(self, launch: KernelLaunch) -> None:
         super().__init__(launch)
@@ -116,7 +116,7 @@ class QuickGlobalRaces(GlobalRaces):
         self._pending_cells = 0
 
     def _touched(self, offsets: Array, size: int) -> set[int]:
-        """Return the numbers of the buffers that an access may touch."""
+        """List the buffers that an access may touch, by number."""
         low, high = int(offsets.min()), int(offsets.max()) + size
 
         def meets(buffer: Buffer) -> bool:

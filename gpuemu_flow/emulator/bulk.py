@@ -250,7 +250,7 @@ class Bulk(Mbarriers):
                     self.shared_races.access_by(copy.lane, copy.far, copy.step, write=False)
 
     def blame(self, copy: BulkCopy, rule: str, message: str, check: str = "mem") -> None:
-        """Report an error of a copy, with its thread."""
+        """Report an error of a copy."""
         said = f"{message}, by {self.who(copy.lane)}"
         self.report_lanes(check, rule, np.array([copy.lane]), copy.step, lambda _: said)
 

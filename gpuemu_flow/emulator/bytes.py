@@ -20,7 +20,7 @@ from gpuemu_flow.emulator.types import SIZES, Array
 
 
 class Bytes(State):
-    """Memory of one batch of blocks, and the accesses of lanes to its bytes."""
+    """Memory of one batch, and the accesses of lanes to its bytes."""
 
     def __init__(self, launch: KernelLaunch) -> None:
         super().__init__(launch)
@@ -161,7 +161,7 @@ class Bytes(State):
         return ActiveLanes(self.spread(offsets)[mask], mask, ())
 
     def _numbers(self, lanes: ActiveLanes, chosen: Array) -> Array:
-        """Return the flat lane numbers of those active lanes that `chosen` marks."""
+        """Return the flat lane numbers of the active lanes that `chosen` marks."""
         positions = np.flatnonzero(chosen)
         if lanes.mask is not None:
             return np.flatnonzero(lanes.mask)[positions]
@@ -289,5 +289,5 @@ class Bytes(State):
         return lost if good is None else lost & good
 
     def _element(self, step: int) -> int:
-        """Return the size in bytes of one element that a step accesses."""
+        """Return the size in bytes of one element of a step's access."""
         return SIZES.get(self.launch.program.steps[step].opcode.type, 1)

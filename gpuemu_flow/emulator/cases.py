@@ -88,7 +88,7 @@ def _notices(step: Step) -> bool:
 def _cases_at_a_time(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], lists: Sequence[Sequence[Argument]]
 ) -> int:
-    """Return the number of whole cases that fit in one batch of blocks."""
+    """Choose the number of whole cases that fit in one batch of blocks."""
     width = -(-int(np.prod(block)) // WARP) * WARP
     threads = max(1, width * int(np.prod(grid)))
     local = max(1, kernel.program.local_bytes)

@@ -24,8 +24,7 @@ class ClusterBarriers:
     waiting : bool array
         Threads that wait, by block and lane.
     block, step : int arrays
-        For each waiting thread, the basic block in which it continues, and the step at which it
-        waits.
+        For each waiting thread, the basic block in which it goes on, and the step where it waits.
     """
 
     def __init__(self, shape: tuple[int, ...], size: int) -> None:

@@ -29,11 +29,11 @@ class ClusterOrder:
         self._known: Array = np.zeros((count, members), np.int32)
 
     def arrive(self, blocks: Array, time: int) -> None:
-        """Record the time at which blocks arrived at the barrier of their cluster."""
+        """Record when blocks arrived at the barrier of their cluster."""
         self._arrived[blocks] = time
 
     def complete(self, blocks: Array) -> None:
-        """Record that a barrier is complete; `blocks` holds all blocks of each cluster."""
+        """Record that a barrier is complete; `blocks` holds all members of each cluster."""
         self._published[blocks] = self._arrived[blocks]
 
     def wait(self, blocks: Array, members: Array) -> None:

@@ -71,7 +71,7 @@ def cluster_numbers(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Arr
 
 
 def together(ids: Array, grid: Dimensions, cluster: Dimensions) -> Array:
-    """Sort block numbers so that the blocks of each cluster are adjacent.
+    """Sort the numbers of blocks so that the blocks of each cluster are adjacent.
 
     Clusters are ordered by their first blocks. Within a cluster, blocks keep their order.
     """

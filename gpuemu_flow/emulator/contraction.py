@@ -88,7 +88,7 @@ def _pairs_of(program: KernelProgram, index: int, products: dict[int, int]) -> l
 
 
 def fuse(program: KernelProgram, pairs: list[Pair]) -> KernelProgram:
-    """Replace the addition of each pair by ``fma``. The multiplications stay, for other uses."""
+    """Replace the addition of each pair by ``fma``; keep the multiplication for other uses."""
     pieces: dict[int, list[Step]] = {}
     types: list[str] = []
     for pair in pairs:

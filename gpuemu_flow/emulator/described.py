@@ -1,4 +1,4 @@
-"""Kernel launches of an op of kind ``ptx``, as the configuration describes them."""
+"""Launches of an op of kind ``ptx`` as the configuration describes them."""
 
 from __future__ import annotations
 

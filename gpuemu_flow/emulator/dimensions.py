@@ -1,4 +1,4 @@
-"""Grid, block and cluster of a launch: three numbers each, within the limits of the PTX ISA."""
+"""Grid, block and cluster of a launch: three numbers each, within the limits of the ISA."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Emitter:
         return view
 
     def immediate(self, operand: Immediate, type_name: str) -> str:
-        """Return the name of a constant operand, converted to the given PTX type."""
+        """Return the name of a constant operand, converted to a PTX type."""
         dtype = DTYPES[type_name]
         key = (operand.value, operand.kind, dtype)
         value: Array
@@ -224,7 +224,7 @@ class Emitter:
         return self.temporary(f"both(M, {self.guard(step)})")
 
     def close(self, live_out: frozenset[int], masked: bool) -> list[str]:
-        """Write back the registers that later blocks may read; return the function's lines."""
+        """Write back the registers that later blocks may read; return the lines of the function."""
         condition = self.condition
         if condition != "None":
             condition = self.temporary(condition)

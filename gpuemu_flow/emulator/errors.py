@@ -1,4 +1,4 @@
-"""Errors of the emulator: unsupported instructions, and launches that are impossible."""
+"""Errors of the emulator: unsupported instructions, and impossible launches."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class CheckFinding:
 
     @property
     def title(self) -> str:
-        """Return the name that NVIDIA's compute-sanitizer has for the check."""
+        """Return the name that compute-sanitizer gives the check."""
         return TITLES[self.check]
 
     def __str__(self) -> str:

@@ -98,7 +98,7 @@ class GlobalMemory(Bytes):
     def load_global(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from global or constant memory."""
+        """Load from global (or constant) memory."""
         races = self.global_races
         lanes = self._lanes(address - _G, mask, whole=races is not None)
         if not lanes.offsets.size:

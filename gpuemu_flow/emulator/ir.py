@@ -19,7 +19,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A constant. `value` is the number if `kind` is ``int``, its bits if ``f32`` or ``f64``."""
+    """A constant: `value` is the number if `kind` is ``int``, the bits if ``f32`` or ``f64``."""
 
     value: int
     kind: str = "int"
@@ -47,7 +47,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class OperandGroup:
-    """Several operands written as one: ``{a, b}``, or the ``p|q`` of setp and shfl."""
+    """Several operands written as one: ``{a, b}`` or the ``p|q`` of setp and shfl."""
 
     items: tuple[Operand, ...]
 
@@ -144,7 +144,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class KernelParameter:
-    """A kernel parameter, with its offset and size in the parameter block."""
+    """A kernel parameter and its offset and size in the parameter block."""
 
     name: str
     type: str
@@ -158,7 +158,7 @@ STACK = "the stack"
 
 @dataclass(frozen=True, slots=True)
 class MemoryRegion:
-    """The place of a variable in shared or local memory."""
+    """A named piece of shared or local memory."""
 
     name: str
     offset: int
@@ -167,7 +167,7 @@ class MemoryRegion:
 
 @dataclass(frozen=True, slots=True)
 class GlobalVariable:
-    """A ``.global`` or ``.const`` variable of a module, with its initial bytes."""
+    """A module's ``.global`` or ``.const`` variable with its initial bytes."""
 
     name: str
     size: int

@@ -464,7 +464,7 @@ def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
 
 
 def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:
-    """Read a PTX file, and prepare one of its kernels for launches.
+    """Read a PTX file and make one of its kernels ready.
 
     Parameters
     ----------

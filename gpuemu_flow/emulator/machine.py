@@ -154,7 +154,7 @@ class _Schedule:
         self._live_count = int(np.count_nonzero(self._live))
 
     def run(self) -> None:
-        """Run all threads to their end."""
+        """Run until no thread is left."""
         machine = self._m
         total = self._live.size
         self._groups = {0: self._live}

@@ -45,9 +45,9 @@ _STRING = re.compile(r'"([^"\n]*)"', re.ASCII)
 
 
 def read_body(function: Function) -> Body:
-    """Read the statements between a function's braces; return them as a new `Body`.
+    """Read the statements between a function's braces into a new `Body`.
 
-    Malformed text raises no exception: an invalid statement is skipped up to the next ``;`` and
+    Never raises on malformed text: an invalid statement is skipped up to the next ``;`` and
     recorded in `Body.problems`.
     """
     source = function.module.source
@@ -97,7 +97,7 @@ def read_body(function: Function) -> Body:
 
 
 def _skip(function: Function, body: Body, position: int) -> int:
-    """Record an invalid statement at `position`; return the position at which to continue."""
+    """Record an invalid statement at `position`; return the position to continue from."""
     source = function.module.source
     while source.text[position : position + 1].isspace():
         position += 1
@@ -167,7 +167,7 @@ class _State:
         return scope if self._depth >= MAX_DEPTH else max(scopes[scope].parent, 0)
 
     def directive(self, statement: str, offset: int, scope: int) -> None:
-        """Read registers, variables, ``.branchtargets`` or ``.pragma``; ignore other directives."""
+        """Read ``.reg``, variables, ``.branchtargets`` and ``.pragma``; ignore other directives."""
         body = self._body
         if statement.startswith(".reg"):
             body.scopes[scope].registers.extend(parse_registers(statement))

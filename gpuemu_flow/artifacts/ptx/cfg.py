@@ -102,7 +102,7 @@ class ControlFlowGraph:
 
 
 def build_cfg(body: Body) -> ControlFlowGraph:
-    """Build the control-flow graph of a body."""
+    """Build the blocks and edges of a body."""
     instructions = body.instructions
     count = len(instructions)
     graph = ControlFlowGraph()

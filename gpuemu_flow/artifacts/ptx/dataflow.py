@@ -146,7 +146,7 @@ class _Resolver:
 
 
 class _ScopeTable(dict[str, int]):
-    """The numbers of one scope's names, each of which is resolved at its first use."""
+    """Cache of one scope's names, each of which is resolved on its first use."""
 
     def __init__(self, resolver: _Resolver, scope: int) -> None:
         super().__init__()

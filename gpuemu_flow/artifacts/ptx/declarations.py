@@ -1,4 +1,4 @@
-"""Parse declarations: ``.reg`` statements, variables with their sizes, and entry directives."""
+"""Declarations: ``.reg`` statements, variables with their sizes, and entry directives."""
 
 from __future__ import annotations
 

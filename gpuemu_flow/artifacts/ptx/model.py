@@ -223,7 +223,7 @@ class Function:
 
 @dataclass
 class Module:
-    """One PTX module: the part of a file from one ``.version`` to the next."""
+    """One PTX module: the part of a file from a ``.version`` to the next."""
 
     source: SourceText
     version: tuple[int, int]
@@ -237,7 +237,7 @@ class Module:
 
     @cached_property
     def static_shared(self) -> dict[str, Variable]:
-        """Return the module's shared variables that are not declared extern, by name."""
+        """Return the module's own shared variables (those not declared extern), by name."""
         return {v.name: v for v in self.variables if v.space == "shared" and not v.external}
 
     def entries(self) -> Iterator[Function]:
@@ -247,7 +247,7 @@ class Module:
 
 @dataclass
 class PtxFile:
-    """The result of reading one file: its modules, and the problems found in it."""
+    """Result of reading one file: its modules, and the problems found in it."""
 
     source: SourceText
     modules: list[Module] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Parse number literals of PTX."""
+"""Number literals of PTX."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Opcode:
 
     @cached_property
     def vector(self) -> int:
-        """Return the elements per access: 2, 4 or 8 with ``.v2``, ``.v4`` or ``.v8``, else 1."""
+        """Return the elements per access: 2, 4 or 8 with ``.v2``, ``.v4``, ``.v8``, else 1."""
         for segment in self.segments[1:]:
             if segment in VECTOR_WIDTHS:
                 return VECTOR_WIDTHS[segment]

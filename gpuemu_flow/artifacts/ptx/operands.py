@@ -14,7 +14,7 @@ _CLOSING = frozenset("})]")
 
 
 class Address(NamedTuple):
-    """``[base+displacement]``: a register or symbol, and a constant number of bytes."""
+    """``[base+displacement]``: a register or symbol and a constant number of bytes."""
 
     base: str
     displacement: int

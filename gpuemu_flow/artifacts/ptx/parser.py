@@ -1,4 +1,4 @@
-"""Parse the top level of a PTX file: modules, variables, function headers, ends of bodies."""
+"""The top level of a PTX file: modules, variables, function headers and the ends of bodies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _NextWord:
         self._found = -2
 
     def after(self, offset: int) -> int:
-        """Return the offset of the first occurrence of the word at `offset` or later, or -1.
+        """Find the word at `offset` or later; return its offset, or -1 if there is none.
 
         White space or a parenthesis must follow the word, so that longer words do not count.
         """

@@ -1,4 +1,4 @@
-"""Reduce PTX to its code, without comments, line information and debug sections."""
+"""PTX reduced to its code: without comments, line information and debug sections."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class PlainPtx:
     lines: tuple[int, ...]
 
     def number(self, line: int) -> int:
-        """Convert a line number of the file to one of the reduced text.
+        """Return a line's number in the reduced text, given its number in the file.
 
-        The result is 0 if the line was removed.
+        The result is 0 if the line was left out.
         """
         low, high = 0, len(self.lines)
         while low < high:
@@ -40,7 +40,7 @@ class PlainPtx:
         return low + 1 if low < len(self.lines) and self.lines[low] == line else 0
 
     def line(self, number: int) -> int:
-        """Convert a line number of the reduced text to one of the file.
+        """Return a line's number in the file, given its number in the reduced text.
 
         The result is 0 if there is no such line.
         """

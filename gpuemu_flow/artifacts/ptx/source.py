@@ -74,7 +74,7 @@ def read_source(data: bytes, file: str) -> SourceText | Problem:
 
 
 def blank_comments(text: str) -> str:
-    """Replace each comment by its newlines, or by a space if it has none; keep strings."""
+    """Replace each comment by its newlines, or by a space if it has none; leave strings alone."""
     if "/" not in text:
         return text
     return _COMMENT_OR_STRING.sub(_blank, text)

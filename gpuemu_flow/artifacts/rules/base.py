@@ -106,7 +106,7 @@ def needs_exact_figures(view: KernelView, policy: KernelPolicy) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a count with its noun in the right number: ``1 instruction``, ``2 instructions``."""
+    """Return a count with its noun, such as ``1 instruction`` or ``2 instructions``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

@@ -20,7 +20,7 @@ DEBUG_CALLS: dict[str, str] = {
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find calls of the device runtime's functions for debugging and for heap memory."""
+    """Find calls of the device runtime's debugging and heap functions."""
     calls = {
         index: written
         for callee, written in DEBUG_CALLS.items()

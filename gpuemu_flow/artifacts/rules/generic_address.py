@@ -14,7 +14,7 @@ _ALWAYS_SPECIFIC = frozenset({"async", "bulk"})
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find memory accesses whose opcode does not name a state space."""
+    """Find memory accesses whose opcode names no state space."""
     yield from analysis.group(
         analysis.select("ld", "st", "atom", "red", where=_is_generic),
         lambda _, count: f"{plural(count, 'memory instruction')} with a generic address",

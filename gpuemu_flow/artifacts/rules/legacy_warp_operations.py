@@ -12,7 +12,7 @@ ID = "legacy-warp-operations"
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find ``shfl`` and ``vote`` instructions without ``.sync``."""
+    """Find ``shfl`` and ``vote`` whose opcode has no ``.sync`` segment."""
     legacy = analysis.select("shfl", "vote", where=lambda o: "sync" not in o.segments)
 
     def describe(first: int, count: int) -> str:

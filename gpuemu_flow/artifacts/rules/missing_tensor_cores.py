@@ -14,7 +14,7 @@ ID = "missing-tensor-cores"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Report a kernel without tensor-core instructions, if the policy expects them."""
+    """Report a kernel without tensor-core instructions, if the policy expects such instructions."""
     if not policy.expect_tensor_cores or unchecked(view, policy):
         return
     in_ptx = view.metrics.families.get("tensor", 0)

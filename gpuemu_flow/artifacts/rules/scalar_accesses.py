@@ -20,7 +20,7 @@ _ORDERED = frozenset(
 
 
 class _Stream(NamedTuple):
-    """What scalar accesses must have in common, so that one vector access could replace them."""
+    """Properties that scalar accesses must share so that one vector access could replace them."""
 
     block: int
     operation: str

@@ -38,7 +38,7 @@ _SPARSE = frozenset({"sp", "sp::ordered_metadata"})
 
 
 def read_form(step: Step) -> MatrixForm | None:
-    """Return the shape and types of a dense ``mma``, or None if the emulator does not know it."""
+    """Return shape and types of a dense ``mma``, or None if the emulator does not know it."""
     return _read_words(step.opcode.segments[1:], SHAPES)
 
 
