@@ -1,4 +1,4 @@
-"""One kernel's PTX, taken apart once and shared by all rules that look into it."""
+"""The parsed body of one kernel, which all rules that examine PTX share."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ class KernelAnalysis:
 
     @cached_property
     def calls(self) -> dict[str, list[int]]:
-        """Map each called function (or register with its address) to the indices of its calls."""
+        """Map each called function to the indices of its calls, in file order.
+
+        For a call through a register, the register's name stands for the function.
+        """
         found: dict[str, list[int]] = {}
         for index in self.select("call"):
             match = _CALLED.match(self.body.instructions[index].text.lstrip())
@@ -78,12 +81,12 @@ class KernelAnalysis:
         return self.graph.blocks_in_loops()
 
     def select(self, *bases: str, where: Callable[[Opcode], bool] | None = None) -> list[int]:
-        """Return the indices of instructions whose opcode begins with one of `bases`, in order.
+        """Return the indices of the instructions with the given opcodes, in file order.
 
         Parameters
         ----------
         *bases : str
-            Distinct first segments of opcodes, such as ``ld``.
+            First segments of the opcodes, such as ``ld``, each given once.
         where : callable, optional
             Tells whether to include an opcode; called once per distinct opcode.
         """
@@ -127,7 +130,7 @@ class KernelAnalysis:
 
     @cached_property
     def kernel_place(self) -> PtxLocation:
-        """Return the location of the kernel itself: its header, and its first source line."""
+        """Return the kernel's location: the PTX line of its header, and its first source line."""
         line = self.function.line
         if not self.body.locations:
             return PtxLocation(line)
@@ -138,13 +141,15 @@ class KernelAnalysis:
     def group(
         self, indices: Iterable[int], describe: Callable[[int, int], str]
     ) -> list[RuleFinding]:
-        """Group instructions by source line; return one finding per line, at most `MAX_FINDINGS`.
+        """Return one finding for each source line of the given instructions.
+
+        There are at most `MAX_FINDINGS`; the last one then covers all remaining instructions.
 
         Parameters
         ----------
         indices : iterable of int
         describe : callable
-            ``describe(first_index, count)`` gives the message for a group.
+            ``describe(first_index, count)`` returns the message for the instructions of a finding.
         """
         groups: dict[tuple[int, int], list[int]] = {}
         instructions, locations = self.body.instructions, self.body.locations

@@ -1,10 +1,10 @@
 """Resources of the kernels in a cubin, read from the ELF file itself: no NVIDIA tool needed.
 
-These readings were compared with ``cuobjdump -res-usage``, ``nvdisasm`` and ``ptxas -v`` for sm_75
-to sm_121: registers, stack and spill records of ``.nv.info``; sizes of ``.nv.shared`` sections,
-which on sm_90 and later hold 1,024 bytes that are not the kernel's; spill bytes from the size field
-of the spilling instructions. Among the versions tried, 12.6 is the oldest ptxas that records
-spills; 12.4 does not.
+What this module reads was compared with the output of ``cuobjdump -res-usage``, ``nvdisasm`` and
+``ptxas -v`` for sm_75 to sm_121: registers, stack and spill records of ``.nv.info``; sizes of
+``.nv.shared`` sections, which on sm_90 and later include 1,024 bytes that are not the kernel's;
+spill bytes from the size field of the spilling instructions. Among the versions tried, 12.6 is the
+oldest ptxas that records spills; 12.4 does not.
 """
 
 from __future__ import annotations
@@ -66,17 +66,18 @@ class CubinKernel:
     registers : int
         Registers per thread.
     stack_bytes, frame_bytes : int
-        Stack per thread: of the whole call tree (0 with recursion), and of the function alone.
+        Bytes of stack per thread: of the whole call tree (0 if it is recursive), and of the
+        function alone.
     shared_bytes : int
         Static shared memory per block, without the driver's reserved part.
     spill_stores, spill_loads : int or None
-        Numbers of instructions. None if unknown: the kernel has a stack, and its ptxas is older
-        than 12.6 and records no spills.
+        Numbers of instructions. None if unknown: the kernel has a stack, but was made by a ptxas
+        before 12.6, which records no spills.
     spill_store_bytes, spill_load_bytes : int or None
         As ``ptxas -v`` counts them; None when unknown.
     barriers, parameter_bytes : int
     max_threads : int
-        Threads per block that the launch bounds name; 0 when there are no bounds.
+        Threads per block that the launch bounds permit; 0 if there are no bounds.
     """
 
     name: str
@@ -106,10 +107,10 @@ class CubinKernel:
 
 @dataclass
 class Cubin:
-    """A cubin: its architecture, the tool that made it, and its kernels by name.
+    """A cubin: its architecture, the version of its ptxas, and its kernels by name.
 
-    ``arch`` keeps a suffix that the file records (``sm_90a``). ``tool_version`` is the version of
-    ptxas, such as ``13.0.88``, or empty when the file does not record it.
+    ``arch`` keeps a suffix that the file records (``sm_90a``). ``tool_version`` is a version such
+    as ``13.0.88``, or empty if the file does not record it.
     """
 
     arch: str
@@ -129,7 +130,7 @@ def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
     Returns
     -------
     Cubin or Problem
-        A problem for anything but an intact cubin. Never raises.
+        A problem if the data is not an intact cubin. Never raises.
     """
     if not data.startswith(_ELF_MAGIC):
         what = "the file is empty" if not data else "no ELF file"
@@ -149,10 +150,11 @@ def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
 
 
 def without_line_table(data: bytes) -> bytes:
-    """Return a cubin whose ``.debug_line`` is blank, so that the same code gives the same bytes.
+    """Return a cubin whose ``.debug_line`` section is zeroed, so that equal code gives equal bytes.
 
-    ptxas writes the source's modification time into this line table. No code here reads the table,
-    since source lines come from the PTX. Data that is not an intact ELF file is returned unchanged.
+    ptxas writes the modification time of the source into this section. No code here reads the
+    section, because source lines come from the PTX. Data that is not an intact ELF file is returned
+    unchanged.
     """
     try:
         lines = [s for s in Elf(data).sections if s.name == _LINE_TABLE and s.type != SHT_NOBITS]
@@ -244,7 +246,10 @@ class _Reader:
                 kernel.max_threads = _u32(payload, 0) * _u32(payload, 4) * _u32(payload, 8)
 
     def _without_spill_records(self) -> list[str]:
-        """Return the names of kernels that have a stack, but whose ptxas records no spills."""
+        """Return the names of kernels whose spills are unknown.
+
+        Such a kernel has a stack, but its ptxas was too old to record spills.
+        """
         return [
             kernel.name
             for kernel in self._kernels.values()
@@ -293,10 +298,11 @@ def _records(content: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _count_spills(kernel: CubinKernel, payload: memoryview, code: memoryview) -> None:
-    """Add the spill instructions of one annotation record: pairs of (type, code offset).
+    """Add the spills that one annotation record lists to a kernel's figures.
 
-    The memory instruction's size field is bits 73 to 75 of its 128-bit encoding (Volta and
-    later; found by comparing encodings with nvdisasm's output).
+    The record holds pairs of (type, code offset). The size of a spill is in bits 73 to 75 of the
+    instruction's 128-bit encoding (Volta and later; found by comparing encodings with nvdisasm's
+    output).
     """
     for position in range(0, len(payload) // 8 * 8, 8):
         if _u32(payload, position) != _SPILL_ANNOTATION:

@@ -1,4 +1,4 @@
-"""Compare a kernel's figures with a baseline's: list changes, and judge whether they are worse."""
+"""Compare the figures of kernels with a baseline: list changes, and judge what is worse."""
 
 from __future__ import annotations
 
@@ -38,10 +38,7 @@ _NEVER_NEW = ("f64", "generic")
 
 @dataclass(frozen=True)
 class MetricChange:
-    """One figure before and after a change.
-
-    ``percent`` is None if either figure is unknown, or if the old figure is 0.
-    """
+    """One figure of a kernel before and after a change."""
 
     metric: str
     old: float | None
@@ -54,18 +51,21 @@ class MetricChange:
 
     @property
     def percent(self) -> float | None:
-        """Return the change relative to the old value, in percent."""
+        """Return the change in percent of the old figure.
+
+        The result is None if either figure is unknown, or the old one is 0.
+        """
         delta = self.delta
         return None if delta is None or not self.old else 100.0 * delta / self.old
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, with the derived figures."""
+        """Return plain JSON, which includes `delta` and `percent`."""
         return {**asdict(self), "delta": self.delta, "percent": self.percent}
 
 
 @dataclass(frozen=True)
 class ChangeJudgement:
-    """One change of a kernel that is worse, better or worth a note.
+    """The judgement of one change of a kernel: worse, better or only worth a note.
 
     ``kind`` is ``regression``, ``improvement``, ``warning`` or ``info``.
     """
@@ -115,9 +115,9 @@ class KernelDiff:
         return any(j.kind == IMPROVEMENT for j in self.judgements)
 
     def figures(self, metric: str) -> tuple[float | None, float | None]:
-        """Return a figure before and after the change; (None, None) if it did not change.
+        """Return a figure before and after the change; a figure that is unknown is None.
 
-        A value that is not known is None, too.
+        If the figure did not change, both are None.
         """
         found = (c for c in (*self.changes, *self.families) if c.metric == metric)
         return next(((change.old, change.new) for change in found), (None, None))
@@ -344,7 +344,11 @@ def _appears(metric: str, what: str, before: int, after: int) -> Iterator[Change
 
 
 def _count_matches(pattern: str, metrics: KernelMetrics) -> int | None:
-    """Count the instructions that a pattern matches; None if there is no listing."""
+    """Count the instructions that a pattern matches.
+
+    The result is None if the instructions are unknown: the pattern is for machine code and no
+    disassembler read the cubin, or the pattern is for PTX and there is no PTX.
+    """
     if is_sass_pattern(pattern):
         sass = metrics.sass_opcodes
         return None if sass is None else sum(sass[o] for o in matching_opcodes(pattern, sass))

@@ -14,11 +14,12 @@ _MIN_STEPS = 200_000
 
 @dataclass(frozen=True)
 class DivergentBarrier:
-    """A barrier, with a branch that decides which threads reach the barrier.
+    """A barrier, and a branch that decides which threads reach it; both as instruction indices.
 
-    ``early_exit`` is True when the threads that miss the barrier run to the end without meeting any
-    barrier. Such code works: a barrier waits only for threads that have not ended (CUDA C++
-    Programming Guide, "Independent Thread Scheduling").
+    ``branch`` is the barrier itself if the barrier has a predicate. ``early_exit`` is True if the
+    threads that miss the barrier run to the end without meeting any barrier. Such code works,
+    because a barrier waits only for threads that have not ended (CUDA C++ Programming Guide,
+    "Independent Thread Scheduling").
     """
 
     barrier: int
@@ -27,12 +28,12 @@ class DivergentBarrier:
 
 
 def divergent_barriers(analysis: KernelAnalysis) -> list[DivergentBarrier]:
-    """Find block-wide barriers that depend on a branch whose condition depends on the thread index.
+    """Find block-wide barriers that threads reach or miss depending on the thread index.
 
-    A branch matters to a barrier when the barrier lies between the branch and the point where its
-    paths meet again (the branch's immediate post-dominator). If the graph is so entangled that the
-    search would take much more than linear time, it ends early: some barriers are then missed, but
-    none that has a predicate of its own.
+    A branch on the thread index counts if the barrier lies between the branch and the point where
+    its paths meet again (the branch's immediate post-dominator). If the search in an entangled
+    graph would take much more than linear time, it ends early and may miss barriers. Barriers that
+    have a predicate of their own are never missed.
     """
     instructions = analysis.body.instructions
     barriers = analysis.select("bar", "barrier", where=_may_be_block_wide)
@@ -59,7 +60,7 @@ def _search_regions(
     branches: list[int],
     found: dict[int, DivergentBarrier],
 ) -> None:
-    """Add the barriers that lie between a branch and the point where its paths meet."""
+    """Add to `found` the barriers that lie between a branch and the point where its paths meet."""
     graph = analysis.graph
     after = _immediate_post_dominators(graph) if branches else None
     if after is None:
@@ -102,11 +103,11 @@ def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
 
 
 def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
-    """Find the immediate post-dominator of each block; ``len(graph)`` is the end of the kernel.
+    """Return the immediate post-dominator of each block; ``len(graph)`` is the kernel's end.
 
     The algorithm is that of Cooper, Harvey and Kennedy (2001) on the reversed graph. The result is
-    None if that takes too many steps. A block from which the end cannot be reached gets the end as
-    its post-dominator.
+    None if the algorithm takes too many steps. A block from which the end cannot be reached gets
+    the end as its post-dominator.
     """
     end = len(graph)
     order = _reverse_postorder_from_end(graph)
@@ -147,7 +148,10 @@ def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
 
 
 def _reverse_postorder_from_end(graph: ControlFlowGraph) -> list[int]:
-    """Return blocks in reverse postorder of a walk against the edges, the virtual end first."""
+    """Return the blocks in reverse postorder of a walk against the edges, from the kernel's end.
+
+    The end itself, as number ``len(graph)``, comes first.
+    """
     end = len(graph)
     before_end = [block for block in range(end) if graph.leaves[block]]
     visited = [False] * (end + 1)
@@ -183,7 +187,10 @@ def _blocks_that_reach(graph: ControlFlowGraph, targets: list[int]) -> list[bool
 
 
 def _region(graph: ControlFlowGraph, block: int, meeting: int, budget: int) -> tuple[set[int], int]:
-    """Return blocks between a branch and the point where its paths meet, and the steps taken."""
+    """Return the blocks between a branch and the block where its paths meet, and the steps taken.
+
+    The search stops when the number of steps exceeds `budget`.
+    """
     members: set[int] = set()
     waiting = list(graph.successors[block])
     steps = 0

@@ -19,12 +19,12 @@ _ELFDATA2LSB = 1
 
 
 class CorruptElfError(Exception):
-    """Error of a file whose tables point outside of it or contradict each other."""
+    """Raised for a file that is not ELF64, or whose tables are inconsistent."""
 
 
 @dataclass(frozen=True)
 class ElfSection:
-    """One section header with its name."""
+    """One entry of the section header table, with the section's name."""
 
     name: str
     type: int
@@ -37,7 +37,7 @@ class ElfSection:
 
 @dataclass(frozen=True)
 class ElfSymbol:
-    """One entry of the symbol table; ``other`` holds CUDA's entry flag."""
+    """One entry of the symbol table; ``other`` contains the flag by which CUDA marks kernels."""
 
     name: str
     info: int
@@ -49,8 +49,9 @@ class ElfSymbol:
 class Elf:
     """Header, sections and symbols of an ELF64 little-endian file.
 
-    Names and section bytes are handed out from a budget of a few times the file's size, so that a
-    file whose tables all point at the same bytes costs no more than a valid file.
+    All names and section bytes that are returned may together be a few times as large as the file;
+    beyond this, an error is raised. Therefore, a file whose tables all point at the same bytes does
+    not cost much more than a valid file.
 
     Raises
     ------

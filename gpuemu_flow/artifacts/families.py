@@ -1,4 +1,4 @@
-"""Families of instructions: kinds of work that PTX opcodes do."""
+"""Families of PTX opcodes, by the kind of work that they do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAMILIES = (
 
 @lru_cache(maxsize=4096)
 def family_of_text(text: str) -> str:
-    """Return the family of an opcode text."""
+    """Return the family of an opcode that is given as text, one of `FAMILIES`."""
     return family_of(Opcode(text))
 
 
@@ -94,7 +94,7 @@ def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
 
 
 def in_order(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Add up counts per family, and return them in the order of `FAMILIES`."""
+    """Add up the counts of each family; return the sums in the order of `FAMILIES`."""
     counts: dict[str, int] = {}
     for family, count in counted:
         counts[family] = counts.get(family, 0) + count

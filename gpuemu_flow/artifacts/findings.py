@@ -1,4 +1,4 @@
-"""Findings of rules in a kernel, and violations of a policy, as data."""
+"""Data types for findings of rules in a kernel, and for violations of a policy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class PtxLocation:
-    """A location in the PTX, and in the source that it was compiled from.
+    """A location in the PTX, and in the source from which the PTX was compiled.
 
-    ``source_line`` is 0 without line information; ``call_file``/``call_line`` is the call
-    site of inlined code.
+    ``source_line`` is 0 without line information. For inlined code, ``call_file`` and ``call_line``
+    give the call site.
     """
 
     line: int = 0
@@ -49,13 +49,13 @@ class RuleFinding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RuleFinding:
-        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
+        """Make a finding from the result of `to_json`, or raise KeyError or TypeError."""
         return cls(**{**data, "place": PtxLocation(**data["place"])})
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken rule.
+    """A kernel's violation of one rule.
 
     Attributes
     ----------
@@ -66,13 +66,13 @@ class Violation:
     message : str
     file : str
     line : int
-        Source line when the PTX has line information, else the line in the artifact; 0 when
-        the violation concerns the kernel as a whole and its line is unknown.
+        Source line if the PTX has line information, else the line in the artifact; 0 if the
+        violation concerns the kernel as a whole and its line is unknown.
     actual, limit : float or None
         The measured figure and its limit, if the rule is about a limit.
     place : PtxLocation
     allowed : str
-        The reason why the violation was accepted; empty when the violation counts.
+        The reason why the violation is accepted; empty if it counts.
     """
 
     rule: str
@@ -86,7 +86,7 @@ class Violation:
     allowed: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that ``lint --format json`` shows."""
+        """Return the JSON form that ``lint --format json`` prints."""
         out: dict[str, Any] = {
             "rule": self.rule,
             "severity": self.severity,

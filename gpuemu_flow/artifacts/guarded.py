@@ -1,10 +1,11 @@
 """Run a command that ends when its starter ends: ``guarded.py FD LC_CTYPE PROGRAM ARGUMENT...``.
 
 FD is the reading end of a pipe whose writing end only the starter holds. When the starter closes
-that end or dies, even by SIGKILL, the command's process group is killed: otherwise the command
-would write its outputs while the next run makes them again. LC_CTYPE is the value that the variable
-of that name has for the command, because a Python interpreter may change it as it starts. The file
-runs as a script, without the package, since a process is started for each command.
+that end or dies, even by SIGKILL, the command's process group is killed. Otherwise the command
+could still write its outputs when the next run makes them again. LC_CTYPE is the value of the
+environment variable of that name for the command, because a Python interpreter may change the
+variable as it starts. The file runs as a script that does not import the package, which saves time
+for each command.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NOT_STARTED = 127
 
 
 def main() -> NoReturn:
-    """Start the command in a process group of its own, and exit with its exit code."""
+    """Start the command in a new process group, wait for it, and exit with its exit code."""
     lifeline, locale, words = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     os.set_inheritable(lifeline, False)
     ended, ended_end = os.pipe()
@@ -62,7 +63,7 @@ def _become(locale: str, words: list[str]) -> NoReturn:
 
 
 def _end_as(code: int) -> NoReturn:
-    """End with an exit code; if the code is negative, end by the signal number ``-code``."""
+    """End this process with an exit code; if the code is negative, with signal number ``-code``."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if code != -signal.SIGKILL:

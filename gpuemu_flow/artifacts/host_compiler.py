@@ -17,16 +17,16 @@ _MOST_READ = 64 << 20
 def host_compilers(
     flags: Sequence[str], root: Path, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the sha256 of each program that nvcc may start as its host compiler, by its path.
+    """Return the sha256 of each program that nvcc may start as its host compiler, by path.
 
     Parameters
     ----------
     flags : sequence of str
-        nvcc's flags, of which ``-ccbin`` names a compiler, or the folder of a compiler.
+        nvcc's flags; ``-ccbin`` gives a compiler, or the folder of a compiler.
     root : Path
         The workspace; a path in `flags` is relative to it.
     environment : mapping, optional
-        Environment variables, for ``PATH``; `os.environ` by default.
+        Environment variables, of which ``PATH`` is used; `os.environ` by default.
     """
     path = (os.environ if environment is None else environment).get("PATH", "")
     named = _named(flags)
@@ -41,7 +41,7 @@ def host_compilers(
 
 
 def _named(flags: Sequence[str]) -> str:
-    """Return the value of the last flag that names a host compiler; empty if no flag does."""
+    """Return the compiler or folder that the last ``-ccbin`` flag gives; empty if there is none."""
     named = ""
     for flag, following in zip(flags, (*flags[1:], ""), strict=False):
         option, equals, value = flag.partition("=")

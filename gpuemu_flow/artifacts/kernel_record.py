@@ -1,4 +1,4 @@
-"""A linted kernel as data, and its JSON in manifests and commands."""
+"""The figures and verdict of a linted kernel as data, and their JSON for manifests and commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuemu_flow.types import Verdict
 
 @dataclass(frozen=True)
 class UncheckedRule:
-    """A rule that could not judge a kernel, and the reason."""
+    """The id of a rule that could not judge a kernel, and the reason."""
 
     rule: str
     reason: str
@@ -22,7 +22,7 @@ class UncheckedRule:
 
 @dataclass(frozen=True)
 class MachineMix:
-    """Machine instructions by family, with the disassembler that listed them."""
+    """Counts of machine instructions by family; ``source`` is the disassembler that listed them."""
 
     source: str
     instructions: int
@@ -39,7 +39,7 @@ class MachineMix:
 
 @dataclass(frozen=True)
 class KernelFigures:
-    """The figures of a kernel that are shown; `KernelMetrics` describes them."""
+    """The figures of a kernel that reports show; see `KernelMetrics` for their meaning."""
 
     registers: int | None = None
     spill_instructions: int | None = None
@@ -56,7 +56,7 @@ class KernelFigures:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return, by name, the figures that are integers and known."""
+        """Return the known figures that are integers, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
     def to_json(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class KernelFigures:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFigures:
-        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
+        """Make figures from the result of `to_json`, or raise KeyError or TypeError."""
         reached, sass = data["occupancy"], data["sass"]
         if reached is not None:
             reached = Occupancy(**{**reached, "limited_by": tuple(reached["limited_by"])})
@@ -80,17 +80,17 @@ class KernelFigures:
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """One kernel of an artifact with its figures and its verdict.
+    """One kernel of an artifact, with its figures and its verdict.
 
     Attributes
     ----------
     name, file, arch : str
     metric_source : str
-        Source of registers, spills and memory; see `KernelMetrics`.
+        Source of the figures for registers, spills and memory; see `KernelMetrics`.
     metrics : KernelFigures
     verdict : Verdict
     violations : tuple of Violation
-        All violations, including accepted violations.
+        All violations, including those that are accepted.
     unchecked : tuple of UncheckedRule
     """
 
@@ -105,12 +105,12 @@ class KernelRecord:
 
     @property
     def errors(self) -> tuple[Violation, ...]:
-        """Select the violations that fail the kernel."""
+        """Return the violations that make the kernel fail."""
         return tuple(v for v in self.violations if v.severity == "error" and not v.allowed)
 
     @property
     def counted(self) -> tuple[Violation, ...]:
-        """Select the violations of any severity that are not accepted."""
+        """Return the violations, of any severity, that are not accepted."""
         return tuple(v for v in self.violations if not v.allowed)
 
     def to_json(self) -> dict[str, Any]:

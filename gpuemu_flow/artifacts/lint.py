@@ -33,21 +33,21 @@ _FIGURES = tuple(item.name for item in fields(KernelFigures) if item.name != "sa
 
 @dataclass(frozen=True)
 class LintResult:
-    """Outcome for one kernel and architecture.
+    """The result of linting one kernel for one architecture.
 
     Attributes
     ----------
     kernel, file, arch : str
     verdict : Verdict
-        ``failed`` if an error is not accepted, ``inconclusive`` if no rule could judge the kernel,
-        else ``passed``.
+        ``failed`` if an error is not accepted, else ``inconclusive`` if no rule could judge the
+        kernel, else ``passed``.
     violations : tuple of Violation
-        In rule order. Accepted violations carry their reason in ``allowed``.
+        In rule order. Accepted violations carry the reason in ``allowed``.
     unchecked : tuple of UncheckedRule
         Rules that could not judge the kernel. They are listed so that nobody takes the absence of
         violations for a pass.
     problems : tuple of Problem
-        Problems of the policy and of the allowances.
+        Problems in the comments ``gpuemu: allow``.
     """
 
     kernel: str
@@ -67,7 +67,8 @@ class Linter:
     ----------
     policy : KernelPolicy
     read_source : callable or None
-        Reads the source in which ``gpuemu: allow`` comments are looked for; None ignores them.
+        Reads a source file, in which ``gpuemu: allow`` comments are then searched; None to ignore
+        such comments.
     """
 
     policy: KernelPolicy
@@ -79,7 +80,7 @@ class Linter:
             self._allowances = Allowances(self.read_source, RULES_BY_ID)
 
     def lint(self, view: KernelView) -> LintResult:
-        """Check one kernel by all rules that are not switched off."""
+        """Check one kernel by all rules that the policy does not switch off."""
         violations: list[Violation] = []
         unchecked: list[UncheckedRule] = []
         looked = 0
@@ -135,5 +136,5 @@ def kernel_record(view: KernelView, result: LintResult) -> KernelRecord:
 
 
 def kernel_json(view: KernelView, result: LintResult) -> dict[str, Any]:
-    """Return the JSON of one kernel that ``lint`` and ``artifacts`` show."""
+    """Return the JSON that ``lint`` and ``artifacts`` print for one kernel."""
     return kernel_record(view, result).to_json()

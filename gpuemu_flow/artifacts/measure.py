@@ -1,4 +1,4 @@
-"""Measure an artifact: figures of its kernels from the best source, and findings."""
+"""Measure an artifact: the figures of its kernels from the best source, and its findings."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Artifact:
-    """Everything known about one compiled source for one architecture.
+    """The PTX and cubin compiled from one source for one architecture, and the output of tools.
 
     Attributes
     ----------
     file : str
-        Name for diagnostics: the PTX, or the cubin when there is no PTX.
+        Name for diagnostics: the PTX file, or the cubin if there is no PTX.
     ptx, cubin : bytes or None
     arch : str
-        If empty: the cubin's architecture or, without a cubin, the target of the PTX.
+        If empty, the cubin's architecture is taken or, without a cubin, the target of the PTX.
     ptxas : PtxasReport or None
         Output of ``ptxas -v`` when it assembled this PTX.
     tool_version : str
-        The version of the ptxas in `ptxas`.
+        The version of the ptxas whose output `ptxas` is.
     sass : MachineCode or None
         Machine code that a disassembler found in the cubin.
     assembly : dict of str to PtxasReport
-        By architecture, what ptxas reported for the wanted architectures.
+        For each architecture for which the kernel must build, the output of ptxas.
     """
 
     file: str
@@ -62,7 +62,7 @@ class Artifact:
 
 @dataclass
 class Measurement:
-    """Kernels of one artifact, and problems of reading it."""
+    """The kernels of one artifact, and the problems found when it was read."""
 
     kernels: list[KernelView] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -94,13 +94,14 @@ def measure(artifact: Artifact, launches: Mapping[str, KnownLaunch] | None = Non
     ----------
     artifact : Artifact
     launches : mapping of str to KnownLaunch, optional
-        Block size and dynamic shared memory by kernel name; the entry ``""`` is for all kernels
-        that are not named.
+        Block size and dynamic shared memory by kernel name; the entry ``""`` is for all other
+        kernels.
 
     Returns
     -------
     Measurement
-        Bad input gives problems, never an exception; intact kernels of a damaged file are kept.
+        Invalid input gives problems, never an exception. Intact kernels of a damaged file are
+        included.
     """
     result = Measurement()
     cubin: Cubin | None = None
@@ -163,7 +164,7 @@ def _examine(function: Function) -> _Facts:
 
 
 def _static_shared(function: Function, analysis: KernelAnalysis) -> int:
-    """Add up the static shared memory that a function declares, or uses from its module."""
+    """Return the bytes of static shared memory that a function declares or uses."""
     inside = [v for v in analysis.body.variables if v.space == "shared"]
     declared = function.module.static_shared
     outside = [declared[name] for name in analysis.flow.mentioned_among(declared)]
@@ -171,7 +172,7 @@ def _static_shared(function: Function, analysis: KernelAnalysis) -> int:
 
 
 class _Builder:
-    """Builder of views from the facts, the cubin and the ptxas report of one artifact."""
+    """Makes kernel views from the PTX, the cubin and the ptxas report of one artifact."""
 
     def __init__(
         self, artifact: Artifact, cubin: Cubin | None, launches: Mapping[str, KnownLaunch]
@@ -181,7 +182,7 @@ class _Builder:
         self._launches = launches
 
     def from_ptx(self, entry: _Facts, facts: Mapping[str, _Facts]) -> KernelView:
-        """Make the view of an entry of the PTX, including the device functions that it calls."""
+        """Make the view of a kernel and the device functions that it calls, from the PTX."""
         artifact, function = self._artifact, entry.function
         called, recursive = _call_tree(entry, facts)
         tree = [entry, *called]
@@ -226,7 +227,7 @@ class _Builder:
         )
 
     def from_cubin(self, name: str) -> KernelView:
-        """Make the view of a kernel that has no PTX."""
+        """Make the view of a kernel that only the cubin contains."""
         cubin = self._cubin
         arch = self._artifact.arch or (cubin.arch if cubin else "")
         resources = self._resources(name) or Resources(ESTIMATE)
@@ -285,7 +286,7 @@ def _estimate(
 
 
 def _call_tree(entry: _Facts, facts: Mapping[str, _Facts]) -> tuple[list[_Facts], bool]:
-    """Return the device functions in an entry's call tree, and True if the tree has a cycle."""
+    """Return the device functions in a kernel's call tree, and True if the tree has a cycle."""
     aliases = entry.function.module.aliases
     finished: dict[str, bool] = {}
     recursive = False

@@ -22,14 +22,15 @@ _ASSUMED_THREADS = 256
 
 @dataclass(frozen=True)
 class KnownLaunch:
-    """Known figures of a kernel's launch, which PTX does not contain.
+    """What is known of a kernel's launches in addition to the PTX.
 
     Attributes
     ----------
     threads : int
         Threads per block; 0 to use the launch bounds.
     dynamic_shared_bytes : int or None
-        None if unknown; occupancy then counts static shared memory only.
+        Dynamic shared memory per block. If None, it is unknown, and occupancy is computed with
+        static shared memory only.
     """
 
     threads: int = 0
@@ -38,7 +39,7 @@ class KnownLaunch:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of a kernel as one source states them; None for a resource that is not stated."""
+    """Resources of a kernel according to one source; None for a resource that is not stated."""
 
     source: str
     tool_version: str = ""
@@ -50,7 +51,7 @@ class Resources:
     barriers: int | None = None
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures without their source, by the names of fields of `KernelMetrics`."""
+        """Return the figures by name, as `KernelMetrics` names them; the source is left out."""
         return {name: value for name, value in vars(self).items() if name != "source"}
 
 
@@ -77,19 +78,19 @@ class KernelMetrics:
     shared_bytes : int or None
         Static shared memory per block.
     declared_registers : int or None
-        Virtual registers: shown, never checked.
+        Number of declared virtual registers; it is shown, but no rule checks it.
     max_live : int or None
         Highest number of live 32-bit registers in PTX.
     instructions, predicated_instructions : int or None
-        PTX statements of the kernel.
+        Numbers of PTX instructions of the kernel: of all, and of those with a predicate.
     occupancy : Occupancy or None
         None for an unknown architecture or register count.
     families, opcodes, calls : dict of str to int
-        Counts in the PTX.
+        Counts of instructions in the PTX by family and by opcode, and of calls by function.
     sass_tool : str
         Disassembler and version, such as ``nvdisasm 13.0.88``.
     sass_opcodes : dict of str to int, or None
-        Machine instructions; None when no disassembler read the cubin.
+        Count of each machine opcode; None if no disassembler read the cubin.
     """
 
     name: str
@@ -118,7 +119,7 @@ class KernelMetrics:
 
     @property
     def is_exact(self) -> bool:
-        """Tell whether the resources are the compiler's own figures."""
+        """Tell whether the resource figures come from the compiler rather than from an estimate."""
         return self.metric_source != ESTIMATE
 
     @property
@@ -132,7 +133,7 @@ class KernelMetrics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelMetrics:
-        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
+        """Make metrics from the result of `to_json`, or raise KeyError or TypeError."""
         values = dict(data)
         found = values.get("occupancy")
         if found is not None:
@@ -141,7 +142,7 @@ class KernelMetrics:
 
 
 def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
-    """Take the figures that the cubin itself records: the best source."""
+    """Return the resources that a cubin records. A cubin is the best source of them."""
     return Resources(
         CUBIN,
         tool_version,
@@ -155,7 +156,11 @@ def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
 
 
 def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
-    """Take the figures that ``ptxas -v`` printed; it counts spills in bytes, not instructions."""
+    """Return the resources that ``ptxas -v`` printed.
+
+    ptxas prints the bytes of spills, but not the number of spill instructions. This number is
+    therefore None, unless there are no spills.
+    """
     no_spills = usage.spill_bytes == 0
     return Resources(
         PTXAS,

@@ -1,4 +1,4 @@
-"""Occupancy: the number of blocks that fit on one multiprocessor, and the limits of this number."""
+"""Occupancy: the number of blocks that fit on one multiprocessor, and what limits it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ _ARCH_NUMBER = re.compile(r"(?:sm|compute)_(\d{2,3})[af]?\Z")
 
 @dataclass(frozen=True)
 class ArchLimits:
-    """Limits of one architecture, per multiprocessor.
+    """Limits of the multiprocessors of one architecture.
 
     Attributes
     ----------
     sm : int
         Number of the architecture, such as 90 for sm_90.
     max_warps, max_blocks : int
+        Warps and blocks that can be resident on a multiprocessor.
     shared_bytes : int
         Shared memory per multiprocessor.
     block_shared_bytes : int
         Maximum that one block may request.
     reserved_bytes : int
-        Bytes that the system takes from each block's shared memory.
+        Bytes of shared memory that the system reserves for each block.
     barrier_factor : int
         The number of named barriers per multiprocessor is `max_blocks` times this factor.
     """
@@ -56,7 +57,7 @@ class ArchLimits:
 
     @property
     def max_threads(self) -> int:
-        """Return the number of threads per multiprocessor."""
+        """Return the number of threads that can be resident on a multiprocessor."""
         return self.max_warps * WARP_THREADS
 
 
@@ -96,16 +97,16 @@ class Occupancy:
     Attributes
     ----------
     blocks, warps : int
-        Resident at once; 0 when a block cannot be launched at all.
+        Numbers resident at once; 0 if a block cannot be launched at all.
     fraction : float
-        Share of the multiprocessor's warps that are resident, 0 to 1.
+        Resident warps as a fraction of the warps that can be resident, 0 to 1.
     limited_by : tuple of str
-        All limits that are reached at `blocks`: ``warps``, ``blocks``, ``registers``,
-        ``shared``, ``barriers``, or ``launch`` when the block itself is too large.
+        All limits that are reached with this number of blocks: ``warps``, ``blocks``,
+        ``registers``, ``shared``, ``barriers``; or ``launch`` if the block itself is too large.
     threads : int
         Threads per block for which the figures hold.
     assumed_threads : bool
-        True when nothing states the block size and `threads` is a guess.
+        True if the block size is unknown, so that `threads` is an assumption.
     """
 
     blocks: int
@@ -121,13 +122,16 @@ class Occupancy:
 
 
 def arch_number(arch: str) -> int | None:
-    """Return 90 for ``sm_90``, ``sm_90a`` or ``compute_90``; None for other texts."""
+    """Return an architecture's number, such as 90 for ``sm_90``, ``sm_90a`` or ``compute_90``.
+
+    Other texts give None.
+    """
     match = _ARCH_NUMBER.match(arch)
     return int(match.group(1)) if match else None
 
 
 def limits_of(arch: str) -> ArchLimits | None:
-    """Return the limits of an architecture by name; None when it is not in the table."""
+    """Return the limits of the architecture with this name; None if they are unknown."""
     number = arch_number(arch)
     return None if number is None else ARCHITECTURES.get(number)
 

@@ -1,4 +1,4 @@
-"""Patterns for instructions: matched by dotted segments, never by substring."""
+"""Patterns for instructions. They match whole dotted segments of an opcode, never parts of one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SPILL = "spill"
 def opcode_matches(pattern: str, opcode: str) -> bool:
     """Tell whether consecutive segments of an opcode match the segments of a pattern.
 
-    ``f64`` matches ``add.rn.f64`` and not ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``.
-    Segments may hold ``*`` and ``?``.
+    ``f64`` matches ``add.rn.f64``, but not ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``.
+    Segments of a pattern may contain the wildcards ``*`` and ``?``.
     """
     wanted = [segment for segment in pattern.split(".") if segment]
     found = opcode.split(".")
@@ -37,17 +37,20 @@ def opcode_matches(pattern: str, opcode: str) -> bool:
 
 
 def is_sass_pattern(pattern: str) -> bool:
-    """Tell whether a pattern is of machine code: its opcodes are in upper case (``FADD``)."""
+    """Tell whether a pattern is for machine opcodes, which are in upper case (``FADD``)."""
     return pattern.lstrip(".")[:1].isupper()
 
 
 def matching_opcodes(pattern: str, opcodes: Iterable[str]) -> list[str]:
-    """Return the opcodes that a pattern, or one of its aliases, matches."""
+    """Return those of `opcodes` that the pattern or one of its aliases matches."""
     alternatives = (pattern, *ALIASES.get(pattern, ()))
     return [o for o in opcodes if any(opcode_matches(a, o) for a in alternatives)]
 
 
 def matching_symbols(pattern: str, symbols: Iterable[str]) -> list[str]:
-    """Return the called functions whose whole name a pattern, or one of its aliases, matches."""
+    """Return those of the function names `symbols` that the pattern or one of its aliases matches.
+
+    A name must match as a whole.
+    """
     alternatives = [a for a in (pattern, *ALIASES.get(pattern, ())) if _SYMBOL.match(a)]
     return [s for s in symbols if any(fnmatchcase(s, a) for a in alternatives)]

@@ -1,4 +1,4 @@
-"""Limits and severities that kernels are checked against, as plain data."""
+"""The limits and severities by which kernels are checked, as plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class KernelPolicy:
-    """Limits and severities that a kernel is checked against.
+    """Limits and severities by which a kernel is checked.
 
     Attributes
     ----------
@@ -21,26 +21,27 @@ class KernelPolicy:
         Spill instructions, loads and stores together.
     max_spill_bytes : int or None
     max_local_memory_bytes : int
-        Stack bytes per thread.
+        Bytes of stack per thread.
     max_shared_memory : int or None
-        Static shared memory per block, bytes.
+        Shared memory per block in bytes: static and, if known, dynamic.
     max_instructions : int or None
         PTX instructions.
     min_occupancy : float or None
-        Fraction of a multiprocessor's warps, 0 to 1.
+        Smallest share of a multiprocessor's warps that are resident, 0 to 1.
     registers_warn_above, spills_warn_above, local_memory_warn_above : int or None
-        Figures above these, up to the maximum, give a warning.
+        A figure above this threshold, but not above its maximum, gives a warning.
     forbidden_instructions, required_patterns : tuple of str
+        Patterns for instructions and called functions; see `patterns`.
     expect_tensor_cores : bool
     severities : dict
-        Maps a rule to ``error``, ``warning``, ``info`` or ``off``.
+        Maps the id of a rule to ``error``, ``warning``, ``info`` or ``off``.
     allow : dict
-        Maps a rule to the reason why its violations are accepted.
+        Maps the id of a rule to the reason why its violations are accepted.
     archs : tuple of str
-        Architectures the kernel must build for.
+        Architectures for which the kernel must build.
     explicit : frozenset of str
-        Fields that the user has set. Exceeding a limit that is merely our default is a warning:
-        kernels of published packages do that on purpose.
+        Names of the fields that the user has set. To exceed one of our default limits is only a
+        warning, because kernels of published packages do that on purpose.
     """
 
     max_registers: int = 128
@@ -62,7 +63,7 @@ class KernelPolicy:
     explicit: frozenset[str] = frozenset()
 
     def limit_severity(self, name: str) -> str:
-        """Return the severity of exceeding a limit: "error" if the user set it, else "warning"."""
+        """Return "error" if the user set the limit with this name, else "warning"."""
         return "error" if name in self.explicit else "warning"
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Output of ptxas: ``-v`` resource usage per kernel, and its messages as diagnoses."""
+"""Parse the output of ptxas: its messages, and with ``-v`` the resource usage of kernels."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ class KernelUsage:
 
 @dataclass
 class PtxasReport:
-    """All output of one run of ptxas.
+    """The parsed output of one run of ptxas.
 
     Attributes
     ----------
     kernels : dict of str to KernelUsage
-        By mangled name: ptxas does not print them in source order.
+        By mangled name, because ptxas does not print kernels in source order.
     problems : list of Problem
-        Errors and warnings, with the line of the PTX if ptxas names a line.
+        Errors and warnings, with the line of the PTX if ptxas gives it.
     unmet_bounds : dict of str to str
-        Kernels whose launch bounds ptxas ignored, each with the message of ptxas.
+        For each kernel whose launch bounds ptxas ignored, the message that ptxas printed.
     """
 
     kernels: dict[str, KernelUsage] = field(default_factory=dict)

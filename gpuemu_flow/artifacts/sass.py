@@ -17,7 +17,7 @@ _SPILL_ANNOTATION = "SpillRefill"
 class SassInstruction:
     """One machine instruction: its opcode, such as ``LDG.E.128``, and its operands as printed.
 
-    ``spill`` is set where ``nvdisasm -json -annotate`` reports that the compiler spilled.
+    ``spill`` is True if ``nvdisasm -json -annotate`` says that the instruction is a spill.
     """
 
     opcode: str
@@ -32,7 +32,7 @@ class SassListing:
     functions: dict[str, list[SassInstruction]] = field(default_factory=dict)
 
     def histogram(self, name: str) -> dict[str, int] | None:
-        """Return the count of each opcode, without padding; None if the function is not listed."""
+        """Count the opcodes of a function, except padding; return None for an unlisted function."""
         instructions = self.functions.get(name)
         if instructions is None:
             return None
@@ -43,7 +43,7 @@ class SassListing:
         return dict(sorted(counts.items()))
 
     def histograms(self) -> dict[str, dict[str, int]]:
-        """Return `histogram` of every function."""
+        """Return the result of `histogram` for every function, by name."""
         return {name: self.histogram(name) or {} for name in self.functions}
 
 
@@ -69,7 +69,10 @@ class MachineCode:
 
 
 def parse_nvdisasm_json(text: bytes | str, file: str = "") -> SassListing | Problem:
-    """Read ``nvdisasm -json``, with ``-annotate`` or without: ``[header, [function, ...]]``."""
+    """Parse the output of ``nvdisasm -json``, whether made with ``-annotate`` or not.
+
+    The output has the form ``[header, [function, ...]]``. The result is a problem for other text.
+    """
     try:
         data = json.loads(text)
         listing = SassListing()

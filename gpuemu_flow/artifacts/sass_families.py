@@ -1,7 +1,8 @@
-"""Families of machine instructions: the kinds of work of `families`, for SASS opcodes.
+"""Families of machine instructions, which are those that `families` has for PTX.
 
-Opcodes as in "Instruction Set Reference" of NVIDIA's CUDA Binary Utilities, Turing to Blackwell.
-Instructions on uniform registers (``UIADD3``) belong to the family of their plain form.
+Opcodes are named as in "Instruction Set Reference" of NVIDIA's CUDA Binary Utilities, Turing to
+Blackwell. An instruction on uniform registers (``UIADD3``) belongs to the family of the instruction
+without the ``U``.
 """
 
 from __future__ import annotations

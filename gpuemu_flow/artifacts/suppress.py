@@ -1,4 +1,4 @@
-"""Accepted violations, each with a reason, from comments in the source and the configuration."""
+"""Violations that source comments or the configuration accept, each for a stated reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_COMMENTS = 10_000
 
 @dataclass(frozen=True)
 class Allowance:
-    """One comment ``gpuemu: allow RULE reason``: its location, and the lines that it covers."""
+    """One comment ``gpuemu: allow RULE reason``: its line, and the line of code below it."""
 
     rule: str
     reason: str
@@ -31,7 +31,7 @@ class Allowance:
 
 @dataclass
 class Allowances:
-    """The ``gpuemu: allow`` comments in sources that violations point to; a file is read once."""
+    """The ``gpuemu: allow`` comments in the sources of violations; each file is read once."""
 
     read_source: ReadSource
     known_rules: Collection[str]
@@ -39,10 +39,10 @@ class Allowances:
     _by_file: dict[str, list[Allowance]] = field(default_factory=dict)
 
     def reason_for(self, rule: str, place: PtxLocation) -> str:
-        """Return the reason why a violation at a location is accepted; empty when it is not.
+        """Return the reason why a violation at a location is accepted; empty if it is not.
 
-        A comment covers its own line and the first line after it that is not a comment. A comment
-        at a call also covers the code that is inlined there.
+        A comment covers its own line, and the first line of code below it. A comment at a call also
+        covers the code that is inlined there.
         """
         for file, line in (
             (place.source_file, place.source_line),
@@ -120,7 +120,7 @@ def apply_allowances(
     allowances: Allowances | None,
     allowed_by_policy: Mapping[str, str],
 ) -> list[Violation]:
-    """Mark accepted violations with their reason; no violation is dropped."""
+    """Return all violations; those that are accepted carry the reason in ``allowed``."""
     marked = []
     for violation in violations:
         reason = allowed_by_policy.get(violation.rule, "")

@@ -1,4 +1,4 @@
-"""Predicates that depend on the thread index: forward propagation along the control flow."""
+"""Find predicates that depend on the thread index, by following values through the program."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _MIN_VISITS = 200_000
 
 
 def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
-    """Return the guarded instructions whose predicate depends on the thread index.
+    """Return the indices of instructions whose guard depends on the thread index.
 
     Compilers reuse registers for unrelated values. For a register with several definitions, the
-    answer therefore depends on the instruction. Values that differ only because of the path that
-    was taken do not count. If a body would take much longer than a few passes, the analysis ends
-    early, and the instructions found by then are returned.
+    dependence is therefore found for each instruction separately. Values that differ between
+    threads only because the threads took different paths do not count. If a body would take much
+    longer than a few passes, the analysis ends early, and the instructions found so far are
+    returned.
     """
     return _Propagation(analysis).run()
 
@@ -29,8 +30,9 @@ def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
 class _Propagation:
     """The state of one analysis, which visits blocks until nothing changes.
 
-    A register with one definition is tainted once and for all. For registers with several
-    definitions, the taint is kept separately for the entry of each block.
+    If a register has one definition, it depends on the thread index everywhere or nowhere. For
+    registers with several definitions, the dependence is kept separately for the start of each
+    block.
     """
 
     def __init__(self, analysis: KernelAnalysis) -> None:
@@ -46,7 +48,10 @@ class _Propagation:
         self._guards: set[int] = set()
 
     def run(self) -> set[int]:
-        """Visit blocks until nothing changes; return the guarded instructions that were found."""
+        """Visit blocks until nothing changes or the budget is spent; return the guards found.
+
+        The guards are given by the indices of their instructions.
+        """
         graph = self._graph
         waiting = deque(range(len(graph)))
         queued = [True] * len(graph)
@@ -62,7 +67,7 @@ class _Propagation:
         return self._guards
 
     def _walk(self, block: int) -> set[int]:
-        """Propagate through one block, and return the blocks that must be walked again."""
+        """Propagate dependence through one block; return the blocks that must be visited again."""
         flow, instructions, single = self._flow, self._instructions, self._single
         current = set(self._entering[block])
         again: set[int] = set()
@@ -98,10 +103,7 @@ class _Propagation:
                 again.update(self._readers.get(register, ()))
 
     def _blocks_reading_single_definitions(self) -> dict[int, set[int]]:
-        """Map each register to the blocks that read the register before they write it.
-
-        Registers with several definitions are left out.
-        """
+        """Map each register with one definition to the blocks that read it before they write it."""
         readers: dict[int, set[int]] = {}
         graph, flow = self._graph, self._flow
         for block, (start, end) in enumerate(zip(graph.starts, graph.ends, strict=True)):
@@ -115,7 +117,10 @@ class _Propagation:
 
 
 def _thread_sources(analysis: KernelAnalysis) -> set[int]:
-    """Select instructions that give threads different values: the thread index, and atomics."""
+    """Return the indices of instructions that read the thread index, and of atomics.
+
+    All of these give different values to different threads.
+    """
     found = set(analysis.select("atom"))
     function, instructions = analysis.function, analysis.body.instructions
     text = function.module.source.text

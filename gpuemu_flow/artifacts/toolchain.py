@@ -1,4 +1,4 @@
-"""Find NVIDIA's tools and run them: bounded in time and output, never through a shell."""
+"""Find NVIDIA's tools and run them, with bounded time and output, and without a shell."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ _PTX_OF_CUDA: dict[tuple[int, int], tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class ToolRun:
-    """Outcome of one run of a program.
+    """The outcome of one run of a program.
 
-    ``status`` is the exit status, negative for a signal, and None when the program was stopped:
-    it took too long, printed too much or was cancelled. ``stopped`` then gives the reason.
+    ``status`` is the exit status, negative for a signal. It is None if the program was stopped
+    because it took too long, printed too much or was cancelled; ``stopped`` then gives the reason.
     """
 
     status: int | None
@@ -74,7 +74,7 @@ class ToolRun:
 
 @dataclass(frozen=True)
 class Tool:
-    """One program that was found.
+    """One of NVIDIA's programs, as it was found on this machine.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Tool:
     version : str
         Full version, such as ``13.0.88``.
     origin : str
-        ``configured``, ``PATH`` or the package folder it lies in.
+        ``configured``, ``PATH``, or the name of the package folder that contains it.
     """
 
     name: str
@@ -95,7 +95,10 @@ class Tool:
 
     @property
     def newest_ptx(self) -> tuple[int, int]:
-        """Return the newest PTX version that this release's ptxas reads."""
+        """Return the newest PTX version that the ptxas of this CUDA release reads.
+
+        A release newer than the known ones gives a lower bound, an unknown older one gives (0, 0).
+        """
         known = _PTX_OF_CUDA.get(self.release)
         if known is not None:
             return known
@@ -107,13 +110,13 @@ class Tool:
 
 @dataclass
 class Toolchain:
-    """The tools of one machine: by name, all that were found, the preferred one first."""
+    """NVIDIA's tools on one machine: all that were found of each name, in order of preference."""
 
     tools: dict[str, list[Tool]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def first(self, name: str) -> Tool | Problem:
-        """Return the preferred tool of a name, or a problem that says what to install."""
+        """Return the preferred tool with this name, or a problem that says what to install."""
         found = self.tools.get(name)
         return found[0] if found else tool_missing(name)
 
@@ -152,19 +155,19 @@ def find_tools(
     names: Sequence[str] = TOOL_NAMES,
     root: Path | None = None,
 ) -> Toolchain:
-    """Look for NVIDIA's tools: configured path, PATH, PyPI packages, Triton's own copy.
+    """Search for NVIDIA's tools: configured path, PATH, PyPI packages, Triton's own copy.
 
     Parameters
     ----------
     configured : mapping of str to str, optional
-        Tool name to path, or to the name of a program on ``PATH``; a path or program that does not
-        exist is reported as a problem, and the search goes on.
+        Maps the name of a tool to a path, or to the name of a program on ``PATH``. A path or
+        program that does not exist is reported as a problem, and the search goes on.
     environment : mapping, optional
-        Environment variables, for ``PATH``; `os.environ` by default.
+        Environment variables, of which ``PATH`` is used; `os.environ` by default.
     site_packages : sequence of Path, optional
-        Folders with installed packages; this interpreter's by default.
+        Folders with installed packages; those of this interpreter by default.
     names : sequence of str
-        The tools to look for.
+        The tools to search for.
     root : Path, optional
         The workspace. A configured tool inside it is as untrusted as an op, so it is not run to
         find out its version.
@@ -240,7 +243,7 @@ def _identify(name: str, path: str, origin: str) -> Tool | Problem:
 
 
 def _is_foreign(path: str, root: Path | None) -> bool:
-    """Tell whether a program is part of the workspace, or another user's."""
+    """Tell whether a program lies in the workspace, or is owned by neither this user nor root."""
     if root is not None and Path(path).is_relative_to(root.resolve()):
         return True
     try:
@@ -250,7 +253,10 @@ def _is_foreign(path: str, root: Path | None) -> bool:
 
 
 def _look_at(name: str, path: str, origin: str) -> Tool | Problem:
-    """Make a tool with the version found in its file, without running it."""
+    """Make a `Tool` for a program that must not be run, with the version found in its file.
+
+    The result is a problem if the file contains no version.
+    """
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MOST_LOOKED_AT)

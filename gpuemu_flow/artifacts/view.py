@@ -1,7 +1,7 @@
-"""Input of the rules: one kernel's figures and findings as plain data, without its PTX.
+"""The input of the rules: figures and findings of one kernel as plain data, without its PTX.
 
-A view is made once per artifact and can be cached, so that a changed limit is checked without
-parsing the PTX again.
+A view is made once per artifact and can be cached. Therefore, a kernel can be checked with a
+changed limit without parsing its PTX again.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ class KernelView:
     place : PtxLocation
         The location of the kernel itself.
     has_ptx : bool
-        False when only a cubin was given: rules that read PTX had nothing to look at.
+        False if only a cubin was given, so that rules for PTX found nothing to examine.
     target_options : tuple of str
         Words after the architecture in ``.target``, such as ``debug``.
     findings : dict of str to tuple of RuleFinding
-        Findings in the PTX, by the id of the rule whose ``find`` made them.
+        Findings in the PTX, by the id of the rule that made them.
     opcode_places, call_places : dict of str to PtxLocation
-        First instruction of each PTX opcode, first call of each function.
+        The first instruction of each PTX opcode, and the first call of each function.
     unmet_bounds : str
-        Statement of ptxas about launch bounds that it ignored.
+        Message of ptxas about launch bounds that it ignored; empty if there is none.
     assembly : dict of str to str
-        Maps an architecture to the assembler's error, or to an empty text if there was none.
+        For each architecture, the assembler's error; empty if there was none.
     recursive : bool
-        True if the call tree has a cycle: its stack then has no static bound.
+        True if functions of the call tree call each other in a cycle; the stack then has no static
+        bound.
     """
 
     name: str
@@ -67,12 +68,12 @@ class KernelView:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelView:
-        """Rebuild from the result of `to_json`.
+        """Make a view from the result of `to_json`.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            When the data is not of that form or of another version.
+            For data of another form or version.
         """
         values = dict(data)
         if values.pop("version") != VIEW_VERSION:

@@ -73,7 +73,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return an object by its public name; import its module, and thus numpy, on first use."""
+    """Return a public object by name; import its module, and therefore numpy, on first use."""
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The client: every call of protocol v1, and the documented calls that gpuemu-flow adds."""
+"""The client: a method for every call of protocol v1, and for calls that gpuemu-flow adds."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Client(Calling):
         return str(self._connection.socket_path)
 
     def close(self) -> None:
-        """Close the connection. A later call opens it again."""
+        """Close the connection; calls in progress fail. A later call opens it again."""
         self._connection.close()
 
     def ping(self) -> dict[str, Json]:
@@ -137,9 +137,8 @@ class Client(Calling):
     ) -> ValidationResult:
         """Judge an output for a case that the daemon handed out.
 
-        If this client got the case, its inputs need not be sent again:
-        ``submit_output(op, seed, output)`` and ``submit_output(op, seed=seed, output=output)``
-        work, too.
+        If this client received the case, the inputs may be left out:
+        ``submit_output(op, seed, output)`` or ``submit_output(op, seed=seed, output=output)``.
 
         Parameters
         ----------
@@ -177,7 +176,7 @@ class Client(Calling):
         ----------
         op_name : str
         cases : iterable of TestCase or int
-            Cases of `get_test_batch`, or the seeds of cases that this client got.
+            Cases from `get_test_batch`, or the seeds of cases that this client received.
         outputs : iterable of tensors, or of mappings of name to tensor
             One item for each case.
         **kwargs
@@ -236,7 +235,7 @@ class Client(Calling):
         *,
         seeds: Sequence[int] | None = None,
     ) -> list[TestCase]:
-        """Return `count` cases that follow from one seed, or one case for each of `seeds`.
+        """Return `count` cases, all made from one seed, or one case for each of `seeds`.
 
         Parameters
         ----------
@@ -247,11 +246,11 @@ class Client(Calling):
         seed : int, optional
             Equal seeds give equal cases. By default it is taken from the clock.
         op_schema : mapping, optional
-            A description of the op's inputs that replaces that of ``gpuemu.toml``.
+            A description of the op's inputs, used in place of the one in ``gpuemu.toml``.
         dtypes : sequence of str, optional
             Dtypes that replace the op's own.
         seeds : sequence of int, optional
-            Return the first case of each of these seeds. May be passed in place of `count`, too.
+            For each of these seeds, its first case is returned. May also be passed as `count`.
         """
         if not isinstance(count, int):
             seeds = count
@@ -293,8 +292,8 @@ class Client(Calling):
         op_name, seed, op_schema, dtypes
             See `get_test_batch`.
         run_op, op_fn : callable
-            The op, under one of these two names: it gets a dict of inputs by name and returns the
-            output, a dict of outputs by name, or None if it wrote all outputs to inputs that
+            The op, passed under either name. It is called with a dict of inputs by name. It returns
+            the output, a dict of outputs by name, or None if it wrote all outputs to inputs that
             `mutates` names.
         iterations : int
             Number of cases. They are fetched in small batches.
@@ -437,25 +436,25 @@ class Client(Calling):
             raise
 
     def list_results(self, limit: int = 100) -> list[ValidationResult]:
-        """Return the stored results, newest first."""
+        """Return the stored results, newest first, at most `limit`."""
         return self._do(calls.list_results(limit))
 
     def list_failures(self, limit: int = 20) -> list[ValidationResult]:
-        """Return the recorded failures, newest first."""
+        """Return the recorded failures, newest first, at most `limit`."""
         return self._do(calls.list_failures(limit))
 
     def store_baseline(self, tag: str) -> None:
-        """Store the newest submitted results as a baseline with this tag."""
+        """Store the newest submitted results as the baseline `tag`."""
         self._do(calls.store_baseline(tag))
 
     def compare_baseline(self, tag: str) -> BaselineComparison:
-        """Compare the newest submitted results with the baseline with this tag."""
+        """Compare the newest submitted results with the baseline `tag`."""
         return self._do(calls.compare_baseline(tag))
 
     def lint_kernel(
         self, ptx_content: str, kernel_name: str | None = None
     ) -> list[dict[str, Json]]:
-        """Lint the kernels of a PTX text."""
+        """Lint the kernels of a PTX text, or only `kernel_name`; return one dict per kernel."""
         return self._do(calls.lint_kernel(ptx_content, kernel_name))
 
     def store_artifact(self, kernel_name: str, metrics: Mapping[str, Json]) -> None:
@@ -463,19 +462,19 @@ class Client(Calling):
         self._do(calls.store_artifact(kernel_name, metrics))
 
     def get_artifact(self, kernel_name: str) -> dict[str, Json]:
-        """Return a kernel's metrics."""
+        """Return the newest metrics of a kernel."""
         return self._do(calls.get_artifact(kernel_name))
 
     def list_artifacts(self) -> list[dict[str, Json]]:
-        """Return the metrics of every kernel."""
+        """Return the newest metrics of every kernel."""
         return self._do(calls.list_artifacts())
 
     def store_artifact_baseline(self, tag: str) -> None:
-        """Store the metrics of all kernels as a baseline with this tag."""
+        """Store the newest metrics of all kernels as the baseline `tag`."""
         self._do(calls.store_artifact_baseline(tag))
 
     def diff_artifact_baseline(self, tag: str) -> dict[str, Json]:
-        """Compare the present metrics of all kernels with the baseline with this tag."""
+        """Compare the newest metrics of all kernels with the baseline `tag`."""
         return self._do(calls.diff_artifact_baseline(tag))
 
     def run_ci(

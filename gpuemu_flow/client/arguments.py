@@ -1,4 +1,4 @@
-"""Check the arguments of calls: tolerances, cases, the number of outputs, and other values."""
+"""Check the arguments of a client's calls: tolerances, cases and numbers of outputs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def checked_arguments(given: Mapping[str, Json]) -> dict[str, Json]:
 def check_tolerance(name: str, value: Any) -> None:
     """Raise ClientError ``client-bad-tolerance`` unless a value is None or a finite number.
 
-    Text such as ``"1e-3"`` is refused, too. The daemon has to accept it, since published clients
-    send every argument as text.
+    Texts such as ``"1e-3"`` are refused, although the daemon accepts them from published clients,
+    which send every argument as text.
     """
     if value is None:
         return
@@ -61,7 +61,7 @@ def check_tolerances(atol: Any, rtol: Any) -> None:
 def one_per_case(
     op_name: str, cases: Iterable[TestCase | int], outputs: Iterable[Any]
 ) -> list[tuple[TestCase | int, Any]]:
-    """Pair cases with their outputs.
+    """Pair each case, or seed of a case, with its output.
 
     Raises
     ------
@@ -93,5 +93,5 @@ def _case_or_seed(given: Any, what: str) -> TestCase | int:
 
 
 def failure_fields(failure: int | str) -> dict[str, Json]:
-    """Return the fields of a request that name a failure: by seed, or by id if it is a str."""
+    """Return the fields of a request that identify a failure: by seed, or by id if it is a str."""
     return {"failure_id": failure} if isinstance(failure, str) else {"seed": failure}

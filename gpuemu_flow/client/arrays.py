@@ -33,8 +33,8 @@ def as_array(
     dtype : str, optional
         Dtype to convert to.
     known : callable
-        Returns the name of a dtype, or None to refuse arrays of this dtype. By default only the
-        protocol's dtypes are accepted; arrays that are not sent may have other dtypes.
+        Returns the name of a dtype, or None to refuse it. By default, only the protocol's dtypes
+        are accepted. Give another function for arrays that are not sent.
 
     Raises
     ------
@@ -79,10 +79,10 @@ def _as_numpy(value: Any) -> NDArray[Any]:
 
 
 def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
-    """Convert a PyTorch tensor to a numpy array: detach it, copy it to the CPU, make it dense.
+    """Convert a PyTorch tensor to a dense numpy array in the memory of the CPU.
 
-    numpy has no bfloat16 and float8. The types that we use for them are unknown to PyTorch, so
-    such tensors are converted bit by bit.
+    numpy has no bfloat16 and float8, and PyTorch does not know the types that we use for them in
+    numpy. Such tensors are therefore converted bit by bit.
     """
     if value.is_quantized or value.is_nested:
         raise TypeError("it is a quantized or nested tensor; send what it stands for")
@@ -114,7 +114,11 @@ def as_arrays(
 def elements_changed(
     before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]
 ) -> dict[str, int]:
-    """Count the elements of each array that an op changed; an unchanged NaN does not count."""
+    """Count, for each array that an op changed, the elements whose bits differ.
+
+    Arrays without changes are left out. NaNs with the same bits are equal. If the shape or dtype
+    changed, all elements count.
+    """
     found = {}
     for name, array in before.items():
         now = after[name]
@@ -129,7 +133,7 @@ def elements_changed(
 
 
 def output_fields(output: Any, dtype: str | None = None) -> dict[str, Any]:
-    """Return the fields of a request that contain the output, or all outputs by name.
+    """Return the field of a request that contains the output, or all outputs by name.
 
     Raises
     ------
@@ -154,7 +158,7 @@ def _refuse_several(output: Any, what: str) -> None:
 def holds_tensors(value: Any) -> bool:
     """Tell whether a value is a tuple or list that contains a tensor.
 
-    Of nested lists, only the first is examined, since they usually form a matrix of numbers.
+    Of nested lists, only the first is examined, because they usually form a matrix of numbers.
     """
     for _ in range(MAX_NESTED):
         if not isinstance(value, (tuple, list)) or not value:

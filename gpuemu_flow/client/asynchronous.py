@@ -1,4 +1,4 @@
-"""The client for asyncio: the same calls, awaited."""
+"""The client for asyncio: the methods of `Client` as coroutines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ THREADS = 64
 def _awaited(
     method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Return a method of `Client` as a coroutine, with its signature and documentation."""
+    """Turn a method of `Client` into a coroutine function with its signature and documentation."""
 
     def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         # Look now: the awaiting task and the worker thread have other stack frames.
@@ -47,8 +47,9 @@ def _awaited(
 class AsyncClient:
     """A connection to the daemon of a workspace, for asyncio; an asynchronous context manager.
 
-    Parameters and methods are those of `Client`. If a long call is cancelled, it ends in the
-    daemon, too. Callables (`run_op`, `on_progress`) are called in other threads.
+    Parameters and methods are those of `Client`, but the methods are awaited. If a long call is
+    cancelled, its work in the daemon ends, too. Callables (`run_op`, `on_progress`) are called in
+    other threads.
     """
 
     def __init__(

@@ -18,8 +18,7 @@ OnProgress = Callable[[int, int], None]
 
 TIMEOUT_MS = 30_000
 BYTES_PER_MS = 1000
-"""Bytes of tensors for which the time limit grows by 1 ms, since judging large tensors takes long.
-"""
+"""Bytes of tensors for which the time limit grows by 1 ms: to judge large tensors takes long."""
 LONG_TIMEOUT_MS = 3_600_000
 """Default time limit in ms of calls that run programs many times."""
 PROGRESS_SECONDS = 0.5
@@ -45,7 +44,11 @@ class Calling:
         return self._connection.exchange_messages(call, self.timeout_ms or patience)
 
     def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
-        """Make a call that may take long; if it is interrupted here, cancel it in the daemon."""
+        """Make a call that may take long.
+
+        If it is interrupted (KeyboardInterrupt) or exceeds the time limit, it is cancelled in the
+        daemon.
+        """
         request_id = str(call.request["request_id"])
         try:
             with self._watched(request_id, on_progress):
@@ -60,7 +63,7 @@ class Calling:
         self._ask_about(calls.cancel(request_id))
 
     def _ask_about(self, call: Call[T]) -> T:
-        """Make a call about a call in progress, without starting a daemon."""
+        """Make a call that concerns another call in progress; never start a daemon for it."""
         return self._connection.exchange_messages(call, self.timeout_ms or TIMEOUT_MS, start=False)
 
     @contextmanager

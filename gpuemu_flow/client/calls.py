@@ -67,14 +67,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request.
+    """One request, and how to read its reply.
 
     Attributes
     ----------
     request : dict
         The request, in which tensors are still arrays.
     expects : str
-        Type of the reply.
+        The type that the reply must have.
     read : callable
         Converts the reply to the result.
     """
@@ -85,7 +85,7 @@ class Call(Generic[T]):
 
 
 def seed_or_new(seed: int | None) -> int:
-    """Return the seed; if it is None, take a seed from the clock, like the published client."""
+    """Return the seed or, if it is None, a new seed from the clock."""
     return time.time_ns() & ((1 << 64) - 1) if seed is None else seed
 
 
@@ -102,7 +102,7 @@ def _nothing(_: Reply) -> None:
 
 
 def ping() -> Call[dict[str, Json]]:
-    """Make the request for the daemon's version and the time since its start."""
+    """Make the request for facts about the daemon, such as its version and uptime."""
     return Call(
         {"type": "Ping"},
         "Pong",
@@ -121,11 +121,13 @@ def validate(
     client: Mapping[str, Json] | None = None,
     modified: Mapping[str, int] | None = None,
 ) -> Call[ValidationResult]:
-    """Make the request to judge an output; `seed` is that of the handed-out case, if any.
+    """Make the request to judge an output.
 
     Parameters
     ----------
     output : tensor, or mapping of name to tensor
+    seed : int or None
+        Seed of the case, if the daemon handed it out.
     client : mapping, optional
         Description of the submitting process and of its code; see `identity`.
     modified : mapping of str to int, optional
@@ -205,7 +207,7 @@ def raised(
     seed: int,
     client: Mapping[str, Json],
 ) -> Call[ValidationResult]:
-    """Make the request that reports an exception of the op; an extension of protocol v1."""
+    """Make the request that reports an op's exception on a case; an extension of protocol v1."""
     request = {
         "type": "SubmitOutput",
         "op_name": op_name,
@@ -230,7 +232,7 @@ def nbytes(value: Any) -> int:
 
 
 def get_result(seed: int) -> Call[ValidationResult]:
-    """Make the request for the newest result of a seed."""
+    """Make the request for the newest result of the case with a seed."""
     return Call({"type": "GetResult", "seed": seed}, "ValidationResult", _result)
 
 
@@ -245,12 +247,12 @@ def list_failures(limit: int) -> Call[list[ValidationResult]]:
 
 
 def store_baseline(tag: str) -> Call[None]:
-    """Make the request to store the present results under a tag."""
+    """Make the request to store the newest submitted results as the baseline `tag`."""
     return Call({"type": "StoreBaseline", "tag": tag}, "Ok", _nothing)
 
 
 def compare_baseline(tag: str) -> Call[BaselineComparison]:
-    """Make the request to compare the present results with the baseline with this tag."""
+    """Make the request to compare the newest submitted results with the baseline `tag`."""
     return Call(
         {"type": "CompareBaseline", "tag": tag},
         "BaselineComparison",
@@ -267,7 +269,7 @@ def fuzz_config(
     layouts: Sequence[str],
     op_schema: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
-    """Combine the settings that determine a sequence of cases."""
+    """Return the part of a request that determines a sequence of cases."""
     config: dict[str, Json] = {
         "seed": seed,
         "shape_options": {
@@ -285,7 +287,7 @@ def fuzz_config(
 def case_config(
     seed: int, dtypes: Sequence[str] | None, op_schema: Mapping[str, Json] | None
 ) -> dict[str, Json]:
-    """Return the configuration of cases that clients run themselves."""
+    """Return the configuration for cases on which the client itself runs an op."""
     return fuzz_config(
         seed,
         CASE_SHAPES,
@@ -307,7 +309,7 @@ def fuzz_op(
     own_cases: bool,
     own_dtypes: bool,
 ) -> Call[FuzzResults]:
-    """Make the request to fuzz an op in the daemon."""
+    """Make the request that lets the daemon run an op on many cases."""
     request: dict[str, Json] = {
         **_about_cases("FuzzOp", op_name, config, own_dtypes=own_dtypes, own_cases=own_cases),
         "iterations": iterations,
@@ -320,7 +322,7 @@ def fuzz_op(
 
 
 def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Make the request for the progress of another request: steps done, and all steps."""
+    """Make the request for another request's progress: the numbers of steps done and in all."""
     return Call(
         {"type": "Progress", "request_id": request_id},
         "Progress",
@@ -334,7 +336,7 @@ def cancel(request_id: str) -> Call[None]:
 
 
 def reproduce(seed: int | str, *, rerun: bool) -> Call[ReproduceResult]:
-    """Make the request for a recorded failure with its inputs; a string is the failure's id."""
+    """Make the request for a recorded failure with its inputs; a str `seed` is the failure's id."""
 
     def read(reply: Reply) -> ReproduceResult:
         current = reply.fields.get("current")
@@ -359,7 +361,7 @@ _STRATEGIES = {
 def minimize(
     seed: int | str, strategy: str, max_iters: int, request_id: str
 ) -> Call[MinimizeResult]:
-    """Make the request to shrink a recorded failure; a string is the failure's id."""
+    """Make the request to shrink a recorded failure; a str `seed` is the failure's id."""
     wanted = {"strategy": _STRATEGIES.get(strategy, strategy), "max_iters": max_iters}
     request = {"type": "Minimize", **failure_fields(seed), **wanted, "request_id": request_id}
     return Call(request, "MinimizeResult", lambda reply: MinimizeResult.from_dict(reply.fields))
@@ -375,9 +377,10 @@ def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
 def _about_cases(
     kind: str, op_name: str, config: Mapping[str, Json], *, own_dtypes: bool, own_cases: bool = True
 ) -> dict[str, Json]:
-    """Return a request for cases.
+    """Return the fields of a request for cases.
 
     With `own_cases`, cases follow the op's schema if the op has a schema and `config` has none.
+    With `own_dtypes`, they also have the op's own dtypes.
     """
     return {
         "type": kind,
@@ -399,7 +402,7 @@ def get_test_case(op_name: str, config: Mapping[str, Json], *, own_dtypes: bool)
 def get_test_batch(
     op_name: str, config: Mapping[str, Json], *, start: int, count: int, own_dtypes: bool
 ) -> Call[list[TestCase]]:
-    """Make the request for `count` cases, beginning with number `start`."""
+    """Make the request for `count` cases of a sequence, beginning with case number `start`."""
     request = {
         **_about_cases("GetTestBatch", op_name, config, own_dtypes=own_dtypes),
         "count": count,
@@ -429,7 +432,7 @@ def store_artifact(kernel_name: str, metrics: Mapping[str, Json]) -> Call[None]:
 
 
 def store_artifact_baseline(tag: str) -> Call[None]:
-    """Make the request to store all metrics under a tag."""
+    """Make the request to store the newest metrics of all kernels as the baseline `tag`."""
     return Call({"type": "StoreArtifactBaseline", "tag": tag}, "Ok", _nothing)
 
 
@@ -438,7 +441,7 @@ def _without_type(reply: Reply) -> dict[str, Json]:
 
 
 def diff_artifact_baseline(tag: str) -> Call[dict[str, Json]]:
-    """Make the request to compare the present metrics with the baseline with this tag."""
+    """Make the request to compare the newest metrics with the baseline `tag`."""
     return Call({"type": "DiffArtifactBaseline", "tag": tag}, "ArtifactDiffs", _without_type)
 
 

@@ -1,8 +1,8 @@
 """Find or start the workspace's daemon, and exchange messages with it.
 
-Threads may use the same connection, since each call in progress has its own socket. The first
-message on each socket is a ping. Its answer shows whether the daemon serves the right workspace,
-since another daemon may have taken over the path. A forked process makes new connections.
+Threads may use the same connection, because each call in progress has its own socket. The first
+message on each socket is a ping. The answer shows whether the daemon serves the right workspace,
+because another daemon may have taken over the path. A forked process makes new connections.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _connections: WeakSet[Connection] = WeakSet()
 
 
 class Connection:
-    """A connection to one daemon, made when needed. Thread-safe.
+    """A connection to one daemon, which is opened when needed. Thread-safe.
 
     Parameters
     ----------
@@ -83,8 +83,8 @@ class Connection:
     Raises
     ------
     ClientError
-        ``client-no-workspace`` if the given folder is in no workspace, or ``GPUEMU_CONFIG`` names a
-        file that does not exist.
+        ``client-no-workspace`` if the given folder is not part of a workspace, or ``GPUEMU_CONFIG``
+        names a file that does not exist.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Connection:
         _connections.add(self)
 
     def start_anew(self) -> None:
-        """Drop the parent's connection and locks, in a process that was just forked.
+        """Drop the connection and replace the locks, in a process that was just forked.
 
         Another thread of the parent may have held a lock at the time of the fork.
         """
@@ -135,19 +135,20 @@ class Connection:
         return user_folders(self._environ)[0] / f"{workspace_stem(self._config.parent)}.sock"
 
     def close(self) -> None:
-        """Close the connection; the next call connects again."""
+        """Close the connection; calls in progress fail. The next call connects again."""
         with self._lock:
             socket, self._socket = self._socket, None
         if socket is not None:
             socket.close()
 
     def prepare(self, call: Call[T], exchange: Exchange | None) -> bytes:
-        """Encode a call as a message.
+        """Encode the request of a call as a message.
 
         Raises
         ------
         ClientError
-            ``client-too-large``, ``client-bad-request``.
+            ``client-too-large`` for a message above the limit; ``client-bad-request`` if a value
+            cannot be encoded.
         """
 
         def encoded(value: object) -> Any:
@@ -172,12 +173,12 @@ class Connection:
         return data
 
     def read(self, call: Call[T], data: bytes | bytearray, exchange: Exchange | None) -> T:
-        """Decode the reply to a call into its result.
+        """Decode the reply to a call, and return the result.
 
         Raises
         ------
         ClientError
-            The daemon's own error, or a reply that violates the protocol.
+            If the daemon replied with an error, or the reply violates the protocol.
         """
         try:
             envelope = parse(data)
@@ -219,7 +220,11 @@ class Connection:
         return self.read(call, answer, exchange)
 
     def _begin(self, timeout_ms: int, *, start: bool) -> PlainContext:
-        """Begin an exchange with the workspace's daemon; start the daemon if needed."""
+        """Begin an exchange with the workspace's daemon; if it is not running, start it first.
+
+        The daemon is started only if `start` and the connection's settings permit it. Otherwise, an
+        error is raised.
+        """
         if self._process != os.getpid():  # forked in a way that Python did not see
             self.start_anew()
         found = self._reach(timeout_ms)
@@ -232,7 +237,11 @@ class Connection:
         raise found
 
     def _reach(self, timeout_ms: int) -> PlainContext | DaemonUnreachableError:
-        """Begin an exchange with the listening daemon, or return an error if none listens."""
+        """Begin an exchange with the daemon that listens, or return an error.
+
+        An error is returned if no daemon listens, or the daemon serves another workspace. After any
+        other failure, an error is raised.
+        """
         with self._lock:
             if self._socket is None:
                 self._socket = PlainSocket(_fitting(self.socket_path), self._opening)
@@ -257,9 +266,10 @@ class Connection:
         return error
 
     def _start(self, timeout_ms: int) -> PlainContext | DaemonUnreachableError:
-        """Start the workspace's daemon and begin an exchange with it.
+        """Start the workspace's daemon, and begin an exchange with it.
 
-        Wait if another process is starting a daemon, or if the previous daemon is still ending.
+        If another process is starting the daemon, or the previous daemon is still ending, wait for
+        it. Return an error if no daemon can be reached within the time limit.
         """
         assert self._config is not None  # noqa: S101 - for the type checker
         root = self._config.parent
@@ -280,7 +290,7 @@ class Connection:
                     time.sleep(REFUSED_SECONDS)
 
     def _meet(self, data: bytes | bytearray) -> Exchange | None:
-        """Read the answer to a connection's first ping.
+        """Check the answer to the first ping on a connection.
 
         Returns
         -------
@@ -314,8 +324,8 @@ class Connection:
     def _require_workspace(self, pong: Mapping[str, Json], config: Path) -> None:
         """Raise an error if the daemon uses another configuration than this client.
 
-        If the caller named the socket, and the daemon's workspace does not exist on this side,
-        no error is raised: the daemon may run in another container.
+        There is one exception: if the caller named the socket, and the daemon's workspace does not
+        exist here, the daemon may run in another container, and no error is raised.
         """
         root = pong.get("workspace")
         if self._named is not None and (root is None or not Path(root).exists()):
@@ -368,9 +378,9 @@ def _fitting(path: Path) -> Path:
 
 
 def _config_of(workspace: str | Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the path of the configuration that the client's daemon must use.
+    """Return the path of the configuration file that the client's daemon must use.
 
-    The result is None if `workspace` is None and the current folder is in no workspace.
+    The result is None if `workspace` is None and the current folder is not part of a workspace.
 
     Parameters
     ----------
@@ -380,7 +390,8 @@ def _config_of(workspace: str | Path | None, environ: Mapping[str, str]) -> Path
     Raises
     ------
     ClientError
-        ``client-no-workspace``.
+        ``client-no-workspace``: the given folder is not part of a workspace, or ``GPUEMU_CONFIG``
+        names a file that does not exist.
     """
     if workspace is None:
         found = find_config(Path.cwd(), environ)
@@ -402,7 +413,7 @@ def _config_of(workspace: str | Path | None, environ: Mapping[str, str]) -> Path
 
 
 def _after_fork() -> None:
-    """Reset, in a forked child, the connections of all clients of its parent."""
+    """Reset the connections of all clients, in a process that was just forked."""
     for connection in list(_connections):
         connection.start_anew()
 

@@ -1,4 +1,4 @@
-"""``validate_op`` as a context manager: compute inside it; the output is judged at its end."""
+"""``validate_op`` as a context manager, which judges an output when the ``with`` body ends."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class InputCopies:
                 self._copies[name] = tensor, copy
 
     def compare(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the original inputs and, for each input, the number of elements that changed.
+        """Return the inputs as they were, and the number of elements that changed in each of them.
 
-        Inputs without a copy are returned unchanged.
+        Inputs without a copy are returned as they are now; unchanged inputs are not counted.
         """
         given: dict[str, Any] = {}
         before: dict[str, NDArray[Any]] = {}
@@ -60,15 +60,15 @@ class ValidationContext:
     Attributes
     ----------
     inputs : dict of str to tensor
-        Inputs for the reference. Tensors that are present at the start are copied then, so that the
-        reference gets the original values if the body changes a tensor in place. Tensors that the
-        body adds are used as they are at the end.
+        Inputs for the reference. Tensors that are present when the context is entered are copied,
+        so that the reference gets the original values even if the body changes a tensor in place.
+        Tensors that the body adds are used as they are when the body ends.
     kwargs : dict
         Arguments for the reference, and the settings ``atol``, ``rtol`` and ``precision``.
     output : tensor, or mapping of name to tensor
         The output; None until the body sets it.
     result : ValidationResult or None
-        The result; None until the context is left.
+        The result; None until the body has ended.
     """
 
     def __init__(self, inputs: Mapping[str, Any], kwargs: Mapping[str, Json]) -> None:

@@ -62,7 +62,7 @@ class OtherWorkspaceError(DaemonUnreachableError):
 
 
 class VersionMismatchError(ClientError):
-    """The daemon uses another version of the protocol."""
+    """The daemon uses another version of the protocol than the client."""
 
 
 class RequestTimeoutError(ClientError):
@@ -70,7 +70,7 @@ class RequestTimeoutError(ClientError):
 
 
 class TransportError(Exception):
-    """A message could not be exchanged. Callers get a `ClientError` instead."""
+    """A message could not be exchanged. Users of the client get a `ClientError` instead."""
 
 
 class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchange
@@ -78,7 +78,7 @@ class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchang
 
 
 class TransportUnreached(TransportError):  # noqa: N818
-    """No daemon listens at the path; nothing was sent."""
+    """No daemon listens at the socket's path; nothing was sent."""
 
 
 class TransportFull(TransportError):  # noqa: N818
@@ -94,7 +94,7 @@ class TransportEnded(TransportLost):
 
 
 class TransportClosed(TransportLost):
-    """This side closed the connections before anything was sent."""
+    """The client closed its connections before the message was sent."""
 
 
 def refused(code: str, message: str) -> ClientError:

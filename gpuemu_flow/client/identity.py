@@ -40,7 +40,7 @@ os.register_at_fork(
 
 
 def about_me() -> dict[str, Json]:
-    """Describe this process for a submission: random id, name, process id, host and user."""
+    """Describe this process for the daemon: random id, program name, process id, host and user."""
     pid = os.getpid()
     if pid not in _process:  # a forked child is another client
         _process[pid] = secrets.token_hex(8)
@@ -60,15 +60,16 @@ def _name_of(program: str) -> str:
 
 
 def code_of(function: Callable[..., Any]) -> dict[str, Json]:
-    """Identify the code of a function: its ``origin``, and the digest of its state (``code``).
+    """Identify a function's code by its ``origin``, and by a digest of its contents (``code``).
 
-    The digest covers the function's file and all of the user's files that it imports, directly or
+    The digest covers the function's file, and all of the user's files that it imports, directly or
     not; ``files`` holds the digest of each. For a function without a file, such as one of a
-    notebook, it covers the function's source and the files that its globals and the notebook's
-    import statements lead to. If neither source nor files can be found, the result is empty.
+    notebook, the digest covers the function's source, and the files that its globals and the
+    notebook's import statements lead to. If neither source nor files can be found, the result is
+    empty.
 
-    A partial, a method or a closure also contains values that its maker gave it, so the files of
-    the caller of this package count, too.
+    A partial, a method or a closure also depends on values from the code that made it. Therefore,
+    the digest then also covers the files of the caller of this package.
     """
     found, given = function, False
     while callable(wrapped := getattr(found, "func", None)):  # of `functools.partial`
@@ -90,7 +91,7 @@ def code_of(function: Callable[..., Any]) -> dict[str, Json]:
 
 
 def _with_caller(described: dict[str, Json]) -> dict[str, Json]:
-    """Add the files of the caller of this package to the description of a function."""
+    """Return a function's description, extended by the files of this package's caller."""
     caller = code_of_caller()
     files = {**described.get("files", {}), **caller.get("files", {})}
     if not described or len(files) > MAX_FILES or files == described["files"]:
@@ -104,7 +105,10 @@ CALLER: ContextVar[dict[str, Json] | None] = ContextVar("gpuemu_caller", default
 
 
 def code_of_caller() -> dict[str, Json]:
-    """Identify, like `code_of`, the user's file that called this package; empty for no file."""
+    """Identify the code of the user's file that called this package; empty if there is none.
+
+    The result has the keys that `code_of` describes.
+    """
     known = CALLER.get()
     if known is not None:
         return known
@@ -118,7 +122,7 @@ def code_of_caller() -> dict[str, Json]:
 
 @functools.lru_cache(maxsize=16 * MAX_FILES)
 def is_own(path: str | None) -> bool:
-    """Tell whether a file is user code: not in Python, this package or an installed package."""
+    """Tell whether a file is the user's: not part of Python, this package or an installed one."""
     if not path or path.startswith(_NOT_OWN):
         return False
     return not is_installed(path)
@@ -142,7 +146,11 @@ def _of_module(module: ModuleType | None, name: str) -> dict[str, Json]:
 def _of_namespace(
     path: str, names: Mapping[str, Any], name: str, code: CodeType | None = None
 ) -> dict[str, Json]:
-    """Identify code by its file and imports; if there is no file, by the source of `code`."""
+    """Identify code by its file and the files that it imports.
+
+    If there is no file, the source of `code` takes its place. `names` is the code's namespace, and
+    `name` the name of the function.
+    """
     own = _read(path, names)
     digests = {} if own.digest is None else {path: own.digest}
     source = ""
@@ -167,7 +175,10 @@ def _of_namespace(
 
 
 class _Place(NamedTuple):
-    """A module, or code without a file: its namespace (empty if not loaded), imports and so on."""
+    """A module, or code without a file, whose imports are to be followed.
+
+    ``names`` is its namespace, which is empty if the module is not loaded.
+    """
 
     names: Mapping[str, Any]
     imports: tuple[Import, ...] = ()
@@ -176,10 +187,10 @@ class _Place(NamedTuple):
 
 
 def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
-    """Yield the files that a module's values and import statements lead to.
+    """Yield the files to which a module's values and import statements lead, each with its place.
 
-    Values lead to the modules that define them. Constants, such as numbers, do not show where they
-    were defined, so that import statements are needed, too.
+    A value leads to the module that defines it. Constants, such as numbers, do not show where they
+    were defined, so import statements are followed, too.
     """
     named = modules_of(place.imports, place.package)
     loaded = list(map(sys.modules.get, named))
@@ -206,7 +217,7 @@ def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
 
 
 _others: set[str] = set()
-"""Files for which `is_own` gave False, which never changes."""
+"""Files for which `is_own` returned False. Its result for a file never changes."""
 
 
 def _loaded(module: ModuleType) -> tuple[str | None, _Place]:
@@ -215,7 +226,7 @@ def _loaded(module: ModuleType) -> tuple[str | None, _Place]:
 
 
 def _may_be_own(name: str) -> bool:
-    """Tell whether a name that is not a loaded module may be a module of the user's."""
+    """Tell whether a name could be that of a user's module that is not loaded."""
     parent, _, last = name.rpartition(".")
     package = sys.modules.get(parent)
     if package is None:
@@ -227,7 +238,7 @@ def _may_be_own(name: str) -> bool:
 
 
 def _package_of(names: Mapping[str, Any]) -> str:
-    """Return the package of a module, given its namespace; empty if it is in none."""
+    """Return the package of a module, given the module's namespace; empty if it is in none."""
     package = names.get("__package__")
     return package if isinstance(package, str) else ""
 
@@ -247,11 +258,11 @@ _READ_TEXT = 4  # items of an entry of `linecache`; one that is still to be read
 
 
 _WITHOUT_HOME = {bool, bytes, dict, float, frozenset, int, list, set, str, tuple, type(None)}
-"""Types of which no value has a `__module__`, so that the search for it would be in vain."""
+"""Types whose values have no `__module__`, so that looking it up would be in vain."""
 
 
 def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
-    """List the modules in a namespace, and the modules in which its other values are defined."""
+    """List the modules in a namespace, and the modules that define the other values in it."""
     modules: dict[int, ModuleType] = {}
     homes = dict[str, None]()
     for value in list(names.values()):
@@ -276,10 +287,11 @@ def _described(
     Parameters
     ----------
     origin : str
+        File and name of the function.
     digests : tuple of (str, str)
-        Files and their digests, sorted.
+        Files and their digests, sorted by file.
     folder : str
-        The current folder if a path is relative, else empty. It is only part of the cache key.
+        The current folder if any path is relative, else empty. It is only part of the cache key.
     source : str
         Code that is in no file.
     """
@@ -303,9 +315,10 @@ _known: dict[str, tuple[object, _Read]] = {}
 
 
 def _read(path: str, names: Mapping[str, Any]) -> _Read:
-    """Read the file of a module at the first call for it, soon after the module was imported.
+    """Read a module's file; the result is cached until the module is reloaded.
 
-    A reloaded module has a new ``__spec__``, for which the file is read again.
+    The file is first read soon after the module was imported. A reloaded module has a new
+    ``__spec__``.
     """
     loaded = names.get("__spec__")
     known = _known.get(path)

@@ -18,7 +18,10 @@ _MOST_TEXTS = 2000
 
 
 BY_PATH = -1
-"""Level of a file that is run by its path; the base is the path as far as the source tells it."""
+"""Value of `Import.level` for a file that is run by its path.
+
+`Import.base` is then the path, as far as the source gives it.
+"""
 _BY_NAME = frozenset({"import_module", "__import__"})
 _BY_PATH = frozenset({"run_path", "spec_from_file_location", "SourceFileLoader"})
 _CALLS = re.compile("|".join(sorted(_BY_NAME | _BY_PATH)))
@@ -27,7 +30,7 @@ _CALLS = re.compile("|".join(sorted(_BY_NAME | _BY_PATH)))
 class Import(NamedTuple):
     """An import statement: ``from base import names``, or ``import base``.
 
-    A call of a function that imports is stored in this form, too; see `BY_PATH`.
+    The call of a function that imports is stored in the same form; see `BY_PATH`.
     """
 
     base: str
@@ -37,9 +40,9 @@ class Import(NamedTuple):
 
 @functools.lru_cache(maxsize=_MOST_TEXTS)
 def imports_of(source: bytes | str) -> tuple[Import, ...]:
-    """List a source text's imports, including those inside functions; empty if it is invalid.
+    """List the imports in a source text, including those in functions; empty for invalid source.
 
-    Calls of functions that import, such as ``import_module``, are among them.
+    Calls of functions that import, such as ``import_module``, are included.
     """
     try:
         tree = parse_python(source)
@@ -59,7 +62,7 @@ def imports_of(source: bytes | str) -> tuple[Import, ...]:
 
 
 def _called(tree: ast.AST) -> Iterator[Import]:
-    """Yield the imports by calls of functions, where the call itself names the module or file."""
+    """Yield the imports that function calls make, if an argument gives the module or file."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = _name_of(call.func)
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -78,7 +81,7 @@ def _name_of(node: ast.AST) -> str:
 
 
 def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield the texts in expressions such as ``Path(__file__).parent / "lib" / "f.py"``."""
+    """Yield the strings in expressions, such as those in ``Path(__file__).parent / "f.py"``."""
     for node in nodes:
         for each in ast.walk(node):
             if isinstance(each, ast.Constant) and isinstance(each.value, str):
@@ -86,13 +89,13 @@ def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def files_by_path(imports: Iterable[Import], importer: str) -> Iterator[str]:
-    """Yield the files that a source runs by their paths, as far as it names them.
+    """Yield the files that a source imports or runs by path, if they exist.
 
     Parameters
     ----------
     imports : iterable of Import
     importer : str
-        File that holds the source.
+        File that contains the source; paths are relative to its folder or to the current folder.
     """
     for one in imports:
         if one.level == BY_PATH and one.base:
@@ -101,7 +104,7 @@ def files_by_path(imports: Iterable[Import], importer: str) -> Iterator[str]:
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield all statements, which are far fewer than all nodes."""
+    """Yield the statements of a syntax tree, without visiting the far more numerous expressions."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -112,16 +115,16 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 @functools.lru_cache(maxsize=_MOST_TEXTS)
 def modules_of(imports: tuple[Import, ...], package: str) -> tuple[str, ...]:
-    """List the full names of modules that imports may load, each once, parents first.
+    """List the full names of the modules that imports may load, each once, parents first.
 
-    In ``from base import name``, the name may belong to a value. Therefore, a yielded module need
-    not exist.
+    In ``from base import name``, the name may be that of a value. Therefore, a module that is
+    listed need not exist.
 
     Parameters
     ----------
     imports : tuple of Import
     package : str
-        Package of the importing module, for relative imports.
+        Package of the importing module, to which relative imports refer.
     """
     return tuple(dict.fromkeys(_names_of(imports, package)))
 
@@ -151,7 +154,7 @@ def _absolute(one: Import, package: str) -> str | None:
 
 
 def file_of(name: str) -> str | None:
-    """Return the file that importing a module would load; None if there is no such file.
+    """Return the file that is loaded when a module is imported; None if there is no such file.
 
     Nothing is imported, not even the module's package.
     """

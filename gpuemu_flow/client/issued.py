@@ -36,7 +36,7 @@ class IssuedCases:
         Raises
         ------
         ClientError
-            ``client-unknown-case``.
+            ``client-unknown-case`` if the case was never stored, or has been dropped.
         """
         case = self._cases.get((op_name, seed))
         if case is None:

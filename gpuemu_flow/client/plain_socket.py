@@ -1,7 +1,7 @@
-"""The transport's request protocol, implemented with Python's sockets.
+"""The request protocol of the transport library, implemented with Python's sockets.
 
 A request needs only a small part of the protocol: a greeting of 8 bytes, then frames with a length,
-the request's number and the message. The transport library would pass messages between its threads,
+the request's number and the message. The library itself would pass messages between its threads,
 which doubles a client's CPU time. It also aborts forked children of a process that has used it.
 """
 
@@ -50,9 +50,9 @@ class Opening:
     Attributes
     ----------
     data : bytes
-        The message; may be sent any number of times.
+        The message, which is the same for each connection.
     read : callable
-        Converts the answer to the connection's `PlainContext.met`; raises an error to refuse the
+        Converts the answer to the value of `PlainContext.met`, or raises an error to refuse the
         connection.
     """
 
@@ -80,7 +80,7 @@ class PlainSocket:
         self._busy: set[_Connection] = set()
 
     def new_context(self, timeout_ms: int) -> PlainContext:
-        """Begin the exchange of one message for an answer, on an idle or a new connection.
+        """Begin an exchange, which is one message and its answer, on an idle or a new connection.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class PlainSocket:
                         self._waiting -= 1
 
     def _open(self) -> _Connection | None:
-        """Return a new connection on which the daemon has answered; None if the daemon is full.
+        """Return a new connection with a completed opening; None if the daemon is full.
 
         A full daemon either closes a new connection at once or leaves it in the queue.
         """
@@ -159,7 +159,10 @@ class PlainSocket:
         return connection
 
     def give_back(self, connection: _Connection) -> None:
-        """Return a connection to the pool after its exchange succeeded or was not begun."""
+        """Make a connection idle after its exchange has succeeded, or was not begun.
+
+        If enough connections are idle already, close this one.
+        """
         with self._lock:
             self._busy.discard(connection)
             if not self._closed and len(self._idle) < MOST_IDLE:
@@ -176,7 +179,7 @@ class PlainSocket:
         connection.close()
 
     def abandon(self) -> None:
-        """Close this process's copies of a parent's connections, without taking the lock."""
+        """Close a forked process's copies of its parent's connections, without taking the lock."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
@@ -185,7 +188,7 @@ class PlainSocket:
             connection.close()
 
     def retire(self) -> None:
-        """Begin no more exchanges; exchanges in progress continue."""
+        """Close the idle connections, and begin no more exchanges; those in progress continue."""
         with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -194,7 +197,7 @@ class PlainSocket:
             connection.close()
 
     def close(self) -> None:
-        """Close the connections; exchanges in progress fail."""
+        """Close all connections, and begin no more exchanges. Exchanges in progress fail."""
         self.retire()
         with self._changed:
             for connection in self._busy:
@@ -203,7 +206,7 @@ class PlainSocket:
 
 
 class PlainContext:
-    """One exchange; see `PlainSocket.new_context`."""
+    """One exchange of a message and its answer; see `PlainSocket.new_context`."""
 
     def __init__(self, owner: PlainSocket, connection: _Connection, timeout_ms: int) -> None:
         self._owner = owner
@@ -213,18 +216,18 @@ class PlainContext:
 
     @property
     def met(self) -> Any:
-        """Return the result of the connection's opening; None after the answer is received."""
+        """Return what `Opening.read` returned for the connection; None after the exchange."""
         return None if self._connection is None else self._connection.met
 
     def send(self, data: bytes) -> None:
-        """Send the request, or raise TransportTimeout or TransportLost."""
+        """Send the message, or raise TransportTimeout or TransportLost."""
         if self._connection is None:
             raise TransportLost("the exchange has ended")
         self._number = self._connection.new_number()
         self._connection.send_request(self._number, data, self._deadline)
 
     def recv(self) -> bytes | bytearray:
-        """Return the answer, or raise TransportTimeout or TransportLost."""
+        """Wait for the answer and return it, or raise TransportTimeout or TransportLost."""
         connection = self._connection
         if connection is None or not self._number:
             raise TransportLost("nothing was sent")
@@ -234,7 +237,7 @@ class PlainContext:
         return answer
 
     def close(self) -> None:
-        """End the exchange; close the connection if something was sent and no answer came."""
+        """End the exchange. If a message was sent but not answered, close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             (self._owner.drop if self._number else self._owner.give_back)(connection)
@@ -246,7 +249,7 @@ class _Connection(socket.socket):
     Attributes
     ----------
     met : object
-        Result of the opening.
+        What `Opening.read` returned for this connection.
     """
 
     met: Any = None
@@ -268,7 +271,7 @@ class _Connection(socket.socket):
             return False
 
     def new_number(self) -> int:
-        """Return a number for a request, which no other request on this connection has had."""
+        """Return the number for a new request; numbers do not recur on a connection."""
         self._number = (self._number + 1) % _LAST
         return self._number | _LAST
 
@@ -309,7 +312,7 @@ class _Connection(socket.socket):
         return answer
 
     def _read_greeting(self, deadline: float) -> None:
-        """Read the other side's greeting, which arrives once per connection and may be late."""
+        """Read the daemon's greeting unless it has been read; it arrives once per connection."""
         if self._greeted:
             return
         greeting = bytearray(_GREETING.size)
@@ -320,7 +323,7 @@ class _Connection(socket.socket):
         self._greeted = True
 
     def _message(self, deadline: float) -> tuple[int, bytes | bytearray]:
-        """Read one message; return the number of its request, and its content."""
+        """Read one message; return the number of the request that it answers, and its content."""
         self._wait(deadline)
         begin = self.recv(_SHORT)
         if len(begin) < _FRAME.size:
@@ -354,7 +357,10 @@ class _Connection(socket.socket):
             space = space[read:]
 
     def _wait(self, deadline: float) -> None:
-        """Set the socket's timeout to the time left until the deadline."""
+        """Limit the socket's next operation to the time left until the deadline.
+
+        TransportTimeout is raised if no time is left.
+        """
         if self._process != os.getpid():  # a handler of a signal forked in the middle of it
             raise TransportLost("the answer is the parent process's")
         left = deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""Results of calls: objects with attributes that work as read-only mappings too."""
+"""Results of calls, which are objects with attributes and also read-only mappings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R", bound="Record")
 
 
 class Record(Mapping[str, Any]):
-    """Base of results: ``result.passed``, ``result["passed"]`` and ``dict(result)`` agree."""
+    """Base class of results, in which ``result.passed`` and ``result["passed"]`` are the same."""
 
     def __getitem__(self, name: str) -> Any:
         if name in self._names():
@@ -44,7 +44,7 @@ class Record(Mapping[str, Any]):
 
     @classmethod
     def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
-        """Rebuild from a reply, without keys that this class does not have."""
+        """Make a result from the fields of a reply; ignore fields that this class does not have."""
         known = cls._known()
         if not known.issuperset(data):
             data = {name: value for name, value in data.items() if name in known}
@@ -60,8 +60,8 @@ class FailureInfo(Record):
     index : int or None
         Index of the element in the flattened output, in C order.
     expected, actual : float or None
-        Values of the element. A value that is not finite is None here; `expected_text` or
-        `actual_text` then holds it as text.
+        The expected and the actual value of the element. A value that is not finite is None here;
+        `expected_text` or `actual_text` then holds it as text.
     """
 
     kind: str = ""
@@ -89,7 +89,7 @@ class ReproductionInfo(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> ReproductionInfo:
-        """Rebuild from a reply."""
+        """Make a result from the fields of a reply."""
         made = super().from_dict({**data, "input_snapshot": None})
         snapshot = data.get("input_snapshot")
         if not snapshot:
@@ -153,7 +153,7 @@ class ValidationResult(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> ValidationResult:
-        """Rebuild from a reply."""
+        """Make a result from the fields of a reply."""
         values = dict(data)
         values["failures"] = [FailureInfo.from_dict(f) for f in data.get("failures", ())]
         if data.get("repro_info"):
@@ -168,7 +168,7 @@ class ValidationResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class FuzzResults(Record):
-    """The result of fuzzing; as a condition, true if enough was judged and nothing failed.
+    """The result of fuzzing; ``bool(result)`` is True if enough was judged and nothing failed.
 
     Attributes
     ----------
@@ -204,13 +204,13 @@ class FuzzResults(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> FuzzResults:
-        """Rebuild from a reply."""
+        """Make a result from the fields of a reply."""
         failures = [ValidationResult.from_dict(f) for f in data.get("failures", ())]
         return super().from_dict({**data, "failures": failures})
 
 
 def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
-    """Combine the results of single cases into the result of fuzzing with a seed."""
+    """Combine the results of the cases of one fuzzing run, given the run's seed."""
     undecided = Verdict.INCONCLUSIVE.value
     failures = [r for r in done if not r.passed and r.verdict != undecided]
     tally = Tally()
@@ -239,9 +239,9 @@ def _verdict(result: ValidationResult) -> Verdict:
 
 
 def _elements(result: ValidationResult) -> Elements:
-    """Return the counts of a result's elements.
+    """Return the numbers of a result's elements: all, unjudged and finite ones.
 
-    An older daemon sends none. Then all elements count as judged and finite.
+    An older daemon does not send them. All elements then count as judged and finite.
     """
     try:
         return Elements.from_json(result.compared)
@@ -276,7 +276,7 @@ class TestCase(Record):
     outputs: list[str] = field(default_factory=list)
 
     def fresh_inputs(self) -> dict[str, NDArray[Any]]:
-        """Copy the inputs, with their memory layouts, for an op that may change them."""
+        """Copy the inputs, with their memory layouts, so that an op may change the copies."""
         return {
             name: lay_out(array.copy(), self.layouts.get(name, "contiguous"))
             for name, array in self.inputs.items()
@@ -308,7 +308,7 @@ class ReproduceResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class MinimizeResult(Record):
-    """The smallest case found that fails as the original does."""
+    """The smallest case that was found to fail in the same way as the original case."""
 
     original_seed: int = 0
     minimized_seed: int = 0
@@ -320,7 +320,7 @@ class MinimizeResult(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> MinimizeResult:
-        """Rebuild from a reply."""
+        """Make a result from the fields of a reply."""
         result = ValidationResult.from_dict(data.get("result", {}))
         return super().from_dict({**data, "result": result})
 
@@ -351,13 +351,13 @@ class CiSummary(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> CiSummary:
-        """Rebuild from a reply."""
+        """Make a result from the fields of a reply."""
         results = [ValidationResult.from_dict(r) for r in data.get("validation_results", ())]
         return super().from_dict({**data, "validation_results": results})
 
 
 def raised_result(op_name: str, seed: int, error: str) -> ValidationResult:
-    """Make, without a daemon, the result of a case on which the op raised an exception."""
+    """Make the result of a case on which the op raised an exception; no daemon takes part."""
     return ValidationResult(
         seed=seed,
         op_name=op_name,

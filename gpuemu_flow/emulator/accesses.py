@@ -43,7 +43,7 @@ class Accesses(SharedMemory):
     def load_local(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from a thread's own memory."""
+        """Load from the local memory of each thread."""
         lanes, good = self._local_lanes(address, mask, width * vector, step, "reads")
         if not lanes.offsets.size:
             return [np.zeros((1, 1), f"u{width}")] * vector
@@ -55,7 +55,7 @@ class Accesses(SharedMemory):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store to a thread's own memory."""
+        """Store to the local memory of each thread."""
         size = width * len(values)
         lanes, good = self._local_lanes(address, mask, size, step, "writes")
         if not lanes.offsets.size:
@@ -70,8 +70,8 @@ class Accesses(SharedMemory):
         Returns
         -------
         list of tuple of str, int and array or None
-            Name of the space, its base address, and the mask of the lanes whose addresses lie in
-            it; None for all lanes.
+            Name of the space, its first generic address, and the mask of the active lanes whose
+            addresses lie in the space; None if these are all lanes.
         """
         found: list[tuple[str, int, Array | None]] = []
         rest = mask
@@ -122,7 +122,7 @@ class Accesses(SharedMemory):
         self.report_lanes("trap", "trap", numbers, step, lambda _: f"trap executed by {where}")
 
     def check_defined(self, undefined: Array, mask: Array | None, step: int) -> None:
-        """Report lanes that use a register that was never written."""
+        """Report active lanes that use a register that was never written."""
         if not undefined.any():
             return
         bad = self.spread(undefined) & self.spread(self.live if mask is None else mask)
@@ -135,6 +135,6 @@ class Accesses(SharedMemory):
             )  # fmt: skip
 
     def finish(self) -> None:
-        """Finish a batch and release its memory."""
+        """End a batch: examine the remaining accesses to shared memory for races."""
         if self.shared_races is not None:
             self.shared_races.end_interval()

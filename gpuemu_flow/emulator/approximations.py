@@ -19,7 +19,7 @@ _TYPES = frozenset({"f16", "f32", "f64"})
 
 
 def find_approximate(program: KernelProgram) -> list[int]:
-    """Find the steps whose results hardware may approximate and that can be perturbed."""
+    """List the steps whose results may be inexact on hardware, and can be perturbed."""
     found = []
     for index, step in enumerate(program.steps):
         form = find_form(step.opcode)

@@ -1,4 +1,4 @@
-"""Arguments of a kernel from short texts: ``x=f32[8,512]``, ``x=@file.npy``, ``n=1000``."""
+"""Kernel arguments written as short texts: ``x=f32[8,512]``, ``x=@file.npy``, ``n=1000``."""
 
 from __future__ import annotations
 

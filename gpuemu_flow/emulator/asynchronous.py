@@ -14,7 +14,7 @@ MANY = 1 << 30
 
 @dataclass
 class _Copy:
-    """Copies that one instruction started and that are not yet delivered."""
+    """Copies of one instruction; `mask` marks the threads whose copies are not yet delivered."""
 
     mask: Array
     target: Array
@@ -47,7 +47,7 @@ class Asynchronous(Warps):
         mask: Array | None,
         step: int,
     ) -> None:
-        """Start ``cp.async``: `size` bytes from global to shared memory.
+        """Start ``cp.async``: a copy of `size` bytes per thread from global to shared memory.
 
         Parameters
         ----------
@@ -55,7 +55,8 @@ class Asynchronous(Warps):
             Offsets in shared memory, and addresses in global memory.
         size : int
         taken : array or None
-            Number of bytes that are read, the rest being zeros; None for all.
+            Number of bytes that are read from `source`; the rest of `size` is filled with
+            zeros. None to read all.
         mask : array or None
         step : int
         """
@@ -73,19 +74,19 @@ class Asynchronous(Warps):
         )
 
     def commit_copies(self, mask: Array | None) -> None:
-        """Close the current group of copies of each thread."""
+        """Close each thread's current group of copies; later copies belong to a new group."""
         self._group += self.spread(self.full if mask is None else mask)
 
     def wait_copies(self, pending: int, mask: Array | None, *, everything: bool) -> None:
-        """Deliver all but the latest groups of copies.
+        """Deliver each thread's copies, except those of the latest `pending` groups.
 
         Parameters
         ----------
         pending : int
-            Number of groups that may stay under way.
+            Number of closed groups that may stay under way.
         mask : array or None
         everything : bool
-            True if copies outside of any group arrive too.
+            True to deliver all copies, whether their group is closed or not.
         """
         pending = min(pending, MANY)
         left = []

@@ -63,12 +63,12 @@ _INTEGERS: dict[str, Combine] = {
 
 
 def combiner(operation: str, type_name: str) -> Combine | None:
-    """Return the function that computes an atomic's new value from the old value.
+    """Return the function that computes the new value that an atomic stores.
 
     Returns
     -------
     callable or None
-        Computes the new value from the old value, the operand and the second operand (``cas``).
+        Called with the old value, the operand, and the second operand (which only ``cas`` uses).
         None if the operation does not exist for the type.
     """
     if operation in MBARRIER_TURNS:
@@ -110,7 +110,7 @@ class Atomics(Accesses):
         mask: Array | None,
         step: int,
     ) -> Array:
-        """Compute ``atom`` or ``red``.
+        """Execute ``atom`` or ``red``.
 
         Returns
         -------
@@ -158,13 +158,13 @@ class Atomics(Accesses):
     def _atomic_lanes(
         self, space: str, address: Array, active: Array, size: int, step: int, releases: bool
     ) -> tuple[ActiveLanes, Array | None, Array]:
-        """Check an atomic access as a read and a write.
+        """Check an atomic's access, as a read and as a write.
 
         Returns
         -------
         tuple of ActiveLanes, array or None, and array
-            The active lanes, the mask of the active lanes that may access memory (None for all),
-            and the bytes of the space.
+            The active lanes, the mask of those active lanes that may access the memory (None for
+            all), and the bytes of the whole state space.
         """
         if space == "shared":
             lanes, good = self._shared_lanes(address, active, size, step, True, whole=True)
@@ -193,7 +193,7 @@ class Atomics(Accesses):
         return lanes, self._aligned(lanes, good, size), self.launch.arena.data
 
     def _aligned(self, lanes: ActiveLanes, good: Array | None, size: int) -> Array | None:
-        """Drop the lanes with misaligned addresses; the check of the access has reported them."""
+        """Return `good` without the lanes whose addresses are misaligned; report nothing."""
         bad = (lanes.offsets & np.uint64(size - 1)) != 0
         if not bad.any():
             return good

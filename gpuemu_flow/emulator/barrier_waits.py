@@ -17,15 +17,15 @@ class BarrierRequest:
     name : array
         Number of the barrier, 0 to 15.
     wanted : array or None
-        Number of threads for which the barrier waits; None for all.
+        Number of threads for which the barrier waits; None for all threads of the block.
     arrive_only : bool
         True if the threads go on without waiting.
     predicate : array or None
-        The predicate that ``bar.red`` combines.
+        The predicate of each thread that ``bar.red`` combines.
     operation : str
-        ``popc``, ``and``, ``or``.
+        The operation of ``bar.red``: ``popc``, ``and`` or ``or``.
     result : int
-        Register that takes the result.
+        Number of the register that takes the result of ``bar.red``.
     """
 
     name: Array
@@ -75,14 +75,21 @@ class BarrierWaits:
             self.results[step] = (request.operation, request.result)
 
     def learn(self, request: BarrierRequest, known: Array | None) -> None:
-        """Store the clocks of threads that arrived without waiting."""
+        """Store the vector clocks of threads that arrived at a barrier without waiting."""
         if known is not None and request.name.size == 1:
             name = int(request.name.flat[0])
             before = self._known.get(name)
             self._known[name] = known if before is None else np.maximum(before, known)
 
     def released(self, live: Array) -> list[tuple[Array, Array | None]]:
-        """Find the warps that barriers release, and the clocks of threads that only arrived."""
+        """Return the warps that barriers release, and reset the arrivals at these barriers.
+
+        Returns
+        -------
+        list of tuple of array, and array or None
+            For each barrier, the released warps, and the vector clocks of the threads that arrived
+            without waiting (None if there are none).
+        """
         found: list[tuple[Array, Array | None]] = []
         waits = self.block >= 0
         for name in np.unique(self.name[waits]).tolist():

@@ -1,8 +1,8 @@
-"""Races between blocks; loads from buffers that nobody writes need not be recorded.
+"""Races between blocks, found without recording each load from a buffer that no block writes.
 
-Most kernels read some buffers and write others. For a load from a buffer that nothing
-has written so far, only the buffer is recorded. When such a buffer is written after all, the launch
-is made once more with every load recorded.
+Most kernels read some buffers and write others. For a load from a buffer that nothing has written
+so far, only the buffer is recorded. If such a buffer is written later, the launch is made once more
+with every load recorded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ MOST_PENDING = 1 << 20
 
 @dataclass
 class _Store:
-    """A store to cells that no other block had written before.
+    """A store to memory cells that no other block had written before.
 
     Attributes
     ----------
     cells : list of slice or int array
+        Numbers of the cells.
     time, step : int
+        Time in the launch, and number of the storing step.
     """
 
     cells: list[Array | slice]
@@ -68,9 +70,9 @@ class QuickGlobalRaces(GlobalRaces):
         strong: bool,
         same: Callable[[], Array] | None = None,
     ) -> bool:
-        """Record an access; for a plain load from buffers not yet written, only record the buffers.
+        """Record an access. For a plain load from unwritten buffers, record only the buffers.
 
-        The parameters are those of `GlobalRaces.access`.
+        Parameters and result are those of `GlobalRaces.access`.
 
         Raises
         ------
@@ -105,7 +107,7 @@ class QuickGlobalRaces(GlobalRaces):
         super().collide(state, lanes, lost, step)
 
     def _record_pending(self) -> None:
-        """Record the time and step of pending stores, needed only when an access may conflict."""
+        """Record the times and steps of pending stores, which only conflicting accesses need."""
         for store in self._pending:
             for cells in store.cells:
                 self._written.when[cells] = store.time

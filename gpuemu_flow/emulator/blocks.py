@@ -23,12 +23,12 @@ ENDS_THREADS = frozenset({"ret", "exit", "trap"})
 
 @dataclass
 class Blocks:
-    """Blocks in program order; block ``b`` holds steps ``starts[b]`` to ``ends[b] - 1``.
+    """Basic blocks in program order; block ``b`` holds steps ``starts[b]`` to ``ends[b] - 1``.
 
     Attributes
     ----------
     live_out : list of frozenset of int
-        Registers that a later block may read.
+        For each block, the registers that a later block may read.
     entry_live : frozenset of int
         Registers that may be read before anything wrote them.
     """
@@ -42,7 +42,7 @@ class Blocks:
 
 
 def is_barrier(step: Step) -> bool:
-    """Tell whether a step waits for other threads of its block."""
+    """Tell whether a step is a barrier of the threads of a block (``bar`` or ``barrier``)."""
     base, segments = step.opcode.base, step.opcode.segments
     return base in ("bar", "barrier") and "warp" not in segments and "cluster" not in segments
 
@@ -96,7 +96,7 @@ def defined_and_used(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def split_blocks(program: KernelProgram, also: Iterable[int] = ()) -> Blocks:
-    """Cut a program into blocks and compute liveness.
+    """Cut a program into basic blocks, and compute the registers that are live at their ends.
 
     Parameters
     ----------

@@ -36,22 +36,22 @@ class BulkCopy:
     near : int array
         Offset of each byte in the batch's shared memory.
     far : int array
-        Offset of each byte in the arena, -1 for a byte outside of it; if `inner`, offset of each
-        byte in the batch's shared memory.
+        Offset of each byte in the arena (the emulator's global memory), or -1 for a byte outside of
+        it. If `inner`, the offset of each byte in the batch's shared memory.
     into_shared : bool
     barrier : int
-        Offset in the batch's shared memory of the barrier object that waits for the copy; -1 if the
-        copy belongs to a bulk group.
+        The barrier object that the copy signals, as an offset in the batch's shared memory; -1 if
+        the copy belongs to a bulk group.
     group : int
         Number of the thread's bulk group.
     step : int
         Number of the step that started the copy.
     row : int
-        Number in the batch of the block whose shared memory holds the bytes of `near`.
+        The block whose shared memory holds the bytes of `near`, as a number within the batch.
     tensor : TensorMap or None
-        The map of a copy of a tensor's box.
+        The tensor map, for a copy of a box of a tensor.
     combine : AtomicForm or None
-        Operation on the old content of the target; None for a copy.
+        Operation that combines the bytes with the old content of the target; None for a copy.
     inner : bool
         True for a copy from the block's shared memory to another block of its cluster.
     given : array or None
@@ -78,7 +78,7 @@ class BulkCopy:
 
     @property
     def verb(self) -> str:
-        """Return the verb for the copy's access to global memory, for messages."""
+        """Return ``reads`` or ``writes``, for messages about the copy's access to global memory."""
         return "reads" if self.into_shared else "writes"
 
 
@@ -127,7 +127,7 @@ class Bulk(Mbarriers):
         self, target: Array, source: Array, size: Array, barrier: Array,
         combine: AtomicForm | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start bulk copies from shared memory to the shared memory of a block of the cluster."""
+        """Start bulk copies from a block's shared memory to that of a block of the same cluster."""
         rows = [self.spread(x).reshape(-1) for x in (source, size)]
         for copy, near in self.new_copies(target, True, barrier, None, mask, step):
             origin, count = (int(row[copy.lane]) for row in rows)
@@ -160,7 +160,7 @@ class Bulk(Mbarriers):
                                        given=given))  # fmt: skip
 
     def _may_copy(self, copy: BulkCopy, near: int, other: int, count: int) -> bool:
-        """Tell whether a copy is aligned and lies in shared memory; report it if not."""
+        """Tell whether a copy is aligned and lies within shared memory; report an error if not."""
         if (near | other | count) % _ALIGNMENT:
             self.blame(copy, "misaligned", f"copies {count:,} bytes: addresses and size must "
                        f"be multiples of {_ALIGNMENT}")  # fmt: skip
@@ -171,13 +171,13 @@ class Bulk(Mbarriers):
         self, shared: Array, into_shared: bool, barrier: Array | None, blocks: Array | None,
         mask: Array | None, step: int,
     ) -> Iterator[tuple[BulkCopy, int]]:  # fmt: skip
-        """Yield an empty copy for each thread and each block that receives bytes.
+        """Yield an empty copy for each thread and each block that receives the thread's bytes.
 
         Yields
         ------
         tuple of BulkCopy and int
-            The copy, assigned to the thread's group or to a barrier object, and its offset in the
-            shared memory of the block.
+            The copy, assigned to the thread's group or to a barrier object, and the offset of its
+            bytes in the shared memory of a block.
         """
         active = self.spread(self.live if mask is None else mask)
         places = self._split(shared)
@@ -195,16 +195,23 @@ class Bulk(Mbarriers):
                     yield replace(copy, barrier=end, row=target), offset
 
     def _split(self, address: Array) -> tuple[Array, Array]:
-        """Return, by lane, the offset and the row of the block that an address stands for.
+        """Split addresses of shared memory, one for each lane.
 
-        Offsets are limited to a size that Python slices accept.
+        Returns
+        -------
+        tuple of array
+            Offsets in the shared memory of a block, limited to a size that Python slices accept,
+            and the blocks' numbers in the batch.
         """
         offsets, rows = self.shared_rows(address)
         kept = np.minimum(offsets, np.uint64(1 << 40)).astype(np.int64)
         return self.spread(kept).reshape(-1), self.spread(rows).reshape(-1)
 
     def _named_rows(self, copy: BulkCopy, blocks: Array) -> list[int]:
-        """Return the blocks of the batch that the bits of a thread's mask name."""
+        """Return the blocks of the cluster that a thread's bit mask names, by number in the batch.
+
+        Bits that stand for no block are reported as an error.
+        """
         bits = int(self.spread(blocks).reshape(-1)[copy.lane]) & 0xFFFF
         if bits >> self.cluster_size:
             self.blame(copy, "no-such-block", f"copies to the blocks of mask 0x{bits:x} of a "
@@ -213,7 +220,7 @@ class Bulk(Mbarriers):
         return [row for rank, row in enumerate(rows) if bits >> rank & 1]
 
     def _may_target(self, copy: BulkCopy, row: int, barrier_row: int) -> bool:
-        """Tell whether a copy may access the shared memory of a block; report it if not."""
+        """Tell whether a copy may access the shared memory of a block; report an error if not."""
         own = copy.lane // self.width
         if not copy.into_shared and row != own:
             self.blame(copy, "other-block", "reads shared memory of block "
@@ -231,7 +238,7 @@ class Bulk(Mbarriers):
         return True
 
     def take_copy(self, copy: BulkCopy) -> None:
-        """Register a copy for later delivery, unless a check forbids it."""
+        """Register a copy for later delivery, unless its access to global memory is an error."""
         if self._may_reach(copy):
             self._bulk.append(copy)
             if self.shared_races is not None:
@@ -260,7 +267,10 @@ class Bulk(Mbarriers):
         return not outside
 
     def _may_reach(self, copy: BulkCopy) -> bool:
-        """Tell whether a copy may access its bytes of global memory."""
+        """Tell whether a copy may access its bytes of global memory; report an error if not.
+
+        Reading bytes that were never written is reported too, but permitted.
+        """
         if copy.inner:
             return True
         arena, far = self.launch.arena, copy.far[copy.far >= 0]
@@ -284,7 +294,7 @@ class Bulk(Mbarriers):
         return True
 
     def _deliver_inner(self, copy: BulkCopy) -> None:
-        """Deliver bytes from a block, or a stored value, to a block of its cluster."""
+        """Deliver bytes of shared memory, or a stored value, to a block of the same cluster."""
         near = copy.near
         if self.check_init and copy.given is None:
             self._check_given(copy, copy.far)
@@ -300,7 +310,7 @@ class Bulk(Mbarriers):
             self.shared_written[near] = 1
 
     def _check_given(self, copy: BulkCopy, places: Array) -> None:
-        """Report bytes of shared memory that a copy reads and nobody wrote."""
+        """Report bytes of shared memory that a copy reads, but that were never written."""
         missing = np.flatnonzero(self.shared_written[places] == 0)
         if missing.size:
             where = self._name_private(int(places[missing[0]]), "shared", 1)
@@ -332,7 +342,7 @@ class Bulk(Mbarriers):
         data[far] = given
 
     def _finish_tensor(self, copy: BulkCopy, tensor: TensorMap, there: Array) -> None:
-        """Fill elements outside of the tensor, and flush subnormal numbers if requested."""
+        """Fill in elements outside of the tensor, and flush subnormals if the map asks for it."""
         outside = copy.near[~there].reshape(-1, tensor.item)
         self.shared[outside] = np.frombuffer(tensor.filling, np.uint8)
         rows = copy.near[there].reshape(-1, tensor.item)
@@ -350,7 +360,7 @@ class Bulk(Mbarriers):
             self._come([c for c in due if c.barrier == barrier], barrier)
 
     def _come(self, copies: list[BulkCopy], barrier: int) -> None:
-        """Deliver copies, and count their bytes at their barrier object."""
+        """Deliver copies, and count their bytes at the barrier object that they signal."""
         come = np.zeros(self.full.size, np.int64)
         address = np.zeros(self.full.size, np.uint64)
         for copy in copies:
@@ -366,7 +376,10 @@ class Bulk(Mbarriers):
         )  # fmt: skip
 
     def leave_copies(self, row: int) -> None:
-        """Report and drop copies by other blocks into the memory of a block that has ended."""
+        """Drop the pending copies by other blocks into the memory of a block that has ended.
+
+        Each of these copies is reported as an error.
+        """
         left = []
         for copy in self._bulk:
             if not copy.into_shared or copy.row != row or copy.lane // self.width == row:
@@ -378,11 +391,11 @@ class Bulk(Mbarriers):
         self._bulk = left
 
     def commit_bulk(self, mask: Array | None) -> None:
-        """Close the current group of copies of each thread."""
+        """Close each thread's current group of copies; later copies belong to a new group."""
         self._bulk_group = self._bulk_group + self.spread(self.full if mask is None else mask)
 
     def wait_bulk(self, most: int, mask: Array | None) -> None:
-        """Deliver the copies of all groups but the `most` latest ones."""
+        """Deliver each thread's copies in bulk groups, except those of the `most` latest groups."""
         active = self.spread(self.live if mask is None else mask).reshape(-1)
         groups, most = self._bulk_group.reshape(-1), min(most, MANY)
         left = []
@@ -396,7 +409,7 @@ class Bulk(Mbarriers):
 
 
 def reduction(operation: str, type_name: str) -> AtomicForm | None:
-    """Return the reduction of a bulk copy; None for an unknown reduction."""
+    """Return the operation of a reducing bulk copy; None if no such copy has it for the type."""
     known = combiner(operation, type_name) is not None
     known &= operation == "add" or "f" not in type_name
     return AtomicForm(operation, type_name) if known else None

@@ -1,4 +1,4 @@
-"""Memory of one batch: parameters, the lanes of an access, and the bytes themselves."""
+"""The bytes of one batch's memory, and how the lanes of an access read and write them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class Bytes(State):
                 self.shared_valid[start : start + launch.dynamic_shared] = True
 
     def describe_shared(self, offset: int, width: int = 1) -> str:
-        """Describe an offset in shared memory as an element, of `width` bytes, of a variable."""
+        """Describe an offset in a block's shared memory as an element of a variable.
+
+        `width` is the size of an element in bytes.
+        """
         program = self.launch.program
         regions = [(r.name, r.offset, r.size) for r in program.shared]
         if self.launch.dynamic_shared:
@@ -74,7 +77,7 @@ class Bytes(State):
         return f"{past:,} bytes past the end of {plain_variable(name)} ({size:,} bytes)"
 
     def describe_batch_offset(self, offset: int, width: int) -> str:
-        """Describe an offset into the batch's shared memory."""
+        """Describe an offset in the batch's shared memory; see `describe_shared`."""
         return self.describe_shared(offset % max(1, self.shared_stride), width)
 
     def begin(self, block_ids: Array) -> None:
@@ -103,7 +106,7 @@ class Bytes(State):
             )
 
     def parameter(self, offset: int, code: str) -> Array:
-        """Read a value of the parameter block."""
+        """Read the value of numpy type `code` at an offset in the parameter block."""
         key = (offset, code)
         value = self._parameters.get(key)
         if value is None:
@@ -116,27 +119,33 @@ class Bytes(State):
         return value
 
     def _by_case(self, values: Array) -> Array:
-        """Repeat the value of each case for all of its blocks."""
+        """Return, for each block of the batch, the value of the case to which it belongs."""
         found: Array = values[self.block_ids // self.launch.blocks][:, None]
         return found
 
     def symbol(self, number: int, displacement: int) -> Array:
-        """Return the address of a module variable."""
+        """Return the address of module variable number `number`, plus a displacement in bytes."""
         places = [c.symbols[number] for c in self.launch.cases]
         return self._moved(places, self.launch.symbols[number], displacement)
 
     def parameter_address(self, offset: int) -> Array:
-        """Return the address of a parameter."""
+        """Return the generic address of an offset in the parameter block."""
         places = [c.parameter_address for c in self.launch.cases]
         return self._moved(places, self.launch.parameter_address, offset)
 
     def generic_parameter(self, address: Array) -> Array:
-        """Convert addresses of parameters, some of which may be offsets, to generic addresses."""
+        """Convert addresses in the parameter space to generic addresses.
+
+        Addresses below 2^32 are offsets in the parameter block; all others are generic already.
+        """
         offsets = address >> np.uint64(32) == 0
         return np.where(offsets, address + self.parameter_address(0), address)
 
     def _moved(self, places: list[int], only: int, displacement: int) -> Array:
-        """Add a displacement to each case's address in `places` or, without cases, to `only`."""
+        """Return the addresses `places`, one for each case, plus a displacement in bytes.
+
+        In a launch without cases, return the address `only` plus the displacement.
+        """
         moved = displacement & 0xFFFFFFFFFFFFFFFF
         if places:
             return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
@@ -177,7 +186,7 @@ class Bytes(State):
     def _take(
         self, data: Array, lanes: ActiveLanes, width: int, vector: int, good: Array | None
     ) -> list[Array]:
-        """Fetch elements, with zeros for lanes that may not access them."""
+        """Load the `vector` elements of each lane; lanes that may not access them get zeros."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
         size = width * vector
         misaligned = size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1)
@@ -231,7 +240,7 @@ class Bytes(State):
                 cells[places + k if k else places] = active
 
     def active(self, value: Array, mask: Array | None) -> Array:
-        """Return the active lanes of a value as one row."""
+        """Return the values of the active lanes as a one-dimensional array."""
         spread = self.spread(value)
         return spread.reshape(-1) if mask is None else spread[mask]
 
@@ -275,7 +284,7 @@ class Bytes(State):
         width: int,
         good: Array | None,
     ) -> Array:
-        """Mark the active lanes whose stored value was overwritten by another lane."""
+        """Mark the active lanes whose stored value was overwritten with another lane's value."""
         lost = ~self._unchanged(data, lanes, values, width, good)
         return lost if good is None else lost & good
 

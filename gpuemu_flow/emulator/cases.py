@@ -38,15 +38,17 @@ def launch_cases(
     checks: Iterable[str] = DEFAULT_CHECKS,
     budget: int = DEFAULT_BUDGET,
 ) -> list[Outputs] | None:
-    """Run a kernel once for many lists of arguments of the same shapes.
+    """Run a kernel on many lists of arguments of the same shapes, in as few launches as possible.
+
+    Each list is a case.
 
     Returns
     -------
     list of tuple or None
-        Contents of each list's buffers afterwards, with the same bits as after separate launches.
-        None if the cases must be launched one by one: they are too large to share a batch, can
-        influence each other, or one of them fails, prints or has a finding, which must be reported
-        for this case alone.
+        For each case, the contents of its buffers afterwards, with the same bits as after a launch
+        of its own. None if the cases must be launched one by one, for one of these reasons: they
+        are too large to share a batch; they can influence each other; one of them fails, prints or
+        has a finding, which must be reported for this case alone.
     """
     kernel = kernel.for_checks(frozenset(checks))
     per = _cases_at_a_time(kernel, grid, block, lists)
@@ -69,8 +71,8 @@ def can_share(program: KernelProgram) -> bool:
     """Tell whether the cases of one launch cannot influence each other.
 
     False if threads read a clock, or may wait for other threads, as the blocks of a cluster do.
-    The behaviour of such threads depends on the number of threads of the launch, and so on the
-    number of cases.
+    The behaviour of such threads depends on the number of threads in the launch, which grows with
+    the number of cases.
     """
     return program.required_cluster is None and not any(map(_notices, program.steps))
 

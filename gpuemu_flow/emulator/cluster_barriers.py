@@ -10,7 +10,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class WaitResult:
-    """The threads that need not wait, and the threads that wait without having arrived."""
+    """Masks of the threads that need not wait, and of those that wait without having arrived."""
 
     passed: Array
     absent: Array
@@ -36,14 +36,14 @@ class ClusterBarriers:
         self.step = np.zeros(shape, np.int32)
 
     def arrive(self, group: Array) -> Array:
-        """Record arrivals; return the threads that had already arrived and not waited since."""
+        """Record arrivals; return the threads that had arrived before and have not waited since."""
         twice: Array = group & (self._arrived | self._through)
         self._arrived |= group
         self._through &= ~group
         return twice
 
     def wait(self, group: Array, block: int, step: int) -> WaitResult:
-        """Let threads wait until they may go on; see `WaitResult`."""
+        """Record the threads that must wait; return those that need not, or that never arrived."""
         absent = group & ~(self._arrived | self._through)
         stays = group & self._arrived
         passed = group & self._through

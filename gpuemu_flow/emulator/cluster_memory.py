@@ -1,4 +1,4 @@
-"""Shared memory of other blocks of a cluster: addresses, and blocks that have ended."""
+"""Accesses to shared memory of other blocks of a cluster: their addresses and permissions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ClusterMemory(GlobalMemory):
     """Translates addresses of shared memory within the clusters of one batch."""
 
     def begin(self, block_ids: Array) -> None:
-        """Find out which row of the batch each block of each cluster has."""
+        """Start a batch, and find the number in the batch of each block of each cluster."""
         super().begin(block_ids)
         size = self.cluster_size
         order = np.argsort(self.ranks.reshape(-1, size), axis=1)
@@ -26,13 +26,13 @@ class ClusterMemory(GlobalMemory):
         self._cluster_of_row: Array = np.arange(self.count)[:, None] // size
 
     def shared_rows(self, address: Array) -> tuple[Array, Array]:
-        """Split addresses of shared memory into offsets and the rows of their blocks.
+        """Split addresses of shared memory into offsets and blocks.
 
         Returns
         -------
         tuple of array
-            Offsets in a block's memory, and the blocks' numbers in the batch. Where the cluster
-            has no such block, the offset is beyond every block's memory.
+            Offsets in a block's memory, and the blocks' numbers in the batch. Where an address
+            names a block that the cluster does not have, the offset is beyond every block's memory.
         """
         chosen = (address >> _RANK_AT).astype(np.int64)
         own = np.arange(self.count)[:, None]
@@ -49,12 +49,15 @@ class ClusterMemory(GlobalMemory):
         return offsets + rows.astype(np.uint64) * np.uint64(self.shared_stride)
 
     def address_of(self, place: int, row: int) -> int:
-        """Return the address by which a block names an offset in the batch's shared memory."""
+        """Return the shared-memory address of an offset in the batch's shared memory.
+
+        The address is the one that block number `row` of the batch must use.
+        """
         there, offset = divmod(place, max(1, self.shared_stride))
         return offset if there == row else offset | (int(self.ranks[there]) + 1) << RANK_AT
 
     def rows_of_cluster(self, row: int) -> list[int]:
-        """Return the blocks of a block's cluster, by rank."""
+        """Return the blocks in the cluster of block `row`, by rank, as numbers within the batch."""
         found: list[int] = self._row_of_rank[row // self.cluster_size].tolist()
         return found
 
@@ -74,7 +77,7 @@ class ClusterMemory(GlobalMemory):
         Returns
         -------
         array or None
-            Mask of the lanes whose access is refused; None if no access is.
+            Mask of the lanes whose access is refused; None if every access is allowed.
         """
         segments = self.launch.program.steps[step].opcode.segments
         spaces = [w for w in segments if w.partition("::")[0] == "shared"]
@@ -138,7 +141,7 @@ class ClusterMemory(GlobalMemory):
         return self.ranks[rows].astype(np.uint32)
 
     def is_own_shared(self, address: Array) -> Array:
-        """Compute ``isspacep.shared::cta`` of generic addresses."""
+        """Compute ``isspacep.shared::cta``: mark addresses in the own block's shared memory."""
         offsets = address - np.uint64(SHARED_BASE)
         inside = offsets < np.uint64(WINDOW)
         if self.cluster_size == 1:

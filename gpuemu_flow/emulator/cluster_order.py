@@ -1,4 +1,4 @@
-"""Order that the barriers of a cluster make between accesses of global memory."""
+"""The order that the barriers of a cluster impose on accesses to global memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.emulator.types import Array
 
 
 class ClusterOrder:
-    """Order that cluster barriers make between accesses of global memory by different blocks.
+    """The order that cluster barriers impose on different blocks' accesses to global memory.
 
     Times are those of `GlobalRaces`; blocks are numbered from 1.
     """
@@ -37,16 +37,17 @@ class ClusterOrder:
         self._published[blocks] = self._arrived[blocks]
 
     def wait(self, blocks: Array, members: Array) -> None:
-        """Store, for each block, the arrival times of all blocks of its cluster.
+        """Give waiting blocks the arrival times of all blocks of their cluster.
 
-        `members` holds the numbers of these blocks, in the shape (blocks, rank).
+        `members` holds the numbers of the blocks of each cluster, in the shape (blocks, rank).
         """
         self._known[blocks] = np.maximum(self._known[blocks], self._published[members])
 
     def ordered(self, before: Array, when: Array, me: Array) -> Array:
-        """Mark the past accesses that are ordered before present accesses of the blocks `me`.
+        """Mark the past accesses that a cluster barrier orders before the present accesses.
 
-        The past accesses were made by the blocks `before`, at the times `when`.
+        The past accesses were made by the blocks `before` at the times `when`; the present ones are
+        made by the blocks `me`.
         """
         known = self._known[me, self._rank[before]]
         return np.asarray((self._cluster[before] == self._cluster[me]) & (when < known))

@@ -43,11 +43,17 @@ class ClusterRaces(LoggedRaces):
         return np.asarray(lanes.any(axis=2))
 
     def _by_block(self, x: Array) -> Array:
-        """View values of a cluster's warps as (blocks, warps of a block, ...)."""
+        """Reshape values for the warps of clusters to (blocks, warps of a block, ...)."""
         return x.reshape(self._clusters * self._members, self._own_warps, *x.shape[2:])
 
     def _count(self, chosen: Array | None) -> Array:
-        """Advance the clocks of some warps, and return those warps."""
+        """Advance the clocks of the chosen warps, or of all warps if `chosen` is None.
+
+        Returns
+        -------
+        array
+            Mask of the advanced warps, by cluster and warp.
+        """
         index = np.arange(self._warps)
         warps = np.ones((self._clusters, self._warps), bool)
         if chosen is not None:
@@ -62,7 +68,10 @@ class ClusterRaces(LoggedRaces):
         return np.asarray(self._by_block(known).max(axis=1))
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join, for each block, the clocks of the warps that its barrier releases."""
+        """Join the clocks of the warps that a barrier releases, for each block separately.
+
+        `chosen` is None if all threads are released; `arrived` holds clocks that `arrive` returned.
+        """
         warps = self._by_block(self._count(chosen))
         clock = self._by_block(self._clock)
         joined = np.where(warps[:, :, None], clock, 0).max(axis=1, keepdims=True)
@@ -86,7 +95,7 @@ class ClusterRaces(LoggedRaces):
         self._collected[clusters] = 0
 
     def cluster_pass(self, chosen: Array) -> None:
-        """Merge the clocks that a cluster had on arrival into the clocks of threads that waited."""
+        """Merge the clocks that a cluster had on arrival into the clocks of its waiting threads."""
         warps = self._warps_of(chosen)[:, :, None]
         known = np.maximum(self._clock, self._published[:, None, :])
         self._clock = np.where(warps, known, self._clock)
@@ -128,7 +137,7 @@ class ClusterRaces(LoggedRaces):
         self, bad: Array, me: Array, who: Array, steps: Array, step: int, verb: str, write: bool,
         offsets: Array,
     ) -> None:  # fmt: skip
-        """Report accesses that are not ordered with an access of another thread."""
+        """Report accesses that are not ordered with an earlier access by another thread."""
         first = int(np.flatnonzero(bad)[0])
         mine, other, at = int(me[first]), int(who[first]), int(offsets[first])
         width, row = self._s.width, at // max(1, self._bytes)

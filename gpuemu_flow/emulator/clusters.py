@@ -1,4 +1,4 @@
-"""Thread block clusters: which blocks run together, and addresses of each other's shared memory.
+"""Thread block clusters: which blocks run together, and how they address each other's memory.
 
 An address of shared memory holds an offset in its low 24 bits. The higher bits are 0 for the memory
 of the block that uses the address; otherwise they are one more than the rank of the addressed block
@@ -18,7 +18,7 @@ Dimensions = tuple[int, int, int]
 
 ALONE: Dimensions = (1, 1, 1)
 MAX_CLUSTER = 16
-"""Largest number of blocks of a cluster; above 8, a kernel must allow it on a GPU."""
+"""Largest number of blocks of a cluster; on a GPU, a kernel must allow more than 8."""
 
 RANK_AT = 24
 OFFSET = (1 << RANK_AT) - 1
@@ -38,7 +38,7 @@ def required_cluster(function: Function) -> Dimensions | None:
 
 
 def largest_cluster(function: Function) -> int:
-    """Read the largest number of blocks per cluster that a kernel was compiled for."""
+    """Return the largest number of blocks per cluster that a kernel permits."""
     match = _MOST.search(function.header)
     return MAX_CLUSTER if match is None else min(MAX_CLUSTER, int(match.group(1)))
 

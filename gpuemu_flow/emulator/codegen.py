@@ -1,4 +1,4 @@
-"""Generate Python code per basic block; it contains no text from the PTX file."""
+"""Generate Python code for each basic block; the code contains no text from the PTX file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuemu_flow.emulator.types import Array
 
 
 class Code:
-    """The functions of a program's blocks, each compiled on first use."""
+    """The Python functions of a program's basic blocks, each compiled on first use."""
 
     def __init__(self, program: KernelProgram, blocks: Blocks) -> None:
         self._program = program
@@ -32,7 +32,7 @@ class Code:
         self._known: dict[tuple[object, ...], str] = {}
 
     def __call__(self, block: int, masked: bool) -> BlockFunction:
-        """Return the function of a block; if `masked`, it changes only active lanes."""
+        """Return the function of a basic block; if `masked`, it changes only active lanes."""
         key = (block, masked)
         found = self._functions.get(key)
         if found is None:
@@ -53,7 +53,7 @@ class Code:
         return function
 
     def bind(self, prefix: str, key: tuple[object, ...], value: object) -> str:
-        """Return the name under which generated code finds a value; equal keys share a name."""
+        """Make a value known to the generated code; return its name, which equal keys share."""
         whole = (prefix, *key)
         name = self._known.get(whole)
         if name is None:
@@ -64,12 +64,12 @@ class Code:
 
 
 def both(mask: Array | None, predicate: Array) -> Array:
-    """Combine a mask, None for all lanes, with a predicate."""
+    """Combine a mask with a predicate; a mask of None stands for all lanes."""
     return predicate if mask is None else mask & predicate
 
 
 def _write_step(emitter: Emitter, program: KernelProgram, index: int) -> None:
-    """Write one step."""
+    """Write the code of one step."""
     step = program.steps[index]
     base = step.opcode.base
     if base == "brx":
@@ -103,7 +103,7 @@ def _write_form(emitter: Emitter, form: OpcodeForm, step: Step) -> None:
 
 
 def check_program(program: KernelProgram) -> None:
-    """Refuse a program with a step that cannot be run, before anything runs.
+    """Raise an error if a step of a program cannot be run.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Multiplications and additions that a compiler may fuse (PTX ISA, "mul", "add", "fma").
 
-Without a rounding modifier ``ptxas`` may make one ``fma`` of a ``mul`` and an ``add`` or ``sub``
-that takes its result. The emulator cannot know which pairs are fused, so it tries both ways.
+If neither has a rounding modifier, ``ptxas`` may turn a ``mul`` and an ``add`` or ``sub`` of its
+product into one ``fma``. The emulator cannot know which pairs are fused, so it tries both ways.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _FLAGS = frozenset({"ftz", "sat"})
 
 @dataclass(frozen=True)
 class Pair:
-    """A multiplication, and an addition or subtraction of its result.
+    """A multiplication, and an addition or subtraction of the product.
 
     Attributes
     ----------
     multiply, add : int
-        Numbers of the steps.
+        Numbers of the two steps.
     position : int
         Position of the product among the operands of the addition: 1 or 2.
     """
@@ -35,7 +35,11 @@ class Pair:
 
 
 def find_pairs(program: KernelProgram) -> list[Pair]:
-    """Find pairs that may be fused: in one basic block, with factors unchanged in between."""
+    """Find the pairs that a compiler may fuse.
+
+    Both steps of a pair are in one basic block, and nothing changes the product or its factors
+    between them.
+    """
     blocks = split_blocks(program)
     found = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):

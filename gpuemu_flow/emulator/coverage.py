@@ -13,7 +13,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class MissingOpcode:
-    """An opcode that the emulator cannot run, and the first instruction of a kernel that has it."""
+    """An opcode that the emulator cannot run: its count in a kernel, first line, and the reason."""
 
     opcode: str
     count: int
@@ -45,7 +45,7 @@ class KernelCoverage:
 
     @property
     def runs(self) -> bool:
-        """Tell whether the kernel can be run."""
+        """Tell whether the emulator can run the kernel."""
         return not self.missing and not self.problem
 
 

@@ -1,4 +1,4 @@
-"""Decode a parsed PTX function into a `KernelProgram`: operands read, device functions inlined."""
+"""Decode a parsed PTX function into a `KernelProgram`: read operands, inline device functions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def decode_program(function: Function) -> KernelProgram:
 
 
 class _Frame:
-    """One function's names while it is decoded: registers by scope, variables, parameters."""
+    """What the names in one function mean while it is decoded: registers, variables, parameters."""
 
     def __init__(self, body: Body, symbols: dict[str, Symbol]) -> None:
         self.body = body
@@ -86,7 +86,10 @@ class _Frame:
             )
 
     def declared(self, name: str, scope: int) -> tuple[int, str] | None:
-        """Find the scope and type of the register with a name."""
+        """Return the scope and the type of the register that a name means in `scope`.
+
+        The result is None if no such register is declared.
+        """
         stem = name.rstrip("0123456789")
         while scope >= 0:
             if name in self.single[scope]:
@@ -152,7 +155,7 @@ class _Decoder:
             self._program.globals.append(made)
 
     def _frame(self, function: Function, symbols: dict[str, Symbol]) -> _Frame:
-        """Decode one function's body, and append its steps to the program."""
+        """Decode one function's body: append its steps to the program, and return its names."""
         if function.name in self._stack or len(self._stack) >= MAX_CALL_DEPTH:
             raise self._declined(
                 f"{function.name} calls itself", "recursion cannot be run", function.offset

@@ -35,7 +35,7 @@ class ScalarText:
 
 @dataclass(frozen=True)
 class LaunchText:
-    """One launch, before its expressions are computed."""
+    """One launch as it is described, with expressions that are not yet computed."""
 
     entry: str
     grid: tuple[Expression, ...]
@@ -47,9 +47,9 @@ class LaunchText:
 
 @dataclass(frozen=True)
 class BufferText:
-    """A buffer that the launches share: its shape and type, before expressions are computed.
+    """A buffer that the launches share: its shape and type, with expressions not yet computed.
 
-    An empty ``dtype`` stands for the type of the first input; ``fill`` is ``none`` or ``zero``.
+    An empty ``dtype`` stands for the type of the first input. ``fill`` is ``none`` or ``zero``.
     """
 
     name: str
@@ -60,7 +60,7 @@ class BufferText:
 
 @dataclass(frozen=True)
 class DescribedLaunches:
-    """All launches of one op."""
+    """All launches of one op as they are described, with their buffers and checks."""
 
     launches: tuple[LaunchText, ...]
     outputs: tuple[BufferText, ...]
@@ -70,26 +70,26 @@ class DescribedLaunches:
 
 
 def canonical_text(table: Mapping[str, Json]) -> str:
-    """Write the description as JSON; equal descriptions give equal text."""
+    """Convert a description of launches to JSON; equal descriptions give equal text."""
     kept = (*LAUNCH_KEYS, "launches", "outputs", "scratch", "checks", "backend")
     return json.dumps({k: table[k] for k in kept if k in table}, sort_keys=True)
 
 
 def read_described(table: Mapping[str, Json], fault: Fault) -> DescribedLaunches | None:
-    """Read and check a description.
+    """Read and check a description of launches.
 
     Parameters
     ----------
     table : mapping
-        ``entry``, ``grid``, ``block``, ``cluster``, ``args``, ``shared``, or ``launches``;
-        ``outputs``, ``scratch``, ``checks``, ``backend``.
+        ``entry``, ``grid``, ``block``, ``cluster``, ``args`` and ``shared`` of one launch, or a
+        list of ``launches``; further ``outputs``, ``scratch``, ``checks`` and ``backend``.
     fault : callable
         Called with each problem.
 
     Returns
     -------
     DescribedLaunches or None
-        None when something is wrong.
+        None if there is a problem.
     """
     reader = _Reader(fault)
     given = table.get("launches")

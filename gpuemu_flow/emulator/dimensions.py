@@ -16,7 +16,7 @@ _MAX_GRID = (2**31 - 1, 65535, 65535)
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """Blocks of the grid, threads of a block, and blocks of a cluster, by dimension."""
+    """Blocks of the grid, threads of a block, and blocks of a cluster, each as (x, y, z)."""
 
     grid: Dimensions
     block: Dimensions
@@ -27,16 +27,17 @@ def check_dimensions(
     program: KernelProgram, grid: Sequence[int], block: Sequence[int], shared: int,
     cluster: Sequence[int] = (),
 ) -> LaunchShape:  # fmt: skip
-    """Check a launch's dimensions, and fill them up to three numbers.
+    """Check a launch's dimensions, and complete each of them to three numbers.
 
     Parameters
     ----------
     program : KernelProgram
     grid, block : sequence of int
+        One to three numbers each.
     shared : int
         Bytes of dynamic shared memory.
     cluster : sequence of int
-        If empty: the size that the kernel was compiled for or, if there is none, one block.
+        If empty, the size that the kernel was compiled for is used or, if there is none, one block.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Write one basic block: read operands as a type, write results under a guard."""
+"""Write the Python function of a basic block: read operands, write results, respect guards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Bind = Callable[[str, tuple[object, ...], object], str]
 
 
 class Emitter:
-    """Writes one block's function."""
+    """Writes the Python function of one basic block."""
 
     def __init__(
         self, bind: Bind, program: KernelProgram, polling: frozenset[int] = frozenset()
@@ -52,28 +52,28 @@ class Emitter:
     # Names
 
     def temporary(self, expression: str) -> str:
-        """Assign an expression to a new name."""
+        """Add a statement that assigns an expression to a new name; return the name."""
         name = f"v{self._temporaries}"
         self._temporaries += 1
         self.lines.append(f"{name} = {expression}")
         return name
 
     def do(self, statement: str) -> None:
-        """Add a statement."""
+        """Add a statement to the function."""
         self.lines.append(statement)
 
     def constant(self, value: Array, key: tuple[object, ...]) -> str:
-        """Return the name under which generated code finds a constant array."""
+        """Make a constant array known to the generated code, and return its name there."""
         return self._bind("k", key, value)
 
     def function(self, function: object, key: str) -> str:
-        """Return the name under which generated code finds a function."""
+        """Make a function known to the generated code, and return its name there."""
         return self._bind("f", (key,), function)
 
     # Operands
 
     def read(self, operand: Operand, type_name: str) -> str:
-        """Write the expression that reads an operand as a PTX type."""
+        """Return the expression for an operand's value as the given PTX type."""
         if isinstance(operand, Register):
             return self._read_register(operand, type_name)
         if isinstance(operand, Immediate):
@@ -133,7 +133,7 @@ class Emitter:
         return self.constant(value, key)
 
     def immediate_number(self, value: int, type_name: str) -> str:
-        """Return the name of a constant that the emulator itself needs."""
+        """Return the name of an integer constant that no operand contains."""
         return self.immediate(Immediate(value), type_name)
 
     def _special(self, name: str, type_name: str) -> str:
@@ -150,7 +150,7 @@ class Emitter:
         return self.temporary(f"{expression}.{'view' if same else 'astype'}({dtype!r})")
 
     def symbol(self, operand: Symbol) -> str:
-        """Write the address of a variable as a 64-bit integer."""
+        """Return the expression for a variable's address as a 64-bit integer."""
         if operand.space == "global":
             return self.temporary(f"m.symbol({operand.offset}, {operand.displacement})")
         if operand.space == "param":
@@ -162,7 +162,7 @@ class Emitter:
         return self.constant(value, ("address", offset))
 
     def address(self, operand: MemoryOperand) -> str:
-        """Write an address operand as a 64-bit integer."""
+        """Return the expression for an address operand as a 64-bit integer."""
         base, displacement = operand.base, operand.displacement
         if isinstance(base, Symbol):
             moved = Symbol(base.space, base.offset, base.displacement + displacement)
@@ -184,7 +184,7 @@ class Emitter:
         return self.temporary(f"{name} + {self.constant(added, ('added', displacement, 8))}")
 
     def write(self, operand: Operand, expression: str, type_name: str, step: Step) -> None:
-        """Assign a value of a PTX type to a register, under the step's guard."""
+        """Assign an expression of a PTX type to a register, where the step's guard holds."""
         if isinstance(operand, Sink):
             self.do(expression)
             return
@@ -212,13 +212,13 @@ class Emitter:
             self._written.append(operand.number)
 
     def guard(self, step: Step) -> str:
-        """Write the condition of a guarded step."""
+        """Return the expression for a step's guard, negated if the step says so."""
         assert step.guard is not None
         name = self._read_register(step.guard, "pred")
         return f"(~{name})" if step.negated else name
 
     def mask(self, step: Step) -> str:
-        """Write the mask of lanes for which a step has an effect."""
+        """Return the expression for the mask of active lanes in which a step has an effect."""
         if step.guard is None:
             return "M"
         return self.temporary(f"both(M, {self.guard(step)})")

@@ -20,7 +20,7 @@ DOUBTS = ("contract", "approx")
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """One thing that a check found.
+    """One mistake that a check found.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class CheckFinding:
     count : int
         Number of occurrences, over all threads.
     there : StepLocation or None
-        For a race, the other access; for a barrier, the other barrier.
+        The second location: for a race, the other access; for a barrier, the other barrier.
     """
 
     check: str
@@ -57,13 +57,13 @@ class CheckFinding:
         return self.typed().message
 
     def typed(self, code_line: Callable[[int], int] = int) -> KernelFinding:
-        """Return the finding as data that outlives the kernel.
+        """Return the finding as plain data, which does not refer to the kernel.
 
         Parameters
         ----------
         code_line : callable
-            Maps the number of a line of the PTX to the number of the same line in the PTX without
-            line information.
+            Converts a line number of the PTX to the number of the same line in the PTX without line
+            information.
         """
 
         def place(found: StepLocation) -> CodePlace:
@@ -86,12 +86,12 @@ class CheckFinding:
 
     @property
     def where(self) -> str:
-        """Return the source file and line, or the PTX line if there is no line information."""
+        """Return the source file and line or, without line information, kernel and PTX line."""
         return self.place.where if self.place.line else f"{self.kernel} ({self.place.where})"
 
 
 def _short(text: str) -> str:
-    """Shorten an instruction to its name and state space, or its first modifier if it has none.
+    """Shorten an instruction to its name and its state space or, without one, its first modifier.
 
     For example, ``ld.volatile.shared.f32 ...`` becomes ``ld.shared``.
     """

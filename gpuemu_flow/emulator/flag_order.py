@@ -1,9 +1,9 @@
-"""Order that fences and flags in shared memory make between the warps of a block.
+"""The order that fences and flags in shared memory impose on the warps of a block.
 
-A warp that executed a fence and then stores to a flag, or updates it by an atomic, publishes the
-vector clock that it had at the fence. A warp that polls the flag (`polling`), or updates it by an
-atomic, merges that clock into its own. Accesses of a warp between its fence and its next barrier
-count as made before the fence, because clocks advance at barriers only.
+If a warp executes a fence, and then stores to a flag or updates it by an atomic, it publishes the
+vector clock that it had at the fence. A warp that polls the flag (see `polling`), or updates it by
+an atomic, merges the published clock into its own. Accesses of a warp between its fence and its
+next barrier count as made before the fence, because clocks advance at barriers only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FlagOrder:
     Attributes
     ----------
     is_useful : bool
-        True if the kernel may have flags in shared memory at all.
+        True if the kernel may have flags in shared memory; if False, nothing needs to be recorded.
     """
 
     def __init__(self, program: KernelProgram, cells: int) -> None:
@@ -49,9 +49,9 @@ class FlagOrder:
         Parameters
         ----------
         clock : int array
-            The vector clock of each warp, by (row, warp, warp).
+            The vector clock of each warp, in the shape (row, warp, warp).
         warps : bool array
-            By (row, warp).
+            The warps, in the shape (row, warp).
         """
         if self._fenced is None:
             self._fenced = np.zeros_like(clock)

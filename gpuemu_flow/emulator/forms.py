@@ -1,4 +1,4 @@
-"""Find the function of a lane-wise opcode.
+"""Find the function that computes a lane-wise opcode.
 
 Other opcodes (memory, warp operations, barriers, matrices) are in `effects`.
 """
@@ -16,18 +16,18 @@ FAMILIES = (forms_arithmetic, forms_bits, forms_convert)
 
 
 def find_form(opcode: Opcode) -> OpcodeForm | None:
-    """Return the form of a lane-wise opcode.
+    """Return the `OpcodeForm` of a lane-wise opcode: its function and the types of its operands.
 
     Returns
     -------
     OpcodeForm or None
-        None for an opcode that is not lane-wise, or not known.
+        None for an opcode that is not lane-wise, or that the emulator does not know.
     """
     return _find(opcode.text)
 
 
 def lane_wise_bases() -> tuple[str, ...]:
-    """List the base names that have lane-wise forms."""
+    """List the base names of the lane-wise opcodes."""
     return tuple(sorted(BUILDERS))
 
 

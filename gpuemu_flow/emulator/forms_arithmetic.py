@@ -1,4 +1,4 @@
-"""Arithmetic opcodes, integer and floating-point."""
+"""Lane-wise functions of arithmetic opcodes, integer and floating-point."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def _arithmetic(
 def _half(
     base: str, type_name: str, count: int, words: frozenset[str], section: str
 ) -> OpcodeForm | None:
-    """Build f16, bf16, f16x2 and bf16x2 arithmetic from one table."""
+    """Make the form of an addition, subtraction, multiplication or fma of 16-bit floats.
+
+    The types are f16, bf16, f16x2 and bf16x2. The result is None for modifiers that do not exist.
+    """
     scalar = type_name.removesuffix("x2")
     function: Lanes
     if scalar == "f16":

@@ -1,4 +1,4 @@
-"""Opcodes of logic, shifts, bit fields and selection."""
+"""Lane-wise functions of opcodes for logic, shifts, bit fields and selection."""
 
 from __future__ import annotations
 

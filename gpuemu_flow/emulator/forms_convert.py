@@ -1,4 +1,4 @@
-"""Conversions: cvt."""
+"""Lane-wise functions of conversions: cvt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _canonical_half(x: Array) -> Array:
 
 
 def _convert_fp8(to: str, source: str, words: frozenset[str]) -> OpcodeForm | None:
-    """Build a conversion from or to a pair of 8-bit floats.
+    """Make the form of a conversion from or to a pair of 8-bit floats; None if none exists.
 
     If a pair is made from two operands, the first operand becomes the upper half.
     """

@@ -22,10 +22,13 @@ _G = np.uint64(GLOBAL_BASE)
 
 
 class GlobalMemory(Bytes):
-    """Global memory as one batch sees it."""
+    """Loads, stores and fences of one batch of blocks in global memory."""
 
     def fence(self, mask: Array | None, *, within_block: bool) -> None:
-        """Execute a fence between all blocks or, if `within_block`, only within each block."""
+        """Execute a fence.
+
+        If `within_block`, it orders accesses only as seen by threads of the own block.
+        """
         chosen = None if mask is None else self.spread(mask)
         if self.global_races is not None and not within_block:
             self.global_races.fence(self, chosen)
@@ -33,7 +36,7 @@ class GlobalMemory(Bytes):
             self.shared_races.fence(chosen)
 
     def _check_global(self, lanes: ActiveLanes, size: int, step: int, write: bool) -> Array | None:
-        """Check an access to the arena; return the mask of permitted lanes, None for all."""
+        """Check an access to global memory; return the mask of permitted lanes, None for all."""
         arena, offsets = self.launch.arena, lanes.offsets
         self._check_alignment(lanes, size, step, "global")
         low, high = int(offsets.min()), int(offsets.max())

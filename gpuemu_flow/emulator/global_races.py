@@ -18,10 +18,10 @@ from gpuemu_flow.kernel_findings import THERE
 
 
 def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
-    """Make a function that unmarks the lanes whose store does not change the value in memory.
+    """Make a function that clears a mask where the store does not change the value in memory.
 
-    The function takes and returns a mask. It compares values only if lanes are marked, which is
-    rare.
+    The function takes and returns a mask of lanes. It compares values only if the mask has any
+    lane, which is rare.
     """
     found: list[Array] = []
 
@@ -37,7 +37,7 @@ def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable
 
 
 class BlockTrace:
-    """The last access of one kind to each cell: block (numbered from 1), time and instruction."""
+    """The last access of one kind to each cell: its block (counted from 1), time and step."""
 
     def __init__(self, cells: int) -> None:
         self.block: Array = np.zeros(cells, np.int32)
@@ -45,7 +45,7 @@ class BlockTrace:
         self.step: Array = np.zeros(cells, np.int32)
 
     def record(self, cells: Array, me: Array, now: int, step: int) -> None:
-        """Replace the last accesses to some cells."""
+        """Record an access to some cells in place of the last one."""
         self.block[cells] = me
         self.when[cells] = now
         self.step[cells] = step
@@ -54,10 +54,10 @@ class BlockTrace:
 class GlobalRaces:
     """Races between blocks on global memory, over all batches of a launch.
 
-    Accesses of two blocks are in order when the first block released after its access (a fence and
-    then an atomic, or an atomic with release semantics) and the second acquired later (an atomic,
-    an acquire load, or a load that polls: see `polling`). Whether the two blocks used the same
-    variable is not checked.
+    Accesses of two blocks are ordered if the first block released after its access (by a fence and
+    then an atomic, or by an atomic with release semantics) and the second block acquired later (by
+    an atomic, an acquire load, or a load that polls: see `polling`). Whether the two blocks used
+    the same variable is not checked.
     """
 
     def __init__(self, launch: KernelLaunch) -> None:
@@ -84,19 +84,22 @@ class GlobalRaces:
         return found
 
     def fence(self, state: State, mask: Array | None) -> None:
-        """Record that lanes executed a fence that other blocks can see."""
+        """Record that lanes executed a fence whose effect reaches other blocks."""
         self._time += 1
         self._fenced[np.unique(self._blocks(state, mask))] = self._time
 
     def signal(self, state: State, mask: Array | None, *, releases: bool) -> None:
-        """Record that lanes executed an atomic or a strong access."""
+        """Record that lanes executed an atomic or another strong access.
+
+        `releases` is True if the access itself publishes earlier writes, without a fence before it.
+        """
         self._time += 1
         blocks = np.unique(self._blocks(state, mask))
         self._acquired[blocks] = self._time
         self._released[blocks] = self._time if releases else self._fenced[blocks]
 
     def acquire(self, state: State, mask: Array) -> None:
-        """Record that lanes acquired writes that other blocks of their cluster released."""
+        """Record that lanes can now see writes that other blocks of their cluster released."""
         self._time += 1
         self._acquired[np.unique(self._blocks(state, mask))] = self._time
 
@@ -107,7 +110,7 @@ class GlobalRaces:
         self._clusters.arrive(np.unique(self._blocks(state, group)), self._time)
 
     def cluster_complete(self, state: State, clusters: Array) -> None:
-        """Record that the barrier of some clusters of a batch is complete."""
+        """Record that the barriers of some clusters of a batch are complete."""
         assert self._clusters is not None
         numbers = state.block_ids.reshape(-1, state.cluster_size)[clusters]
         self._clusters.complete(numbers.reshape(-1) + 1)
@@ -141,7 +144,10 @@ class GlobalRaces:
         state : State
         lanes : ActiveLanes
         good : array or None
-        size, step : int
+            Mask of the active lanes that may access the memory; None for all.
+        size : int
+            Bytes per lane.
+        step : int
         write, strong : bool
         same : callable or None
             Returns a mask of the active lanes whose store does not change the value.
@@ -184,7 +190,10 @@ class GlobalRaces:
         return collided
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[BlockTrace, str]]:
-        """List the traces with which an access may conflict, each with ``written`` or ``read``."""
+        """List the traces of accesses that can conflict with an access of this kind.
+
+        Each is paired with ``written`` or ``read``.
+        """
         found = [(self._written, "written")]
         alike = not strong and self._met_strong
         if alike:

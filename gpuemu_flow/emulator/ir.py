@@ -1,4 +1,4 @@
-"""The emulator's own form of a kernel: decoded operands, steps, locations, memory layout."""
+"""The emulator's representation of a kernel: operands, steps, locations, memory layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A virtual register by number; `type` is its declared type."""
+    """A virtual register: its number, and the type with which it is declared."""
 
     number: int
     type: str
@@ -34,10 +34,10 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The address of a variable: an offset into its space's layout.
+    """The address of a variable: an offset into the layout of its state space.
 
-    For ``global`` the offset is the number of the variable in `KernelProgram.globals`.
-    `displacement` bytes are added to the address.
+    In the space ``global``, the offset is instead the number of the variable in
+    `KernelProgram.globals`. `displacement` bytes are added to the address.
     """
 
     space: str
@@ -62,7 +62,7 @@ class MemoryOperand:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """``[map, {x, y}]``: a tensor map's address and coordinates in its tensor."""
+    """``[map, {x, y}]``: the address of a tensor map, and coordinates in the tensor."""
 
     map: MemoryOperand
     coordinates: tuple[Operand, ...]
@@ -70,7 +70,7 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True)
 class Inverted:
-    """``!p``: a predicate operand that is read negated."""
+    """``!p``: a predicate operand whose negation is read."""
 
     register: Register
 
@@ -95,7 +95,7 @@ Operand = (
 
 @dataclass(frozen=True, slots=True)
 class StepLocation:
-    """The location of a step: PTX line, source file and line, and the step's text for messages."""
+    """The location of a step (PTX line, source file and line), and its text for messages."""
 
     text: str
     ptx_line: int
@@ -122,7 +122,7 @@ class Step:
     negated : bool
         True if the guard is read negated.
     targets : tuple of int
-        Steps that a branch may go to; for ``brx.idx``, in the order of its index.
+        Numbers of the steps that a branch may go to; for ``brx.idx``, one for each index.
     offset : int
         Offset of the instruction in the file's `SourceText.text`.
     location : tuple of int or None

@@ -6,17 +6,17 @@ from gpuemu_flow.emulator.types import Array
 
 
 class ActiveLanes:
-    """The active lanes of one access and the offsets that they access.
+    """The active lanes of one access, and the offsets that they access.
 
     Attributes
     ----------
     offsets : uint64 array, 1-D
-        Offset into the space, by active lane; lanes that load one address together may have a
-        single entry.
+        Offset in the state space, by active lane. Lanes that load from one address together may
+        have a single entry.
     mask : bool array or None
-        None when all lanes are active.
+        The active lanes among all lanes; None if all are active.
     shape : tuple of int
-        Shape of the accessed values of the active lanes.
+        If `mask` is None, the shape that `offsets` had before they were flattened; else empty.
     """
 
     __slots__ = ("mask", "offsets", "shape")

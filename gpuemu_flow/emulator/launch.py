@@ -1,4 +1,7 @@
-"""Launch a kernel: copy arguments to the arena, run blocks in batches, collect the results."""
+"""Launch a kernel: copy arguments to the arena, run blocks in batches, collect the results.
+
+The arena is the memory that stands for a GPU's global memory.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class BufferArgument:
     name : str
         Name of the buffer in messages; if it is empty, they use the parameter's name.
     kept : bool
-        True if a buffer that counts as uninitialised holds the bytes of `data`.
+        True to copy `data` to the buffer even if `initialised` is False.
     offset : int
         Bytes from the start of the buffer to the address that is passed.
     tensor : TensorMap or None
@@ -70,7 +73,7 @@ class BufferArgument:
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """A number, or a structure, passed by value: its bytes."""
+    """The bytes of a number or structure that is passed by value."""
 
     data: bytes
 
@@ -104,7 +107,8 @@ class LaunchResult:
     Attributes
     ----------
     buffers : tuple of array or None
-        Content of each buffer argument afterwards; None for numbers.
+        For each argument, the content of its buffer afterwards; None for an argument of another
+        kind.
     findings : tuple of CheckFinding
     printed : str
         Output of the kernel's ``printf``.
@@ -113,7 +117,7 @@ class LaunchResult:
     backend : str
         Back end that ran the launch: ``numpy`` or ``c``.
     note : str
-        Reason why C did not run a launch that requested C or is large; empty if there is none.
+        Reason why numpy ran a launch that requested C, or one that is large; empty otherwise.
     """
 
     buffers: tuple[Array | None, ...]
@@ -206,7 +210,11 @@ class Kernel:
         )
 
     def for_checks(self, checks: frozenset[str]) -> Kernel:
-        """Return this kernel or, if the check ``init`` needs it, a copy that watches registers."""
+        """Return the kernel to launch with these checks.
+
+        With the check ``init``, this is a copy that watches the registers that may be read before
+        they are written. If there are none, or the check is not made, it is this kernel.
+        """
         return self._watching() if "init" in checks and self._blocks.entry_live else self
 
     def _launch(
@@ -260,7 +268,7 @@ class Kernel:
                 machine.run(ids[start : start + per])
 
     def _watching(self) -> Kernel:
-        """Return a copy that watches the registers that may be read before they are written."""
+        """Return a copy of the kernel that reports reads of registers that were never written."""
         if self._watched is None:
             self._watched = Kernel(watch_registers(self.program, self._blocks))
         return self._watched
@@ -274,7 +282,8 @@ class Kernel:
         Returns
         -------
         tuple of KernelLaunch and list
-            The launch, and for each list the buffer number of each argument; -1 for scalars.
+            The launch, and for each list of arguments the numbers of their buffers in the arena;
+            -1 for an argument without a buffer.
         """
         program = self.program
         sizes = []
@@ -309,7 +318,13 @@ class Kernel:
 def _place(
     program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide
 ) -> tuple[CaseMemory, list[int]]:
-    """Allocate the module's variables, the buffers and the parameters of one case."""
+    """Allocate the memory of one case: module variables, buffers and parameters.
+
+    Returns
+    -------
+    tuple of CaseMemory and list of int
+        The memory, and for each argument the number of its buffer; -1 if it has none.
+    """
     symbols = []
     for variable in program.globals:
         data = variable.initial.ljust(variable.size, b"\0")
@@ -330,7 +345,13 @@ def _place(
 def _pack(
     program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide
 ) -> tuple[bytearray, list[int]]:
-    """Allocate buffers and fill the parameter block."""
+    """Allocate the buffers, and write the arguments to a parameter block.
+
+    Returns
+    -------
+    tuple of bytearray and list of int
+        The parameter block, and for each argument the number of its buffer; -1 if it has none.
+    """
     block = bytearray(program.parameter_bytes + 16)
     buffers = []
     for parameter, argument in zip(program.parameters, arguments, strict=True):
@@ -372,7 +393,7 @@ def _check_pointer(parameter: KernelParameter, argument: BufferArgument | Pointe
 
 
 def _pointer(argument: BufferArgument | PointerArgument, start: int) -> bytes:
-    """Return a parameter's bytes: the pointer into a buffer, or the map of a tensor in it."""
+    """Return the bytes of a pointer argument: an address or, for a tensor, its tensor map."""
     address = start + argument.offset
     if argument.tensor is None:
         return struct.pack("<Q", address)
@@ -391,7 +412,7 @@ def _result(
 def outputs_of(
     launch: KernelLaunch, buffers: Sequence[int], arguments: Sequence[Argument]
 ) -> tuple[Array | None, ...]:
-    """Copy the contents of one case's buffer arguments; None for other arguments."""
+    """Copy the buffers of one case after the launch, by argument; None for other arguments."""
     return tuple(
         _take_out(launch.arena, buffer, argument)
         if buffer >= 0 and isinstance(argument, BufferArgument)
@@ -419,7 +440,7 @@ def read_entries(data: bytes, file: str) -> list[Function]:
 
 
 def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
-    """Choose a kernel by its name, or by the plain name inside of a C++ symbol.
+    """Choose a kernel by its name in the PTX, or by the function name that a C++ symbol contains.
 
     An empty name chooses the only kernel.
 

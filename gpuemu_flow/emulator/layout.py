@@ -27,7 +27,7 @@ def align_up(offset: int, alignment: int) -> int:
 
 
 def header_lists(function: Function) -> tuple[list[Variable], list[Variable]]:
-    """Read the return parameters and the parameters of a function header.
+    """Parse a function header into its return parameters and its parameters.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def lay_out_parameters(function: Function) -> tuple[list[KernelParameter], int]:
 
 
 def check_size(variable: Variable, module: Module) -> int:
-    """Return a variable's size; raise an error if it is unknown or absurd."""
+    """Return a variable's size in bytes; raise UnsupportedError if it is unknown or too large."""
     size = variable.size_bytes
     if size is None or size > MAX_VARIABLE_BYTES:
         raise unsupported(
@@ -97,7 +97,7 @@ def initial_value(variable: Variable, module: Module, numbers: dict[str, int]) -
     variable : Variable
     module : Module
     numbers : dict of str to int
-        Numbers of the module's variables, for initial values that are addresses.
+        Numbers of the module's variables by name, for initial values that are addresses.
     """
     size = check_size(variable, module)
     text = module.source.text

@@ -64,7 +64,7 @@ class BlockMachine(Printing):
         self.finish()
 
     def clock(self, code: str) -> Array:
-        """Return a clock that counts executed instructions, as an array of type `code`."""
+        """Return the number of executed instructions as a clock, in the numpy type `code`."""
         return np.full((1, 1), self.launch.executed & 0xFFFFFFFF, code)
 
     def request_barrier(
@@ -77,12 +77,18 @@ class BlockMachine(Printing):
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Record that threads passed a barrier; all threads of the batch if `released` is None."""
+        """Record that the `released` threads passed a barrier; None stands for all threads."""
         if self.shared_races is not None:
             self.shared_races.barrier(released, arrived)
 
     def barrier_arrived(self, group: Array) -> Array | None:
-        """Record that threads arrived at a barrier; return their clocks if races are checked."""
+        """Record that threads arrived at a barrier without waiting.
+
+        Returns
+        -------
+        array or None
+            Their vector clocks; None if races are not checked.
+        """
         return None if self.shared_races is None else self.shared_races.arrive(group)
 
     def warp_barrier(self, members: Array, mask: Array | None, group: Array, step: int) -> None:
@@ -113,7 +119,7 @@ class BlockMachine(Printing):
             self.global_races.cluster_pass(self, group)
 
     def blocks_ended(self, gone: Array) -> None:
-        """Report accesses to a block's shared memory that may come after the block has ended."""
+        """Report accesses by other blocks that may reach a block's shared memory after its end."""
         rows = np.flatnonzero(gone.any(axis=1) & ~self.live.any(axis=1))
         for row in rows.tolist():
             self.leave_copies(row)
@@ -123,12 +129,15 @@ class BlockMachine(Printing):
     def step_block(
         self, block: int, registers: list[Array], mask: Array | None, group: Array, alone: bool
     ) -> Array | None:
-        """Execute one basic block for a group; return the condition of its branch."""
+        """Execute one basic block for a group of threads; return the condition of its branch.
+
+        `alone` is True if no other thread is running or waiting.
+        """
         return self._code(block, not alone)(self, registers, mask, group)
 
 
 class _Schedule:
-    """The groups of one batch, with the basic block that each group's threads execute next."""
+    """The running threads of one batch, grouped by the basic block that they execute next."""
 
     def __init__(self, machine: BlockMachine, registers: list[Array]) -> None:
         self._m = machine
@@ -174,7 +183,10 @@ class _Schedule:
                 return
 
     def _another(self, block: int) -> int:
-        """Return the basic block whose group runs instead of a waiting group; blocks take turns."""
+        """Choose the basic block to run in place of `block`, whose threads seem to wait for others.
+
+        The other blocks take turns; the result is `block` if no other can run.
+        """
         others = sorted(
             b
             for b, group in self._groups.items()
@@ -305,7 +317,7 @@ class _Schedule:
             self._put(block, group, number)
 
     def _release_clusters(self) -> None:
-        """Let threads continue once all threads of their cluster have arrived."""
+        """Let threads continue if all running threads of their cluster have arrived."""
         cluster = self._cluster
         ended, released = cluster.complete(self._live)
         self._m.cluster_completed(ended)
@@ -333,7 +345,10 @@ class _Schedule:
                 self._waiting = None
 
     def _check_alike(self, released: Array) -> None:
-        """Report threads of one block that wait for the same barrier at different instructions."""
+        """Report threads of a block that wait for the same barrier at different instructions.
+
+        A ``barrier`` without ``.aligned`` is exempt.
+        """
         waiting = self._waiting
         assert waiting is not None
         steps = waiting.step
@@ -383,7 +398,7 @@ class _Schedule:
 
 
 def _waiting_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
-    """Mark basic blocks in which a thread may wait for another thread.
+    """Tell for each basic block whether a thread may wait in it for another thread.
 
     Such a block has an ``atom``, a strong load, a ``nanosleep`` or an ``mbarrier`` instruction.
     """
@@ -404,7 +419,7 @@ _IDLE = frozenset({"bra", "setp", "selp", "mov", "nanosleep"})
 
 
 def _idle_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
-    """Mark basic blocks that do nothing but wait for barrier objects, and branch."""
+    """Tell for each basic block whether it does nothing but poll barrier objects and branch."""
     return [
         all(
             step.opcode.base in _IDLE or step.opcode.segments[1:2] in (("try_wait",),
@@ -416,7 +431,7 @@ def _idle_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
 
 
 def _collective_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
-    """Mark basic blocks that the threads of a warp must enter together."""
+    """Tell for each basic block whether the threads of a warp must enter it together."""
     return [
         any(
             "sync" in step.opcode.segments or step.opcode.base in ("mma", "ldmatrix", "wmma")

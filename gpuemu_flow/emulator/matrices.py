@@ -40,7 +40,7 @@ class MatrixForm:
     saturate : bool
         True if ``.satfinite`` limits sums of integers.
     bit_operation : str
-        ``and`` or ``xor`` of single-bit matrices.
+        ``and`` or ``xor`` for single-bit matrices; empty for others.
     """
 
     m: int
@@ -54,7 +54,7 @@ class MatrixForm:
     bit_operation: str = ""
 
     def registers(self, operand: str) -> int:
-        """Count the registers of a fragment: ``a``, ``b``, ``c`` or ``d``."""
+        """Return how many registers a fragment of operand ``a``, ``b``, ``c`` or ``d`` takes."""
         if operand in "ab":
             bits = ELEMENT_BITS[self.a]
             per_lane = (self.m if operand == "a" else self.n) * self.k // WARP
@@ -64,7 +64,7 @@ class MatrixForm:
 
 
 def unpack_elements(word: Array, kind: str) -> Array:
-    """Unpack the elements of registers (…, lanes) as numbers (…, lanes, elements)."""
+    """Unpack the elements in registers, from the shape (…, lanes) to (…, lanes, elements)."""
     if kind == "f64":
         return word.view(np.float64)[..., None]
     if kind == "tf32":
@@ -86,7 +86,7 @@ def unpack_elements(word: Array, kind: str) -> Array:
 
 
 def gather_a(registers: Sequence[Array], form: MatrixForm) -> Array:
-    """Build A (…, m, k) from its fragments (…, lanes)."""
+    """Build the matrix A, in the shape (…, m, k), from fragments in registers (…, lanes)."""
     first = unpack_elements(registers[0], form.a)
     e = first.shape[-1]
     out = np.zeros((*registers[0].shape[:-1], form.m, form.k), first.dtype)
@@ -99,7 +99,7 @@ def gather_a(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
-    """Build B (…, k, n) from its fragments."""
+    """Build the matrix B, in the shape (…, k, n), from fragments in registers (…, lanes)."""
     first = unpack_elements(registers[0], form.b)
     e = first.shape[-1]
     out = np.zeros((*registers[0].shape[:-1], form.k, form.n), first.dtype)
@@ -110,12 +110,12 @@ def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def _accumulator_places(form: MatrixForm) -> list[tuple[Array, Array]]:
-    """Return the row and column, by lane, of each accumulator element."""
+    """Return, for each accumulator element that a lane holds, its row and column by lane."""
     return [(_G + 8 * (i // 2), 2 * _T + i % 2) for i in range(form.m * form.n // WARP)]
 
 
 def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
-    """Build C (…, m, n) from its fragments."""
+    """Build the matrix C, in the shape (…, m, n), from fragments in registers (…, lanes)."""
     dtype = np.int64 if form.c == "s32" else np.float64
     out = np.zeros((*registers[0].shape[:-1], form.m, form.n), dtype)
     values: list[Array] = []
@@ -131,7 +131,13 @@ def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
-    """Split D into its fragments: bits, one array of lanes for each register."""
+    """Round the matrix D to its type, and split it into registers.
+
+    Returns
+    -------
+    list of array
+        For each register of the fragment, its bits in each lane.
+    """
     values = [matrix[..., rows, columns] for rows, columns in _accumulator_places(form)]
     if form.d == "s32":
         if form.saturate:
@@ -148,12 +154,15 @@ def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
 
 
 def canonical_bits32(x: Array) -> Array:
-    """Return the bits of float32 values, with the one pattern that the ISA names for each NaN."""
+    """Return the bits of float32 values; NaNs get the one bit pattern that the ISA defines."""
     return np.where(np.isnan(x), np.uint32(0x7FFFFFFF), x.view(np.uint32))
 
 
 def multiply(a: Array, b: Array, c: Array, form: MatrixForm) -> Array:
-    """Compute ``a @ b + c``; round sums of floating-point products once."""
+    """Compute ``a @ b + c`` in float64 or int64, without rounding to the type of D.
+
+    If the form's bit operation is ``xor``, the product of two bits is their exclusive or.
+    """
     if form.bit_operation == "xor":
         ones = a.sum(axis=-1)[..., :, None] + b.sum(axis=-2)[..., None, :]
         return ones - 2 * np.matmul(a, b) + c
@@ -172,7 +181,7 @@ class Matrices(TensorCopies):
         mask: Array | None,
         step: int,
     ) -> list[Array]:
-        """Compute ``mma.sync``; return the registers of D as bits."""
+        """Execute ``mma.sync``; return the bits of the registers of D."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         left = gather_a([self.by_warp(x) for x in a], form)
         right = gather_b([self.by_warp(x) for x in b], form)
@@ -195,7 +204,7 @@ class Matrices(TensorCopies):
         mask: Array | None,
         step: int,
     ) -> list[Array]:
-        """Compute ``ldmatrix`` of 8x8 matrices of 16-bit elements."""
+        """Execute ``ldmatrix`` for 8x8 matrices of 16-bit elements; return a register for each."""
         load = getattr(self, f"load_{space}")
         found = []
         shape = self.full.shape
@@ -222,7 +231,7 @@ class Matrices(TensorCopies):
         mask: Array | None,
         step: int,
     ) -> None:
-        """Compute ``stmatrix`` of 8x8 matrices of 16-bit elements."""
+        """Execute ``stmatrix`` for 8x8 matrices of 16-bit elements."""
         store = getattr(self, f"store_{space}")
         shape = self.full.shape
         for k, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""Statements of a function body: one regular expression match per statement."""
+"""Read the statements of a function body, with one regular expression match per statement."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _skip(function: Function, body: Body, position: int) -> int:
 
 
 class _State:
-    """Reader of those statements of a body that are not instructions."""
+    """Reads the statements of a body that are not instructions, such as labels and ``.reg``."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
@@ -127,7 +127,7 @@ class _State:
         self._depth = 0
 
     def locate(self, numbers_text: str) -> int:
-        """Return the number of a ``.loc``; equal ``.loc`` statements have the same number."""
+        """Store a ``.loc`` statement; return its index, which equal statements share."""
         known = self._location_numbers.get(numbers_text)
         if known is not None:
             return known
@@ -147,12 +147,12 @@ class _State:
         return number
 
     def label(self, name: str, scope: int) -> None:
-        """Record a label of the next instruction or of the table that follows."""
+        """Record a label, which belongs to the next instruction or ``.branchtargets`` table."""
         self._body.labels[(scope, name)] = len(self._body.instructions)
         self._last_label = (scope, name)
 
     def brace(self, brace: str, scope: int) -> int:
-        """Open or close a scope, and return the present scope.
+        """Open or close a scope; return the scope of the statements that follow.
 
         Braces nested deeper than `MAX_DEPTH` make no new scopes, which bounds the time to look up a
         name.

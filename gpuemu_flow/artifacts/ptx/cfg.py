@@ -23,9 +23,11 @@ class ControlFlowGraph:
     successors, predecessors : list of list of int
         Block numbers.
     leaves : list of bool
-        True where a block may end the thread (``ret``, ``exit``, ``trap``, or the body's end).
+        For each block, True if it may end the thread (``ret``, ``exit``, ``trap``, or the body's
+        end).
     unresolved : list of int
-        Instructions that branch to a label that does not exist; their edges leave the function.
+        Instructions that branch to a label that does not exist. They count as branches to the end
+        of the function.
     """
 
     starts: list[int] = field(default_factory=list)
@@ -50,9 +52,10 @@ class ControlFlowGraph:
         return len(members) > 1 or members[0] in self.successors[members[0]]
 
     def components(self) -> list[list[int]]:
-        """Return the strongly connected component of each block (Tarjan 1972, without recursion).
+        """Return, for each block, the blocks of its strongly connected component.
 
-        Blocks of one component share one list object.
+        Blocks of one component share one list object. The algorithm is Tarjan's (1972), without
+        recursion.
         """
         count = len(self)
         order = [-1] * count
@@ -147,7 +150,7 @@ def build_cfg(body: Body) -> ControlFlowGraph:
 
 
 def _target_names(body: Body, branch: Instruction) -> tuple[str, ...]:
-    """Return the labels that a branch may go to; empty if its table does not exist."""
+    """Return the labels that a branch may go to; none if its ``.branchtargets`` does not exist."""
     if branch.opcode.base == "bra":
         return (branch.text.strip(),)
     operands = split_operands(branch.text)

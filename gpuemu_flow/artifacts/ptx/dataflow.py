@@ -1,4 +1,4 @@
-"""Registers that each instruction writes and reads, by number, with scopes resolved."""
+"""The registers that each instruction writes and reads, as numbers, with scopes resolved."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ REGISTER_WIDTHS: dict[str, int] = {"pred": 0, "b64": 2, "u64": 2, "s64": 2, "f64
 
 @dataclass
 class Dataflow:
-    """Definitions and uses of a body, one entry per instruction.
+    """Definitions and uses of registers in a body, with one entry per instruction.
 
     Attributes
     ----------
     defs, uses : list of tuple of int
-        Register numbers; a register may be in both.
+        Numbers of the registers that an instruction writes and reads; a register may be in both.
     names : list of str
-        Register name by number (names repeat when scopes shadow them).
+        Name of each register, by number. A name occurs again if an inner scope declares it again.
     types : list of str
-        Declared type by number, such as ``f32``. Newer compilers declare floats as ``b32``: do not
-        infer a meaning from the type.
+        Declared type of each register, by number, such as ``f32``. Newer compilers declare floats
+        as ``b32``: do not infer a meaning from the type.
     widths : list of int
-        Number of 32-bit registers that each register takes, by register number.
+        Number of 32-bit registers that each register takes, by number.
     """
 
     defs: list[Registers]
@@ -46,20 +46,20 @@ class Dataflow:
     _tables: list[dict[str, int]]
 
     def mentions(self, symbol: str) -> bool:
-        """Tell whether any instruction names a variable or function."""
+        """Tell whether any instruction names the variable or function `symbol`."""
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:
         """Return those of `symbols` that any instruction names.
 
-        For each scope, the time is linear in the number of `symbols` or of the names used there,
-        whichever is smaller.
+        For each scope, the time is linear in the number of `symbols`, or of the names that the
+        scope's instructions use, whichever is smaller.
         """
         return set().union(*(symbols.keys() & table.keys() for table in self._tables))
 
 
 class _Resolver:
-    """Numbers for register names, by scope; inner declarations shadow outer ones."""
+    """Gives numbers to register names; a declaration in an inner scope shadows outer ones."""
 
     def __init__(self, body: Body) -> None:
         self.names: list[str] = []
@@ -92,7 +92,10 @@ class _Resolver:
             self.widths += [REGISTER_WIDTHS.get(type_name, 1) * lanes] * len(names)
 
     def table(self, scope: int) -> _ScopeTable:
-        """Return the table of a scope or, if the scope declares no names, of an enclosing scope."""
+        """Return the table of names for a scope.
+
+        A scope that declares no names shares the table of the nearest enclosing scope that does.
+        """
         while scope > 0 and not self._declared[scope]:
             scope = self._body.scopes[scope].parent
         table = self.tables.get(scope)
@@ -101,7 +104,7 @@ class _Resolver:
         return table
 
     def resolve(self, name: str, scope: int) -> int:
-        """Return the number of the register that `name` means, or -1."""
+        """Return the number of the register that `name` means in a scope; -1 for any other name."""
         if name[:1].isdigit():
             return _NOT_A_REGISTER
         outermost = self.table(0)
@@ -159,10 +162,10 @@ class _ScopeTable(dict[str, int]):
 
 
 def analyse_dataflow(body: Body) -> Dataflow:
-    """Return the definitions and uses of every instruction.
+    """Return the definitions and uses of registers by every instruction.
 
-    If an opcode has a destination, it is the first operand. A guard counts as a use. Time and
-    memory are linear in the body's text.
+    The destination of an opcode, if any, is the first operand. A guard counts as a use. Time and
+    memory are linear in the length of the body's text.
     """
     resolver = _Resolver(body)
     defs: list[Registers] = []
@@ -199,10 +202,10 @@ def analyse_dataflow(body: Body) -> Dataflow:
 def _other_forms(
     kind: Destination, text: str, lookup: Callable[[str], int]
 ) -> tuple[Registers, list[int]]:
-    """Find the definitions and uses of an instruction of a less common form.
+    """Return the registers that an instruction of a less common form writes, and those it reads.
 
-    Such an instruction is a call, or its first operand is a vector, a pair or an address, or is
-    both read and written.
+    Such an instruction is a call; or its first operand is a vector, a pair or an address; or its
+    first operand is both read and written.
     """
     first = first_operand(text)
     in_first = [number for number in map(lookup, _TOKENS.findall(first)) if number >= 0]

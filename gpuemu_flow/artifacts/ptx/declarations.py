@@ -58,7 +58,8 @@ def parse_registers(statement: str) -> list[RegisterDeclaration]:
 def parse_variables(statement: str, offset: int) -> list[Variable]:
     """List the variables that one statement declares.
 
-    A size is the element size times all dimensions times vector lanes; ``a[]`` has none.
+    The size of a variable is the element size times all dimensions times the vector lanes; ``a[]``
+    has no size.
     """
     space, type_name, lanes, align, external = "", "", 1, 0, False
     position = 0
@@ -108,7 +109,7 @@ def _size(element: int, dimensions: str) -> int | None:
 
 
 def parse_bounds(header: str) -> LaunchBounds:
-    """Return the performance directives between an entry's parameters and its body."""
+    """Return the performance directives in the header of an entry, such as ``.maxntid``."""
     values: dict[str, list[int]] = {}
     for name, numbers in _BOUND.findall(header):
         values[name] = [int(n) for n in numbers.split(",")]
@@ -123,7 +124,7 @@ def parse_bounds(header: str) -> LaunchBounds:
 
 
 def linkage_of(header: str) -> str:
-    """Return ``visible``, ``weak``, ``extern``, ``common`` or an empty string."""
+    """Return the linkage in a header: ``visible``, ``weak``, ``extern``, ``common``, or empty."""
     for word in header.split(None, 4)[:4]:
         if word.startswith(".") and word[1:] in _LINKAGE:
             return word[1:]

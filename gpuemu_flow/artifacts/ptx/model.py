@@ -1,4 +1,4 @@
-"""Parts of a PTX file: modules, functions, instructions, scopes, labels and locations."""
+"""Data types for a PTX file: modules, functions, instructions, scopes, labels and locations."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Instruction(NamedTuple):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Return the top-level operands, split at commas outside of brackets and braces."""
+        """Return the operands: `text`, split at commas outside of brackets and braces."""
         return split_operands(self.text)
 
     @property
     def predicate(self) -> tuple[str, bool] | None:
-        """Return the predicate register and whether it is negated."""
+        """Return the guard's register, and True if it is negated; None for no guard."""
         if self.guard is None:
             return None
         name = self.guard.lstrip("! \t\r\n")
@@ -68,10 +68,10 @@ class SourceLocation(NamedTuple):
 
 
 class RegisterDeclaration(NamedTuple):
-    """One name of a ``.reg`` statement.
+    """One name in a ``.reg`` statement.
 
-    ``size`` is None for a single register and N for a range ``%r<N>``; ``lanes`` is 2, 4 or 8 for
-    ``.v2``, ``.v4``, ``.v8``, else 1.
+    ``size`` is None for a single register, and N for a range ``%r<N>``. ``lanes`` is 2, 4 or 8 for
+    ``.v2``, ``.v4`` or ``.v8``, else 1.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Variable(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """A ``{ }`` block of a body; the body itself is scope 0 with parent -1."""
+    """A ``{ }`` block of a body, with its parent's index; the body is scope 0 with parent -1."""
 
     parent: int
     registers: list[RegisterDeclaration]
@@ -112,13 +112,13 @@ class Body:
         In file order.
     scopes : list of Scope
     labels : dict of (scope, name) to int
-        Index of the instruction that follows the label; inline assembly repeats names in
-        scopes of their own.
+        For each label, the index of the instruction that follows. Inline assembly repeats names,
+        in different scopes.
     locations : list of SourceLocation
     variables : list of Variable
-        ``.local``, ``.shared`` and ``.param`` declared inside.
+        The ``.local``, ``.shared`` and ``.param`` variables that the body declares.
     branch_targets : dict of (scope, name) to tuple of str
-        Labels that a ``.branchtargets`` table lists.
+        For each ``.branchtargets`` table, the labels that it lists.
     pragmas : list of str
     problems : list of Problem
         Parts that could not be read, at most `parser.MAX_PROBLEMS`.
@@ -134,7 +134,7 @@ class Body:
     problems: list[Problem] = field(default_factory=list)
 
     def resolve_label(self, name: str, scope: int) -> int | None:
-        """Return the index of the instruction after the label `name` that `scope` sees, or None."""
+        """Return the index of the instruction after a label; None if it is unknown in `scope`."""
         while scope >= 0:
             found = self.labels.get((scope, name))
             if found is not None:
@@ -143,7 +143,7 @@ class Body:
         return None
 
     def resolve_branch_targets(self, name: str, scope: int) -> tuple[str, ...] | None:
-        """Return the labels of the ``.branchtargets`` that `name` means in `scope`, or None."""
+        """Return the labels of a ``.branchtargets`` table; None if it is unknown in `scope`."""
         while scope >= 0:
             found = self.branch_targets.get((scope, name))
             if found is not None:
@@ -153,7 +153,7 @@ class Body:
 
     @property
     def declared_registers(self) -> int:
-        """Count the declared virtual registers; this says little about the GPU's registers."""
+        """Return the number of declared virtual registers, not of registers that a GPU needs."""
         return sum(
             1 if declared.size is None else declared.size
             for scope in self.scopes
@@ -161,26 +161,27 @@ class Body:
         )
 
     def location_of(self, instruction: Instruction) -> SourceLocation | None:
-        """Return the ``.loc`` in force at an instruction; None without line information."""
+        """Return the ``.loc`` that applies to an instruction; None if no ``.loc`` precedes it."""
         return self.locations[instruction.location] if instruction.location >= 0 else None
 
 
 @dataclass(frozen=True)
 class LaunchBounds:
-    """Performance directives of an entry; 0 or None when absent.
+    """Performance directives of an entry; a directive that is absent gives 0.
 
     Attributes
     ----------
     max_threads : int
-        Product of ``.maxntid`` or ``.reqntid``: threads per block at most.
+        Largest number of threads per block: the product of ``.maxntid`` or ``.reqntid``.
     required : bool
-        True if `max_threads` came from ``.reqntid`` (exactly so many threads).
+        True if `max_threads` comes from ``.reqntid``, so that a block must have exactly as many
+        threads.
     min_blocks : int
-        ``.minnctapersm``.
+        Blocks per multiprocessor (``.minnctapersm``).
     max_registers : int
-        ``.maxnreg``.
+        Registers per thread (``.maxnreg``).
     cluster : int
-        Product of ``.reqnctapercluster``.
+        Blocks per cluster: the product of ``.reqnctapercluster``.
     """
 
     max_threads: int = 0
@@ -194,8 +195,8 @@ class LaunchBounds:
 class Function:
     """An ``.entry`` or ``.func`` with a body, which `body.read_body` reads on demand.
 
-    Bodies are not kept: the largest function, not the file, bounds the memory of a reader that
-    goes through a file one function at a time.
+    Bodies are not kept. If a reader examines one function at a time, its memory use therefore
+    depends on the largest function, not on the size of the file.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Facts that an opcode states: segments, types, state space, and the operand that it writes."""
+"""What an opcode's text says: segments, types, state space, and the operand that it writes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _WRITING_MEMBERS: dict[str, frozenset[str]] = {
 
 
 class Destination(enum.Enum):
-    """Use of the first operand: only read, written, read and written, or results of a call."""
+    """How the first operand is used: only read, written, both, or as the results of a call."""
 
     NONE = "none"
     WRITES = "writes"
@@ -53,7 +53,7 @@ class Destination(enum.Enum):
 
 
 class Opcode:
-    """One distinct opcode text; shared by all instructions of a file that use it.
+    """One distinct opcode text, shared by all instructions of a file that have it.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Opcode:
     destination : Destination
         Use of the first operand. Source: PTX ISA, the instruction descriptions.
     is_branch, is_terminator : bool
-        ``bra``/``brx``; ``ret``/``exit``/``trap``.
+        The first is True for ``bra`` and ``brx``, the second for ``ret``, ``exit`` and ``trap``.
     """
 
     __slots__ = (
@@ -94,22 +94,25 @@ class Opcode:
 
     @property
     def qualifiers(self) -> tuple[str, ...]:
-        """Return the segments after the first that are not types."""
+        """Return the segments that are not types, except the first."""
         return tuple(s for s in self.segments[1:] if s not in TYPE_BYTES)
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Return the segments that name fundamental types (destination first for ``cvt``)."""
+        """Return the segments that name fundamental types.
+
+        In ``cvt``, the type of the destination comes first.
+        """
         return tuple(s for s in self.segments[1:] if s in TYPE_BYTES)
 
     @property
     def type(self) -> str:
-        """Return the last type segment, or an empty string."""
+        """Return the last segment that names a type; empty if there is none."""
         return self.types[-1] if self.types else ""
 
     @cached_property
     def space(self) -> str:
-        """Return the state space of a memory access, without sub-qualifier; empty if generic."""
+        """Return the state space of a memory access without its ``::`` suffix; empty if generic."""
         for segment in self.segments[1:]:
             space = segment.partition("::")[0]
             if space in STATE_SPACES:
@@ -126,7 +129,7 @@ class Opcode:
 
     @property
     def access_bytes(self) -> int:
-        """Return the bytes that an access moves per thread: element size times vector width."""
+        """Return the bytes that each thread accesses: the element size times the vector width."""
         return TYPE_BYTES.get(self.type, 0) * self.vector
 
 

@@ -1,4 +1,4 @@
-"""Operand texts: splitting at top-level commas, and reading addresses."""
+"""Parse the texts of operands: split them at top-level commas, and read addresses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def split_operands(text: str) -> tuple[str, ...]:
 
 
 def first_operand(text: str) -> str:
-    """Return the part before the first top-level comma, without splitting the rest."""
+    """Return the first of several operands, without splitting the others."""
     stripped = text.lstrip()
     if stripped[:1] in ("{", "(", "["):
         closing = {"{": "}", "(": ")", "[": "]"}[stripped[0]]

@@ -54,7 +54,7 @@ def read_ptx(data: bytes, file: str = "") -> PtxFile:
 
 
 class _NextWord:
-    """Search for the next occurrence of a word at growing offsets, in linear time overall."""
+    """Finds the next occurrence of a word at growing offsets, in linear time overall."""
 
     def __init__(self, text: str, word: str) -> None:
         self._text = text
@@ -168,8 +168,8 @@ class _Reader:
         Returns
         -------
         tuple of int
-            The position to continue from, and the start of an entry header that a ``.pragma`` has
-            interrupted, or -1.
+            The position at which to continue, and the start of an entry header that a ``.pragma``
+            has interrupted; -1 if there is none.
         """
         end = match.group("end")
         after = match.end()
@@ -230,10 +230,16 @@ class _Reader:
         return after
 
     def _find_body_end(self, start: int) -> tuple[int, int, bool]:
-        """Return the offset of the closing brace, the next position, and whether the brace exists.
+        """Find the closing brace of a body that starts at `start`.
 
         Functions do not nest: if another header or the end of the file comes first, the body is not
         closed.
+
+        Returns
+        -------
+        tuple of int, int and bool
+            Offset of the body's end, position at which to continue, and True if there is a closing
+            brace.
         """
         limits = [word.after(start) for word in self._headers]
         limit = min((found for found in limits if found >= 0), default=len(self._text))

@@ -13,7 +13,7 @@ _SECTION = re.compile(r"\s*\.section\b[^\n]*\.debug", re.ASCII)
 
 @dataclass(frozen=True)
 class PlainPtx:
-    """Reduced PTX: equal code gives equal text, whichever source lines it comes from.
+    """PTX reduced to its code: equal code gives equal text, whichever source lines it comes from.
 
     Attributes
     ----------

@@ -17,17 +17,17 @@ _EXCERPT = 40
 
 
 class SourceText:
-    """Text of one file, which can convert offsets to line numbers.
+    """Text of one file, with a conversion of offsets to line numbers.
 
     Attributes
     ----------
     file : str
         Name for diagnostics, as the user wrote it.
     text : str
-        One character per byte of the file, but each comment is replaced by its newlines, or by a
-        space if it has none. So lines keep their numbers.
+        One character per byte of the file, except that each comment is replaced by its newlines, or
+        by a space if it has none. Therefore, line numbers stay the same.
     opcodes : dict of str to Opcode
-        Each distinct opcode of the file once; filled as bodies are read.
+        Each distinct opcode of the file, by its text; filled as bodies are read.
     """
 
     __slots__ = ("_newlines", "file", "opcodes", "text")
@@ -45,17 +45,17 @@ class SourceText:
         return bisect_left(self._newlines, offset) + 1
 
     def problem(self, slug: str, message: str, offset: int) -> Problem:
-        """Return a diagnosis at an offset."""
+        """Make a diagnosis for the line of an offset."""
         return Problem(slug, message, "", self.file, self.line_of(offset))
 
     def excerpt(self, offset: int) -> str:
-        """Return the text at an offset up to the end of its line, for a message."""
+        """Return the start of the text at an offset, within its line, for a message."""
         line = self.text[offset : offset + _EXCERPT].split("\n", 1)[0].rstrip()
         return line.encode("ascii", "backslashreplace").decode("ascii")
 
 
 def read_source(data: bytes, file: str) -> SourceText | Problem:
-    """Decode bytes and blank out comments, or return the problem of a file that cannot be PTX.
+    """Decode a file and blank out its comments; return a problem if it cannot be PTX.
 
     Latin-1 maps every byte to one character, so no input fails to decode. NUL bytes (PTX embedded
     in fat binaries ends in them) become spaces.
@@ -88,5 +88,5 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def decode_path(raw: str) -> str:
-    """Return a file name from a ``.file`` directive: its bytes are UTF-8 in practice."""
+    """Decode a file name of a ``.file`` directive as UTF-8, the usual encoding of such names."""
     return raw.encode("latin-1").decode("utf-8", "replace")

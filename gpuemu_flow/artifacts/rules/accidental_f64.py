@@ -19,7 +19,7 @@ _WIDE_DATA = frozenset({"f64", "b64"})
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find f64 arithmetic on promoted values in kernels that neither load nor store f64."""
+    """Find conversions to f64 in a kernel that computes in f64, but neither loads nor stores it."""
     arithmetic = analysis.select(*_ARITHMETIC, where=lambda opcode: opcode.type == "f64")
     if not arithmetic:
         return

@@ -12,7 +12,7 @@ ID = "atomics-in-loop"
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find ``atom`` and ``red`` on a cycle of the control flow."""
+    """Find ``atom`` and ``red`` instructions in loops."""
     atomics = analysis.select("atom", "red", where=lambda o: "async" not in o.segments)
     in_loops = [index for index in atomics if analysis.in_loop(index)]
 

@@ -1,4 +1,4 @@
-"""The shape that all lint rules share, and the few helpers that they use."""
+"""The data type of lint rules, and functions that several rules use."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Rule:
     id : str
         Stable name in kebab-case, by which users allow or silence the rule.
     severity : str
-        ``error``, ``warning`` or ``info``: the default of its violations.
+        Default severity of the rule's violations: ``error``, ``warning`` or ``info``.
     what, why, example, instead : str
         Texts for people: what the rule looks for, why that matters, a kernel that breaks the rule,
         and what to do instead.
     check : callable
-        Judges a view by a policy.
+        Returns the violations of a kernel view under a policy.
     find : callable or None
-        Looks into the PTX once, whatever the policy; its findings are kept in the view.
+        Searches the PTX once, whatever the policy; its findings are kept in the kernel view.
     unchecked : callable or None
-        Returns the reason why the rule cannot judge a view, or an empty string.
+        Returns the reason why the rule cannot judge a kernel view, or an empty string.
     """
 
     number: int
@@ -60,7 +60,10 @@ def violation(
     actual: float | None = None,
     limit: float | None = None,
 ) -> Violation:
-    """Make a violation at a location, by default the kernel's; prefer source lines to PTX lines."""
+    """Make a violation, located in the source if its line is known, else in the PTX.
+
+    By default, `place` is the location of the kernel.
+    """
     place = view.place if place is None else place
     in_source = place.source_line > 0 and place.source_file != ""
     return Violation(
@@ -76,7 +79,7 @@ def violation(
 
 
 def report_findings(rule: str, severity: str) -> Check:
-    """Make a check that reports each finding of the rule as it is."""
+    """Make a ``check`` function that reports every finding of a rule as a violation."""
 
     def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
         for finding in view.findings.get(rule, ()):
@@ -93,12 +96,12 @@ def report_findings(rule: str, severity: str) -> Check:
 
 
 def needs_ptx(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why a rule that reads PTX cannot judge a view; empty when it can."""
+    """Return the reason why a rule that reads PTX cannot judge a kernel; empty if it can."""
     return "" if view.has_ptx else "needs the kernel's PTX"
 
 
 def needs_exact_figures(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why a view lacks the compiler's exact figures; empty if it has them."""
+    """Return the reason why the compiler's figures for a kernel are unknown; empty if known."""
     return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
 
 

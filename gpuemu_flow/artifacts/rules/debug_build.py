@@ -13,7 +13,10 @@ ID = "debug-build"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Report a ``.target`` with the word ``debug``; line information alone does not count."""
+    """Report a kernel whose ``.target`` has the word ``debug``.
+
+    Line information alone is not reported.
+    """
     if "debug" in view.target_options:
         yield violation(view, ID, "error", "built for debugging (.target says debug)")
 

@@ -13,7 +13,7 @@ ID = "divergent-barrier"
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find barriers inside a region that depends on the thread index."""
+    """Find barriers that only some threads may reach, depending on the thread index."""
     for barrier in divergent_barriers(analysis):
         line = analysis.place(barrier.branch).line
         if barrier.early_exit:

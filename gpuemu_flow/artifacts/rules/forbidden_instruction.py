@@ -19,7 +19,7 @@ ID = "forbidden-instruction"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Yield one violation per pattern that matches, at its first instruction."""
+    """Yield a violation for each forbidden pattern, at the first instruction that matches."""
     for pattern in policy.forbidden_instructions:
         if pattern == SPILL:
             spills = view.metrics.spill_instructions or view.metrics.spill_bytes or 0
@@ -59,14 +59,17 @@ def _check_ptx(view: KernelView, pattern: str) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why the rule cannot search a kernel; empty if it can."""
+    """Return the reason why the rule cannot search a kernel for some patterns; empty if it can."""
     sass = [p for p in policy.forbidden_instructions if is_sass_pattern(p)]
     ptx = [p for p in policy.forbidden_instructions if not is_sass_pattern(p) and p != SPILL]
     return unchecked_patterns(view, ptx, sass)
 
 
 def unchecked_patterns(view: KernelView, ptx: list[str], sass: list[str]) -> str:
-    """Return the reason why some patterns were not searched; empty if all were."""
+    """Return the reason why a kernel cannot be searched for some patterns; empty if it can.
+
+    `ptx` are patterns for PTX instructions, `sass` patterns for machine instructions.
+    """
     if sass and view.metrics.sass_opcodes is None:
         return f"{', '.join(sass)}: machine instructions need a cubin and nvdisasm"
     if ptx and not view.has_ptx:

@@ -13,7 +13,7 @@ ID = "instruction-limit"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare PTX instructions with ``max_instructions``."""
+    """Compare the number of PTX instructions with the policy's ``max_instructions``."""
     count, limit = view.metrics.instructions, policy.max_instructions
     if limit is not None and count is not None and count > limit:
         yield violation(

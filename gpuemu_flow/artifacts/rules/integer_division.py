@@ -13,7 +13,7 @@ _INTEGERS = frozenset({"u16", "s16", "u32", "s32", "u64", "s64"})
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find ``div`` and ``rem`` of integers on a cycle of the control flow."""
+    """Find ``div`` and ``rem`` of integers in loops."""
     divisions = analysis.select("div", "rem", where=lambda opcode: opcode.type in _INTEGERS)
     in_loops = [index for index in divisions if analysis.in_loop(index)]
 

@@ -1,4 +1,4 @@
-"""Rule 2: stack and local arrays."""
+"""Rule 2: a stack in local memory, such as for an array that is indexed at run time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare the stack with its limit; if there is only PTX, give a hint."""
+    """Compare a kernel's stack with its limits, and report recursion.
+
+    If the stack is unknown, the local variables in the PTX are compared instead, as information.
+    """
     metrics, limit = view.metrics, policy.max_local_memory_bytes
     found = view.findings.get(ID, ())
     place = found[0].place if found else None

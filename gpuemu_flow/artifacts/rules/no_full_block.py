@@ -15,7 +15,10 @@ _REGISTER_UNIT = 8
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Report a kernel of which 1,024 threads need more registers than a multiprocessor has."""
+    """Report a kernel whose registers do not suffice for a block of 1,024 threads.
+
+    A kernel whose block size is known is not reported.
+    """
     metrics = view.metrics
     reached = metrics.occupancy
     size_is_known = reached is not None and not reached.assumed_threads

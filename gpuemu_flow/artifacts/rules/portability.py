@@ -1,4 +1,4 @@
-"""Rule 11: a kernel that does not build, or run, on a wanted architecture."""
+"""Rule 11: a kernel that does not build or run on an architecture that the policy names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ ID = "portability"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Report the assembler's errors by architecture, and architectures that the target excludes."""
+    """Report each architecture of the policy for which a kernel cannot be built, with the reason.
+
+    If the policy names no architecture, a target that excludes later architectures is reported as
+    information.
+    """
     target = view.metrics.ptx_target
     for arch in policy.archs:
         error = view.assembly.get(arch, "")
@@ -29,9 +33,9 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 def target_excludes(target: str, arch: str) -> str:
     """Return the reason why PTX for `target` cannot run on `arch`; empty if it can.
 
-    A plain target runs on its own and all later architectures, an ``a`` target on its own
-    architecture only, and an ``f`` target on its own and later architectures of the same family
-    (``sm_10x``). Source: PTX ISA, ".target".
+    PTX for a target without a suffix runs on that architecture and all later ones; for an ``a``
+    target, on that architecture only; for an ``f`` target, on that architecture and later ones of
+    the same family (``sm_10x``). Source: PTX ISA, ".target".
     """
     built, wanted = arch_number(target), arch_number(arch)
     if built is None or wanted is None:

@@ -14,7 +14,7 @@ _WIDEST_SPILL = 16
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare spill instructions and bytes with their limits, unless the figures are estimates."""
+    """Compare the numbers and bytes of spills with their limits; do nothing for estimates."""
     metrics = view.metrics
     if not metrics.is_exact:
         return
@@ -58,7 +58,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why spills are unknown (an estimate, an old cubin); empty if known."""
+    """Return the reason why a kernel's spills are unknown; empty if they are known."""
     reason = needs_exact_figures(view, policy)
     if reason:
         return reason

@@ -1,4 +1,4 @@
-"""Rule 3: registers per thread, and the occupancy that they leave."""
+"""Rule 3: registers per thread, and the occupancy that they permit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ESTIMATE_TOLERANCE = 1.3
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare registers and occupancy with their limits."""
+    """Compare a kernel's registers and occupancy with the policy's limits."""
     yield from _registers(view, policy)
     reached = view.metrics.occupancy
     if policy.min_occupancy is not None and reached is not None:

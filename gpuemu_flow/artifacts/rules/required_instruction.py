@@ -16,7 +16,7 @@ _SHORTEST_SYMBOL = 3
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Yield one violation per pattern that nothing matches."""
+    """Yield a violation for each required pattern that nothing in a kernel matches."""
     for pattern in policy.required_patterns:
         if is_sass_pattern(pattern):
             sass = view.metrics.sass_opcodes
@@ -40,7 +40,7 @@ def _is_present(view: KernelView, pattern: str) -> bool:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why the rule cannot search a kernel; empty if it can."""
+    """Return the reason why the rule cannot search a kernel for some patterns; empty if it can."""
     sass = [p for p in policy.required_patterns if is_sass_pattern(p)]
     return unchecked_patterns(view, [p for p in policy.required_patterns if p not in sass], sass)
 

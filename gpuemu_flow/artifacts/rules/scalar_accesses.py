@@ -31,7 +31,7 @@ class _Stream(NamedTuple):
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find runs of four accesses to consecutive addresses from one base in one block."""
+    """Find runs of four global accesses to consecutive addresses, in one basic block."""
     scalar = analysis.select("ld", "st", where=_is_scalar_global)
     if len(scalar) < _RUN:
         return
@@ -71,10 +71,11 @@ def _is_scalar_global(opcode: Opcode) -> bool:
 
 
 def _last_definitions(analysis: KernelAnalysis, accesses: list[int]) -> dict[int, int]:
-    """Map each access to the last instruction before it that wrote its first register.
+    """Map each access to the last earlier instruction that wrote the access's base register.
 
-    Two accesses use the same address value if they have the same base and map to the same
-    instruction. An access without such an instruction maps to -1.
+    Two accesses use the same base address if they have the same base and map to the same
+    instruction. An access without such an instruction maps to -1. Accesses and instructions are
+    given by index.
     """
     defs, uses = analysis.flow.defs, analysis.flow.uses
     interesting = {register for index in accesses for register in uses[index][:1]}
@@ -91,7 +92,10 @@ def _last_definitions(analysis: KernelAnalysis, accesses: list[int]) -> dict[int
 
 
 def _runs(accesses: dict[int, int], size: int) -> list[int]:
-    """Return the first instruction of each run of `_RUN` consecutive displacements."""
+    """Return the index of the first instruction of each run of consecutive displacements.
+
+    `accesses` maps displacements to instructions. A run has `_RUN` accesses of `size` bytes.
+    """
     offsets = sorted(accesses)
     starts = []
     position = 0

@@ -13,7 +13,7 @@ ID = "shared-memory-limit"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare static and known dynamic shared memory with ``max_shared_memory``."""
+    """Compare a block's static shared memory, plus dynamic if known, with ``max_shared_memory``."""
     static, dynamic = view.metrics.shared_bytes, view.metrics.dynamic_shared_bytes
     limit = policy.max_shared_memory
     if limit is None or static is None:

@@ -14,7 +14,7 @@ ID = "static-shared-memory"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare static shared memory with the 48 KB that every architecture permits."""
+    """Compare a block's static shared memory with the 48 KB that every architecture permits."""
     shared = view.metrics.shared_bytes
     if shared is not None and shared > STATIC_SHARED_LIMIT:
         yield violation(

@@ -15,7 +15,7 @@ _FLOATS = frozenset({"f32", "f64", "f16", "f16x2", "bf16", "bf16x2", "f32x2"})
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find ``mul.rn`` whose only use is an ``add.rn`` or ``sub.rn`` of the same type."""
+    """Find ``mul.rn`` whose only use is in an ``add.rn`` or ``sub.rn`` of the same type."""
     products = analysis.select("mul", where=_is_rounded)
     if not products:
         return

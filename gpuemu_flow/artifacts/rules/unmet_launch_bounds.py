@@ -19,7 +19,7 @@ ID = "unmet-launch-bounds"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Report bounds that ptxas ignored, or that the architecture's limits rule out."""
+    """Report launch bounds that ptxas ignored, or that the multiprocessor cannot meet."""
     if view.unmet_bounds:
         yield violation(view, ID, "warning", f"ptxas: {view.unmet_bounds}")
         return
@@ -30,7 +30,13 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
-    """Return the message, value and limit of a bound beyond the architecture's limits, or None."""
+    """Return a message about launch bounds above the architecture's limits, or None.
+
+    Returns
+    -------
+    tuple of str, int and int, or None
+        The message, the value that the bounds ask for, and its limit.
+    """
     threads, blocks = view.bounds.max_threads, view.bounds.min_blocks
     limits = limits_of(view.arch)
     if threads > MAX_THREADS_PER_BLOCK:
@@ -52,9 +58,13 @@ def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
 
 
 def _beyond_resources(view: KernelView) -> tuple[str, int, int] | None:
-    """Return a message, and the possible and the wanted number of blocks.
+    """Return a message about launch bounds that the kernel's use of resources cannot meet.
 
-    None if the resources suffice or are unknown.
+    Returns
+    -------
+    tuple of str, int and int, or None
+        The message, the number of blocks that is possible, and the number that the bounds ask for.
+        None if the resources suffice or are unknown.
     """
     bounds, metrics, limits = view.bounds, view.metrics, limits_of(view.arch)
     known = metrics.is_exact and metrics.registers is not None

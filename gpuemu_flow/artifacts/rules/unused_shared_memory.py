@@ -12,7 +12,7 @@ ID = "unused-shared-memory"
 
 
 def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
-    """Find ``.shared`` variables of the body that no instruction names."""
+    """Find ``.shared`` variables that a kernel's body declares and no instruction names."""
     source = analysis.function.module.source
     for variable in analysis.body.variables:
         if variable.space != "shared" or variable.external or not variable.size_bytes:

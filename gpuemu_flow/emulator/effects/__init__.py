@@ -1,4 +1,4 @@
-"""Instructions that are not lane-wise functions: moves, memory, warps, barriers, matrices."""
+"""Instructions that do more than apply a function to each lane: memory, warps, barriers."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ _EFFECTS: dict[str, Effect] = {
 
 
 def find_effect(opcode: Opcode) -> Effect | None:
-    """Find the effect that implements an opcode.
+    """Return the `Effect` that implements an opcode.
 
     Returns
     -------
     Effect or None
-        None for a lane-wise opcode, and for an opcode that the emulator does not know.
+        None for an opcode that a lane-wise function implements (see `forms`), and for an unknown
+        opcode.
     """
     if opcode.base == "call":
         return _EFFECTS.get(opcode.text)
@@ -59,10 +60,10 @@ def find_effect(opcode: Opcode) -> Effect | None:
 
 
 def effect_sections() -> dict[str, str]:
-    """Map the base name of each instruction with effects to its section of the PTX ISA."""
+    """Map the base name of each instruction with an `Effect` to its section of the PTX ISA."""
     return {name: _EFFECTS[name].section for name in effect_bases()}
 
 
 def effect_bases() -> tuple[str, ...]:
-    """List the base names that have effects."""
+    """List the base names of the instructions that an `Effect` implements, sorted."""
     return tuple(sorted(name for name in _EFFECTS if not name.startswith("!")))

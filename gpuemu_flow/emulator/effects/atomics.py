@@ -35,7 +35,7 @@ _IN_VECTORS = frozenset({"f32", "f16", "bf16", "f16x2", "bf16x2"})
 
 
 def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
-    """Return the operation, the type, and the operands from the address on."""
+    """Return an atomic's operation and type, and its operands from the address on."""
     opcode = step.opcode
     operation = next((w for w in opcode.segments[1:] if w in OPERATIONS), "")
     operands = step.operands[1:] if opcode.base == "atom" else step.operands

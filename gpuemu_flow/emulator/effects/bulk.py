@@ -1,4 +1,4 @@
-"""Asynchronous copies of many bytes (cp.async.bulk), and arrivals that come with copies."""
+"""Asynchronous copies of many bytes (cp.async.bulk), and arrivals at barriers after copies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DIRECTIONS = frozenset({("shared", "global"), ("global", "shared"), ("shared", 
 
 
 def _directions(step: Step) -> tuple[str, str]:
-    """Return the destination and source spaces of a copy."""
+    """Return the destination space and the source space of a copy; both empty if unknown."""
     spaces = [w.partition("::")[0] for w in step.opcode.segments]
     found = [s for s in spaces if s in ("shared", "global")]
     return (found[0], found[1]) if len(found) == 2 else ("", "")
@@ -49,7 +49,7 @@ def arrival_problem(step: Step) -> str:
 
 
 def emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
-    """Write ``cp.async.mbarrier.arrive``."""
+    """Write the code of a ``cp.async.mbarrier.arrive``."""
     (address,) = step.operands
     assert isinstance(address, MemoryOperand)
     increment = "noinc" not in step.opcode.segments
@@ -60,14 +60,14 @@ def emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _reduction(step: Step) -> tuple[str, str]:
-    """Return the reduction of a copy and its type; both empty for a plain copy."""
+    """Return the operation and the type of a reducing copy; both empty for a plain copy."""
     if step.opcode.segments[1] != "reduce":
         return "", ""
     return next((w for w in step.opcode.segments if w in REDUCTIONS), ""), step.opcode.type
 
 
 def bulk_problem(step: Step) -> str:
-    """Return the reason why a bulk copy, reduction or group cannot be run, or an empty string."""
+    """Return the reason why a ``cp.async.bulk`` instruction cannot be run, or an empty string."""
     reduces = step.opcode.segments[1] == "reduce"
     words, operands = step.opcode.segments[3 + reduces :], step.operands
     if words == ("commit_group",):
@@ -116,7 +116,7 @@ def bulk_problem(step: Step) -> str:
 
 
 def emit_bulk(emitter: Emitter, step: Step, index: int) -> None:
-    """Write ``cp.async.bulk``, ``cp.reduce.async.bulk`` and groups of copies."""
+    """Write the code of a bulk copy or reduction, or of a group's commit or wait."""
     reduces = step.opcode.segments[1] == "reduce"
     words, operands = step.opcode.segments[3 + reduces :], step.operands
     if words[0] in ("tensor", "prefetch"):

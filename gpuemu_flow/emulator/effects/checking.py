@@ -1,4 +1,4 @@
-"""Checks of operands before anything runs."""
+"""Checks of the operands of steps, made before a kernel runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNKNOWN_FORM = "the emulator does not know this form of the instruction"
 
 
 def operand_problem(operand: Operand, type_name: str) -> str:
-    """Return the reason why an operand cannot be read as a type; empty when it can."""
+    """Return the reason why an operand cannot be read as the given type; empty if it can."""
     if isinstance(operand, (OperandGroup, MemoryOperand, TensorPlace, Sink)):
         return "an operand has a form that this instruction does not take"
     if isinstance(operand, Inverted):
@@ -36,7 +36,7 @@ def operand_problem(operand: Operand, type_name: str) -> str:
 
 
 def register_problem(register: Register, type_name: str) -> str:
-    """Return the reason why a register cannot hold a type; empty when it can."""
+    """Return the reason why a register cannot hold the given type; empty if it can."""
     if register.type not in BITS:
         return f"registers of type .{register.type} are not supported"
     if (register.type == "pred") != (type_name == "pred"):
@@ -47,7 +47,7 @@ def register_problem(register: Register, type_name: str) -> str:
 
 
 def result_problem(operand: Operand, type_name: str) -> str:
-    """Return the reason why a result of a type cannot be written to an operand; empty if it can."""
+    """Return the reason why an operand cannot take a result of the given type; empty if it can."""
     if isinstance(operand, Sink):
         return ""
     if not isinstance(operand, Register):
@@ -56,7 +56,16 @@ def result_problem(operand: Operand, type_name: str) -> str:
 
 
 def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> str:
-    """Return the reason why the types of a step's operands are wrong; empty if they are right."""
+    """Return the reason why a step's operands do not fit the given types; empty if they do.
+
+    Parameters
+    ----------
+    step : Step
+    types : tuple of str
+        Types of the operands that are read, in order.
+    result : str
+        Type of the first operand, which is written; empty if no operand is.
+    """
     wanted = len(types) + bool(result)
     if len(step.operands) != wanted:
         return f"it has {len(step.operands)} operands, not {wanted}"
@@ -92,12 +101,12 @@ def tensor_problem(operand: Operand, dimensions: int) -> str:
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
-    """Return the elements of a vector operand; a single operand gives itself."""
+    """Return the elements of a vector operand; any other operand counts as one element."""
     return operand.items if isinstance(operand, OperandGroup) else (operand,)
 
 
 def constant_of(operand: Operand) -> int | None:
-    """Return the value of an integer constant; None for another operand."""
+    """Return the value of an operand that is an integer constant; None for any other operand."""
     if isinstance(operand, Immediate) and operand.kind == "int":
         value = operand.value
         return value - (1 << 64) if value >> 63 else value

@@ -1,4 +1,4 @@
-"""One family of instructions with effects: its check for unsupported forms and its code."""
+"""The type `Effect`: how a family of instructions is checked and compiled to Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ else:
 
 @dataclass(frozen=True)
 class Effect:
-    """One family of instructions.
+    """How the emulator checks and compiles one family of instructions.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Effect:
     emit : callable
         Writes the step's code; called only for steps without a problem.
     section : str
-        Title of the section of the PTX ISA.
+        Title of the section of the PTX ISA that describes the family.
     """
 
     problem: Callable[[Step], str]

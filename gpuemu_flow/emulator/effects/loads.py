@@ -34,7 +34,10 @@ _WORDS = frozenset(
 
 
 def space_of(step: Step, address: MemoryOperand) -> str:
-    """Return the state space whose load and store functions an access uses."""
+    """Return the state space of an access, with ``global`` for parameters and constants.
+
+    If a generic address names a shared or local variable, the variable's space is returned.
+    """
     space = step.opcode.space or "generic"
     base = address.base
     if isinstance(base, Symbol) and space in ("param", "generic", "const", "global"):
@@ -46,9 +49,10 @@ def space_of(step: Step, address: MemoryOperand) -> str:
 
 
 def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str], str]) -> str:
-    """Return the reason why an access cannot be run, or an empty string.
+    """Return the reason why a load or store cannot be run, or an empty string.
 
-    The address is operand number `address_at`.
+    `address_at` is the position of the address among the two operands. `check` gives the reason
+    why another operand does not fit the type of the access, or an empty string.
     """
     opcode = step.opcode
     type_name = opcode.type
@@ -67,9 +71,10 @@ def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str],
 def _where(
     emitter: Emitter, step: Step, address: MemoryOperand, index: int
 ) -> tuple[str, str, str]:
-    """Return the state space of an access, and Python code for the arguments of its call.
+    """Return the state space of an access, and two pieces of the Python code for the access.
 
-    The code is in two parts: the address, and the last arguments with the closing parenthesis.
+    The first piece is the address. The second piece is the last arguments of the call, and the
+    closing parenthesis.
     """
     strong = emitter.is_strong(step, index)
     tail = f"{emitter.mask(step)}, {index}, {strong})"
@@ -81,7 +86,7 @@ def _load_problem(step: Step) -> str:
 
 
 def _parameter_offset(emitter: Emitter, address: MemoryOperand, size: int) -> int | None:
-    """Return the offset at which a load reads the parameter block; None if it reads elsewhere."""
+    """Return the offset in the parameter block that a load reads; None if it reads other memory."""
     base = address.base
     if not isinstance(base, Symbol) or base.space != "param":
         return None
@@ -126,12 +131,12 @@ def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _always(step: Step) -> str:
-    """Return the empty text, as any operands are allowed: the instruction changes no value."""
+    """Return an empty string, which means that a step can be run with any operands."""
     return ""
 
 
 def _nothing(emitter: Emitter, step: Step, index: int) -> None:
-    """Write nothing: the instruction changes no value."""
+    """Write no code, for a step that changes no value, such as ``prefetch``."""
 
 
 EFFECTS = {

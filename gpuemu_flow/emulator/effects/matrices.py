@@ -43,12 +43,12 @@ def read_form(step: Step) -> MatrixForm | None:
 
 
 def is_sparse(step: Step) -> bool:
-    """Tell whether an ``mma`` has a sparse A."""
+    """Tell whether the matrix A of an ``mma`` is sparse."""
     return bool(_SPARSE & set(step.opcode.segments[1:2]))
 
 
 def read_sparse(step: Step) -> SparseForm | None:
-    """Return shape, types and selector of an ``mma.sp``, or None for an unknown form."""
+    """Return the shape, types and selector of an ``mma.sp``; None if it is an unknown form."""
     whole = _read_words(step.opcode.segments[2:], SPARSE_SHAPES)
     if whole is None or len(step.operands) != 6 or whole.bit_operation:
         return None

@@ -39,7 +39,10 @@ _FLOAT_ONLY = frozenset(["equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
 
 
 def _comparison(step: Step) -> tuple[str, str, str]:
-    """Read a comparison's operator, its combination with a predicate, and its type."""
+    """Return a comparison's operator, its Boolean operation, and its type.
+
+    The Boolean operation combines the result with another predicate; it is empty if there is none.
+    """
     words = step.opcode.segments[1:]
     name = words[0] if words else ""
     combined = next((w for w in words[1:] if w in _COMBINE), "")
@@ -82,7 +85,7 @@ def _setp_problem(step: Step) -> str:
 
 
 def _compared(emitter: Emitter, step: Step) -> list[str]:
-    """Write a comparison; return the name of its result, or both names for a packed type."""
+    """Write a comparison's code; return the name of its result, or both names for a packed type."""
     name, _, type_name = _comparison(step)
     function = emitter.function(compare(name), f"compare {name}")
     values = [emitter.read(o, type_name) for o in step.operands[1:3]]
@@ -202,7 +205,10 @@ def _emit_mov(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _is_parameter_offset(source: Operand, type_name: str) -> TypeGuard[Symbol]:
-    """Tell whether a parameter's address is moved to 32 bits, too few for a generic address."""
+    """Tell whether a 32-bit move has a parameter's address as its source.
+
+    Such a move gives an offset in the parameter block, because a generic address has 64 bits.
+    """
     return isinstance(source, Symbol) and source.space == "param" and SIZES[type_name] == 4
 
 

@@ -1,4 +1,4 @@
-"""A step that no PTX contains: perturb a result within an error bound."""
+"""The step that perturbs a result within an error bound; the emulator adds it to a program."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PERTURB = "!perturb"
 
 
 class Perturber:
-    """Perturbs values by the whole bound, or at random.
+    """Perturbs values by their whole error bound, or by random parts of it.
 
-    Random perturbations differ between the calls within a launch, and are repeated when the launch
-    is repeated.
+    Random perturbations differ between the calls within a launch, and are the same again when the
+    launch is repeated.
     """
 
     def __init__(self, bound: float, absolute_below: float, draw: int, step: int) -> None:

@@ -46,7 +46,7 @@ def store_problem(step: Step) -> str:
 
 
 def emit_store(emitter: Emitter, step: Step, index: int) -> None:
-    """Write ``st.async`` or ``red.async``."""
+    """Write the code of an ``st.async`` or ``red.async``."""
     where, given, there = step.operands
     assert isinstance(where, MemoryOperand) and isinstance(there, MemoryOperand)
     kind, combine = step.opcode.type, "None"

@@ -35,12 +35,12 @@ def _dimensions(step: Step) -> int:
 
 
 def is_into_shared(step: Step) -> bool:
-    """Tell whether a copy of a box goes to shared memory."""
+    """Tell whether a tensor copy writes to shared memory."""
     return not isinstance(step.operands[0], TensorPlace)
 
 
 def operation_of(step: Step) -> str:
-    """Return the reduction that a copy of a box makes; empty for a plain copy."""
+    """Return the operation by which a tensor copy reduces; empty for a plain copy."""
     return next((w for w in step.opcode.segments if w in REDUCTIONS), "")
 
 
@@ -82,7 +82,7 @@ def _corner(emitter: Emitter, place: Operand) -> tuple[str, str]:
 
 
 def emit_tensor_copy(emitter: Emitter, step: Step, index: int) -> None:
-    """Write a copy or a reduction of a box."""
+    """Write the code of a tensor copy or reduction."""
     operands, into = step.operands, is_into_shared(step)
     where, corner = _corner(emitter, operands[1 if into else 0])
     near = operands[0 if into else 1]
@@ -101,7 +101,7 @@ def emit_tensor_copy(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def prefetch_problem(step: Step) -> str:
-    """Return the reason why a prefetch, of a box or of bytes, cannot be run, or an empty string."""
+    """Return the reason why a prefetch of a tensor or of bytes cannot be run; empty if it can."""
     words, operands = step.opcode.segments[4:], step.operands
     if words[:1] == ("tensor",):
         if len(operands) not in (1, 2) or not set(words[2:]) <= {
@@ -115,7 +115,7 @@ def prefetch_problem(step: Step) -> str:
 
 
 def emit_prefetch(emitter: Emitter, step: Step, index: int) -> None:
-    """Write the code of a tensor prefetch, which only checks the tensor map."""
+    """Write the code of a prefetch: for a tensor, a check of the map; for bytes, nothing."""
     place = step.operands[0]
     if isinstance(place, TensorPlace):
         where = emitter.address(place.map)
@@ -129,7 +129,7 @@ def _space(word: str) -> str:
 
 
 def _replace_parts(step: Step) -> tuple[str, int, Operand] | None:
-    """Return the replaced field, its index, and the new value; None for an unknown form."""
+    """Return the field, the index and the new value of a ``tensormap.replace``; None if unknown."""
     words, operands = step.opcode.segments, step.operands
     field = words[3] if len(words) > 3 else ""
     if words[2:3] != ("tile",) or field not in FIELDS or not 2 <= len(operands) <= 3:

@@ -24,9 +24,10 @@ def _words(step: Step) -> tuple[str, ...]:
 
 
 def _results(step: Step, *types: str) -> str:
-    """Return the reason why the first operand cannot take the results, or an empty string.
+    """Return the reason why the first operand cannot take results of these types; empty if it can.
 
-    The operand names one register, or one register for each of the types, written ``d|p``.
+    The operand is one register, for the first type, or several registers such as ``d|p``, for the
+    first types in order.
     """
     items = items_of(step.operands[0]) if step.operands else ()
     if not 1 <= len(items) <= len(types):

@@ -1,4 +1,4 @@
-"""A step that no PTX contains: report lanes where a watched register is undefined."""
+"""The step that reports lanes with an undefined register; the emulator adds it to a program."""
 
 from __future__ import annotations
 
