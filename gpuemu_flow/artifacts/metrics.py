@@ -22,7 +22,7 @@ _ASSUMED_THREADS = 256
 
 @dataclass(frozen=True)
 class KnownLaunch:
-    """What is known of a kernel's launches in addition to the PTX.
+    """Facts about a kernel's launches that its PTX does not tell.
 
     Attributes
     ----------

@@ -216,7 +216,7 @@ class PlainContext:
 
     @property
     def met(self) -> Any:
-        """Return what `Opening.read` returned for the connection; None after the exchange."""
+        """Return the result of `Opening.read` for the connection; None after the exchange."""
         return None if self._connection is None else self._connection.met
 
     def send(self, data: bytes) -> None:

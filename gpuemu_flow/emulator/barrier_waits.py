@@ -102,7 +102,10 @@ class BarrierWaits:
             if done.any():
                 if name in self.arrived:
                     self.arrived[name] = np.where(done, 0, self.arrived[name])
-                found.append((here & done[:, None], self._known.get(name)))
+                known = self._known.get(name)
+                found.append((here & done[:, None], known))
+                if known is not None:
+                    self._known[name] = np.where(done[:, None], 0, known)
         return found
 
     def give_results(self, released: Array, registers: list[Array]) -> None:

@@ -65,7 +65,7 @@ def decode_program(function: Function) -> KernelProgram:
 
 
 class _Frame:
-    """What the names in one function mean while it is decoded: registers, variables, parameters."""
+    """The registers, variables and parameters, by name, of one function that is being decoded."""
 
     def __init__(self, body: Body, symbols: dict[str, Symbol]) -> None:
         self.body = body

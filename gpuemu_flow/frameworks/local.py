@@ -30,7 +30,7 @@ OUTPUT = "output"
 
 
 def outputs_by_name(returned: Any, names: tuple[str, ...] = ()) -> Arrays:
-    """Return what an op returned as arrays by name.
+    """Convert the return value of an op to arrays by name.
 
     An op returns one tensor, several in an order (`names` names them), or a mapping.
     """

@@ -1,4 +1,4 @@
-"""What evaluators return: judged cases, and cases ready to be judged; also sizes of batches."""
+"""Results of evaluators: judged cases, and cases ready to be judged; also sizes of batches."""
 
 from __future__ import annotations
 

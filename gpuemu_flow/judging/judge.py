@@ -422,7 +422,7 @@ class Judge:
         return own if own is not None and own in allowed else allowed[0]
 
     def _measured(self, case: Case, inputs: Arrays, expected: Arrays) -> _Measured:
-        """Return what is known about a case; start anew if another case was judged last."""
+        """Return the facts known about a case; start anew if another case was judged last."""
         last = self._last
         if last is None or last.inputs is not inputs or last.expected is not expected:
             settings = self._settings

@@ -95,7 +95,7 @@ class Claim:
 
     @property
     def about(self) -> tuple[object, ...]:
-        """Return what the claim says, for comparison with claims learned from other cases."""
+        """Return the content of the claim, for comparison with claims learned from other cases."""
         exact = self.low if self.kind in ("equal", "residue", "tail") else ()
         return self.feature, self.kind, exact, self.also.about if self.also else None
 

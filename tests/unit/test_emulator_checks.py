@@ -308,3 +308,24 @@ def test_a_warp_in_the_middle_gets_its_turn() -> None:
     )
     for backend in ("numpy", "c"):
         assert launch(body, block=96, backend=backend).findings == ()
+
+
+REUSED = (
+    "shr.u32 %r8, %r2, 5; setp.eq.u32 %p0, %r8, 0; setp.eq.u32 %p1, %r8, 1; "
+    "setp.eq.u32 %p2, %r8, 2; setp.eq.u32 %p3, %r8, 4; "
+    "@!%p3 bra N; bar.sync 3, 64; bra END; N: @%p0 bra W0; @%p1 bra W1; @%p2 bra W2; "
+    "bar.sync 2, 64; bar.sync 1, 64; {read} bar.sync 3, 64; bra END; "
+    "W0: setp.eq.u32 %p5, %r7, 0; @%p5 st.shared.u32 [%r5], 5; bar.arrive 1, 64; bra END; "
+    "W1: bar.sync 1, 64; ld.shared.u32 %r10, [%r5]; bra END; "
+    "W2: mov.u32 %r11, 0; L: add.u32 %r11, %r11, 1; setp.lt.u32 %p4, %r11, 99; @%p4 bra L; "
+    "bar.sync 2, 64; bar.arrive 1, 64; END:"
+)
+"""Warps 0 and 1, and then 2 and 3, meet at barrier 1, while warp 4 waits at another one."""
+
+
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("c", marks=needs_compiler)])
+def test_a_barrier_forgets_who_arrived_once_it_is_passed(backend: str) -> None:
+    read = "ld.shared.u32 %r10, [%r5];"
+    found = launch(REUSED.format(read=read), block=160, backend=backend).findings
+    assert [(f.check, f.rule) for f in found] == [("race", "read-after-write")]
+    assert not launch(REUSED.format(read=""), block=160, backend=backend).findings

@@ -1,4 +1,4 @@
-"""What an opcode's text says: segments, types, state space, and the operand that it writes."""
+"""Parts of an opcode: its segments, types and state space, and the operand that it writes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _WRITING_MEMBERS: dict[str, frozenset[str]] = {
 
 
 class Destination(enum.Enum):
-    """How the first operand is used: only read, written, both, or as the results of a call."""
+    """Uses of the first operand: it is only read, only written, both, or the results of a call."""
 
     NONE = "none"
     WRITES = "writes"

@@ -18,7 +18,7 @@ else:
 
 @dataclass(frozen=True)
 class Effect:
-    """How the emulator checks and compiles one family of instructions.
+    """The functions that check and compile one family of instructions.
 
     Attributes
     ----------

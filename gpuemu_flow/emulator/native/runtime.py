@@ -37,6 +37,7 @@ static void release(St *s) {
       if (s->bar_at[t] < lowest) lowest = s->bar_at[t];
     }
     join_some(s, warps, s->known[name]);
+    memset(s->known[name], 0, sizeof s->known[name]);
     for (uint32_t t = 0; t < s->threads; t++) {
       if (!s->waits[t] || s->bar_name[t] != name) continue;
       if (s->a->sync && s->bar_at[t] != lowest && PLAIN[s->bar_at[t]] && !FREE[s->bar_at[t]])

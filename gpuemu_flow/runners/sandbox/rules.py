@@ -239,7 +239,7 @@ class _Excluded:
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return what `rest` would return if no folder above `start` were excluded.
+        """Return the result that `rest` would have if no folder above `start` were excluded.
 
         The result is empty if no folder above `start` is excluded.
         """
