@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.report import known_report
+from gpuemu_flow.reporting.report import item_of, known_report
 from gpuemu_flow.reporting.submissions import forget_submissions
 from gpuemu_flow.results.inspection import (
     CacheSize,
@@ -25,7 +25,7 @@ from gpuemu_flow.selection.words import select
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import TaskSpec
-from gpuemu_flow.tasks.stages import COMPARE
+from gpuemu_flow.tasks.stages import COMPARE, LINT
 
 _SYSTEM = ("<", "/usr/", "/lib")
 
@@ -152,6 +152,13 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
     graph, cache = workspace.graph, workspace.cache
     report, stale, outdated = known_report(workspace)
     every = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
+    changed = {
+        item_of(graph.tasks[name])
+        for name in outdated
+        if graph.tasks[name].stage in (COMPARE, LINT)
+    }
+    absences = {(r.op, r.dtype): r.absence for r in report.results}
+    absences |= {(k.kernel, k.arch): k.absence for k in report.kernels}
     found = WorkspaceStatus(
         root=str(workspace.root),
         tasks=StatusCounts(
@@ -162,8 +169,7 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
         ),
         verdicts=Counter(verdict.value for verdict in every),
         outdated=sum(
-            f"{COMPARE}:{r.op}:{r.dtype}" in outdated or r.absence is Absence.OUTDATED
-            for r in report.results
+            item in changed or absence is Absence.OUTDATED for item, absence in absences.items()
         ),
         cache=CacheSize(
             folder=str(cache.folder),

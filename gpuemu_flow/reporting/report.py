@@ -93,6 +93,13 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     return replace(report, interrupted=False), stale, outdated
 
 
+def item_of(spec: TaskSpec) -> tuple[str, str]:
+    """Return the op and dtype, or the kernel and architecture, that a task gives a verdict on."""
+    if spec.stage == stages.LINT:
+        return spec.subject, params_of(LintParams, spec.params).arch
+    return spec.subject, spec.dtype
+
+
 def build_report(
     workspace: Workspace,
     outcome: RunOutcome,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import TypeVar
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
@@ -14,9 +15,9 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import history
 from gpuemu_flow.reporting.ci import against
 from gpuemu_flow.reporting.gather import Extras, gather
-from gpuemu_flow.reporting.report import known_report
+from gpuemu_flow.reporting.report import item_of, known_report
 from gpuemu_flow.results.document import Report
-from gpuemu_flow.results.model import Absence, OpResult, RunReport
+from gpuemu_flow.results.model import Absence, KernelResult, OpResult, RunReport
 from gpuemu_flow.store.baselines import Baseline, BaselineStore
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.tasks import stages
@@ -24,6 +25,8 @@ from gpuemu_flow.types import BAD, Verdict
 
 NEWEST = ""
 MAX_HOURS = 24 * 365 * 100.0
+
+R = TypeVar("R", OpResult, KernelResult)
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,13 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
     baseline = _baseline(workspace, query.baseline)
     graph = workspace.graph
     run, stale, outdated = known_report(workspace)
-    run = _with_gaps(workspace, run, outdated)
+    shown_stages = [stages.COMPARE, stages.LINT]
+    if not query.lint and query.baseline is None:
+        shown_stages, run = [stages.COMPARE], replace(run, kernels=())
+    run = _with_gaps(workspace, run, outdated, shown_stages)
     run = with_causes(workspace, run, budget=cause_budget(workspace), known_only=True)
     if query.since_hours is not None:
         run = _recent(workspace, run, query.since_hours)
-    if not query.lint and query.baseline is None:
-        run = replace(run, kernels=())
     worse, shown = against(workspace, baseline, run, partial=True)
     extras = Extras(
         mode="report" if query.since_hours is None else f"last {query.since_hours:g} hours",
@@ -108,37 +112,62 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
     return known.newest() if tag == NEWEST else known.comparable(tag)
 
 
-def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
+def _with_gaps(
+    workspace: Workspace, run: RunReport, outdated: set[str], shown: Sequence[str]
+) -> RunReport:
     """Mark missing results, and outdated results that did not fail, as skipped.
 
-    An outdated failure is kept, since it helps to fix the op; a note says that it is outdated.
+    An outdated failure is kept, since it helps to fix the op or kernel; a note says that it is
+    outdated.
+
+    Parameters
+    ----------
+    outdated : set of str
+        Tasks whose results are outdated.
+    shown : sequence of str
+        The stages whose results the report shows: ``compare``, and perhaps ``lint``.
     """
-    old = {
-        (spec.subject, spec.dtype)
-        for name, spec in workspace.graph.tasks.items()
-        if spec.stage == stages.COMPARE and name in outdated
+    specs = [spec for spec in workspace.graph.tasks.values() if spec.stage in shown]
+    old = {item_of(spec) for spec in specs if spec.name in outdated}
+    ops = {
+        (r.op, r.dtype): _outdated(r, _unchecked_op(r.op, r.dtype)) if (r.op, r.dtype) in old else r
+        for r in run.results
     }
-    known = {(r.op, r.dtype) for r in run.results}
-    results = [_outdated(r) if (r.op, r.dtype) in old else r for r in run.results]
-    count = sum(r.absence is Absence.OUTDATED for r in results)
-    results += [
-        OpResult(spec.subject, spec.dtype, Verdict.SKIPPED, reason="not checked yet")
-        for spec in workspace.graph.tasks.values()
-        if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) not in known
-    ]
+    kernels = {
+        (k.kernel, k.arch): _outdated(k, _unchecked_kernel(k.kernel, k.arch))
+        if (k.kernel, k.arch) in old
+        else k
+        for k in run.kernels
+    }
     problems = run.problems
+    absences = [r.absence for r in ops.values()] + [k.absence for k in kernels.values()]
+    count = absences.count(Absence.OUTDATED)
     if count:
-        message = f"{count} of {len(run.results)} results are out of date"
+        message = f"{count} of {len(ops) + len(kernels)} results are out of date"
         hint = "`gpuemu-flow run` checks what changed"
         problems = (*problems, Problem("report-out-of-date", message, hint, warning=True))
-    return replace(run, results=tuple(results), problems=problems)
+    for spec in specs:
+        if spec.stage == stages.COMPARE:
+            ops.setdefault(item_of(spec), _unchecked_op(*item_of(spec)))
+        else:
+            kernels.setdefault(item_of(spec), _unchecked_kernel(*item_of(spec)))
+    return replace(
+        run, results=tuple(ops.values()), kernels=tuple(kernels.values()), problems=problems
+    )
 
 
-def _outdated(result: OpResult) -> OpResult:
-    reason, absence = "changed since it was checked", Absence.OUTDATED
-    if result.verdict in BAD:
-        return replace(result, reason=reason, absence=absence)
-    return OpResult(result.op, result.dtype, Verdict.SKIPPED, reason=reason, absence=absence)
+def _unchecked_op(op: str, dtype: str) -> OpResult:
+    return OpResult(op, dtype, Verdict.SKIPPED, reason="not checked yet")
+
+
+def _unchecked_kernel(kernel: str, arch: str) -> KernelResult:
+    return KernelResult(kernel, arch, Verdict.SKIPPED, reason="not checked yet")
+
+
+def _outdated(result: R, unchecked: R) -> R:
+    """Return a failed result, or in place of any other `unchecked`, with a note that it is old."""
+    shown = result if result.verdict in BAD else unchecked
+    return replace(shown, reason="changed since it was checked", absence=Absence.OUTDATED)
 
 
 def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:

@@ -74,6 +74,26 @@ def test_kernels_are_shown_when_they_are_asked_for(kernels: Mini) -> None:
     check_sarif((kernels.root / "r.sarif").read_text())
 
 
+def test_an_edited_kernel_has_no_verdict(kernels: Mini) -> None:
+    ptx = kernels.root / "k/k.ptx"
+    ptx.write_text(ptx.read_text().replace("ret;", "ret; // edited"))
+    (kernel,) = report(kernels, "--include-lint")["kernels"]
+    assert (kernel["verdict"], kernel["reason"]) == ("skipped", "changed since it was checked")
+    status = json.loads(kernels.command("status", "--format", "json").stdout)
+    assert status["outdated"] == 1
+    assert "1 of them changed since" in kernels.command("status").stdout
+
+
+def test_an_edited_kernel_that_failed_is_still_shown_as_failed(kernels: Mini) -> None:
+    give(kernels, "forced_spills")
+    kernels.command("run", code=1)
+    ptx = kernels.root / "k/k.ptx"
+    ptx.write_text(ptx.read_text().replace("ret;", "ret; // edited"))
+    done = kernels.command("report", "--include-lint", "--format", "json", code=None)
+    told = {(k["verdict"], k["reason"]) for k in json.loads(done.stdout)["kernels"]}
+    assert ("failed", "changed since it was checked") in told
+
+
 def test_kernels_are_compared_with_a_baseline_by_its_tag_or_the_newest(kernels: Mini) -> None:
     done = kernels.command("report", "--include-artifacts", code=2)
     assert "baseline" in done.stderr
