@@ -118,9 +118,11 @@ class Designer:
         return Combination(shape_class, strategy, layout, target)
 
     def _next_target(self, strategy: str) -> int | None:
-        """Choose all inputs (None) or one input, in turn; for `special`, single inputs come first.
+        """Return the index of the input that the strategy applies to next; None for all inputs.
 
-        If all inputs held NaN at once, an op that ignores the NaN of one input would pass.
+        Successive uses of a strategy alternate between all inputs and one input. For the strategy
+        ``special``, which makes NaN and Inf, each single input comes before all inputs together:
+        if all held NaN at once, an op that ignores the NaN of one input would pass.
         """
         if not self.targets:
             return None
@@ -201,6 +203,9 @@ def _pairs(shape_class: str, strategy: str, layout: str) -> tuple[Feature, Featu
 
 
 def _by_rank(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
-    """Return all pairs of a member of each sequence, those of early members first."""
+    """Return all pairs of an item of `first` and an item of `second`.
+
+    They are sorted by the sum of the items' positions.
+    """
     ranked = [(i + j, i, j) for i in range(len(first)) for j in range(len(second))]
     return [(first[i], second[j]) for _, i, j in sorted(ranked)]

@@ -271,7 +271,22 @@ def _of_one_dim(name: str, seen: Iterable[int]) -> Iterator[Predicate]:
 def _choices(
     kind: str, name: str, chosen: Sequence[str], fails: Sequence[bool]
 ) -> Iterator[Predicate]:
-    """Yield a predicate for each choice, and for unions of choices in which most cases fail."""
+    """Yield predicates about the strategies, or the layouts, of one input.
+
+    There is one for each value in `chosen`. Up to two more are about a set of these values: the
+    values of whose cases more than 30 % fail, and those of whose cases more than 60 % fail.
+
+    Parameters
+    ----------
+    kind : str
+        ``strategy`` or ``layout``.
+    name : str
+        The input's name.
+    chosen : sequence of str
+        The strategy or layout of each case.
+    fails : sequence of bool
+        True for each case that fails.
+    """
     number: dict[str, list[int]] = {}
     for choice, failed in zip(chosen, fails, strict=True):
         counts = number.setdefault(choice, [0, 0])

@@ -207,7 +207,10 @@ class ShapeShrinker:
                 between = between[middle + 1 :]
 
     def _shrink_equal_pairs(self) -> None:
-        """Shrink two dims of equal size together: swapped axes may need equal sizes to fail."""
+        """Shrink two dims of equal size together.
+
+        An op that swaps two axes by mistake may fail only while their sizes are equal.
+        """
         for first, second in combinations(self._axes, 2):
             size = first.size(self._search.best)
             if size != second.size(self._search.best):
@@ -243,8 +246,8 @@ class ShapeShrinker:
     def _few_slices(self, axis: Axis, size: int) -> Iterator[Indices]:
         """Yield a few slices of `size` indices, each as an array of indices.
 
-        They are the first indices, a window around the failing element, and the indices that
-        `_telling` returns; no slice occurs twice.
+        They are the first indices, a window around the failing element, and the indices with the
+        most nonzero elements. No slice occurs twice.
         """
         whole = axis.size(self._search.best)
         found = [np.arange(size, dtype=np.intp)]
@@ -258,9 +261,9 @@ class ShapeShrinker:
         """Yield many slices of `size` indices.
 
         These are the slices of `_few_slices`, the last indices, windows that begin or end at the
-        failing element, and evenly spaced indices. With `every_run`, there is also a slice for each
-        run of successive indices that can be dropped. If the size shrinks by one, these are all
-        possible slices.
+        failing element, and evenly spaced indices. `every_run` adds the slices that leave out one
+        run of successive indices, wherever the run begins. If the size shrinks by one, these are
+        all possible slices.
         """
         whole = axis.size(self._search.best)
         found = [*self._few_slices(axis, size), _window(whole, size, whole - size)]

@@ -171,13 +171,13 @@ class Bulk(Mbarriers):
         self, shared: Array, into_shared: bool, barrier: Array | None, blocks: Array | None,
         mask: Array | None, step: int,
     ) -> Iterator[tuple[BulkCopy, int]]:  # fmt: skip
-        """Yield an empty copy for each thread and each block that receives the thread's bytes.
+        """Yield one `BulkCopy` for each active thread and each block that the copy accesses.
 
         Yields
         ------
         tuple of BulkCopy and int
-            The copy, assigned to the thread's group or to a barrier object, and the offset of its
-            bytes in the shared memory of a block.
+            The copy, whose `near` and `far` are still empty, and the offset of its bytes in the
+            block's shared memory.
         """
         active = self.spread(self.live if mask is None else mask)
         places = self._split(shared)
@@ -409,7 +409,10 @@ class Bulk(Mbarriers):
 
 
 def reduction(operation: str, type_name: str) -> AtomicForm | None:
-    """Return the operation of a reducing bulk copy; None if no such copy has it for the type."""
+    """Return the atomic operation with which a bulk copy combines new bytes with old ones.
+
+    The result is None if bulk copies do not support this operation for this type.
+    """
     known = combiner(operation, type_name) is not None
     known &= operation == "add" or "f" not in type_name
     return AtomicForm(operation, type_name) if known else None

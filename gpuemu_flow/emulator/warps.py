@@ -111,7 +111,15 @@ class Warps(Atomics):
     def match(
         self, mode: str, value: Array, members: Array, mask: Array | None, step: int
     ) -> tuple[Array, Array]:
-        """Execute ``match.sync``; return masks of equal lanes, and ``match.all``'s predicate."""
+        """Execute ``match.sync``.
+
+        Returns
+        -------
+        tuple of array
+            Two results for each lane. For the mode ``any``: the bit mask of the members that hold
+            the same value as the lane, and True. For ``all``: the bit mask of the members and True
+            if all of them hold the same value as the lane, else 0 and False.
+        """
         self.check_members(members, mask, step)
         voters = self._voters(members, mask)
         given = self.by_warp(value)

@@ -93,7 +93,18 @@ def outputs_apart(config: Config) -> tuple[str, ...]:
 def rule_tasks(
     config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str, fence: Fence
 ) -> RuleTasks:
-    """Make the tasks of all rules of a configuration; `version` is the digest of our own code."""
+    """Make the tasks of all rules of a configuration.
+
+    Parameters
+    ----------
+    config : Config
+    cache : WorkspaceCache
+    sources : SourceIndex
+    version : str
+        Digest of gpuemu-flow's own code.
+    fence : Fence
+        Makes the sandboxes in which the rules' commands run.
+    """
     found = RuleTasks()
     declared = sorted(output for rule in config.rules for output in rule.outputs)
     programs = _programs(config)

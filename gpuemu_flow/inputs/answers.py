@@ -1,8 +1,10 @@
-"""Cached output of read-only commands, kept next to the plan and printed again if nothing changed.
+"""Cached output ("answers") of read-only commands, printed again if nothing changed.
 
-Like `plan`, this module is used before anything heavy is imported. An answer is stored only if the
-plan was valid, and remained the same, during the whole command. It is printed again for the same
-command line, if the same plan is still valid, and if all further conditions of the answer hold.
+The plan is a file that tells whether anything changed since the last run; see `plan`. An answer is
+stored next to the plan, and only if the plan was valid, and remained the same, during the whole
+command. It is printed again for the same command line, if the same plan is still valid, and if all
+further conditions of the answer hold. Like `plan`, this module is used before anything heavy is
+imported.
 """
 
 from __future__ import annotations

@@ -111,10 +111,17 @@ class Distributions:
         return None
 
     def decisive(self, path: str, owner: tuple[str, str]) -> tuple[str, ...]:
-        """Return the RECORD files that, with the folders above them, decide who owns a file.
+        """Return the RECORD files on which the owner of a file depends.
 
-        If the name of the owner does not follow from the path, these are all RECORD files of the
-        site folder, since another distribution could become the owner.
+        If the file's path suggests the name of its owner, only the owner's RECORD files are
+        returned. Otherwise all RECORD files of the site folder are returned, since another
+        distribution could become the owner.
+
+        Parameters
+        ----------
+        path : str
+        owner : tuple of str
+            The result of `owner` for the path.
         """
         site, name = owner
         if _top(path[len(site) + 1 :]) == name:

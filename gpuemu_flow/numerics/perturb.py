@@ -58,8 +58,9 @@ class Perturbation:
     -----
     Only finite values other than zero change. No method modifies `inputs64`.
 
-    A float32 subnormal of any size changes by up to half of 2**-149, because an op may scale its
-    inputs first. If the op computes in a wider type, subnormals change as other values do.
+    Random draws change a float32 subnormal by up to 2**-149, whatever its size, because an op may
+    scale its inputs first. If the op computes in a wider type, subnormals change as other values
+    do.
     """
 
     def __init__(self, inputs64: Arrays, seed: int, unit: float) -> None:
@@ -92,7 +93,21 @@ class Perturbation:
     def _moved(
         self, values: Float64Array, shares: Float64Array, scale: float = 1.0
     ) -> Float64Array:
-        """Change each value by its share, from -1 to 1, of one rounding, times `scale`."""
+        """Multiply each value by ``1 + share * scale * unit``.
+
+        Parameters
+        ----------
+        values : float64 array
+        shares : float64 array
+            For each value, a number from -1 to 1.
+        scale : float
+            Largest relative change, in multiples of the perturbation's `unit`.
+
+        Notes
+        -----
+        If `scale` is 1, and `unit` is at least the rounding error of float32, float32 subnormals
+        are treated differently: ``share * FLOAT32_STEP`` is added to each.
+        """
         moved: Float64Array = np.asarray(values * (1.0 + shares * (scale * self._unit)))
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
             small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
@@ -125,7 +140,10 @@ class Perturbation:
         return self._with_zeros(chosen)
 
     def _with_zeros(self, chosen: Callable[[Float64Array], NDArray[np.bool_]]) -> Arrays | None:
-        """Set values whose magnitudes `chosen` selects to zero; return None if there are none."""
+        """Replace some nonzero values by zero; return None if no value is replaced.
+
+        `chosen` takes an array of magnitudes, and returns True for each value to replace.
+        """
         found = False
 
         def change(values: Float64Array) -> Float64Array:

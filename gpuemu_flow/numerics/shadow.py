@@ -49,30 +49,36 @@ _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=qu
 def shadow_source(source: str, wrap: str = "") -> str | None:
     """Return the source with float64 arithmetic turned into float32, and line numbers unchanged.
 
-    These are replaced: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or
-    an imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``;
-    ``x.double()``, by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where
-    a dtype is expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and
-    their like), the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the
-    builtin ``float``. Calls of numpy's functions that make float64 by default (``np.zeros(n)``,
-    ``np.asarray(x)``, ...) become calls of functions in `single`. Comments, docstrings and
-    formatting stay.
-
     Parameters
     ----------
     source : str
         Python source.
     wrap : str
-        ``operands``: operands of matrix products also pass through `operand.rounded`; ``steps``:
-        the results of arithmetic and of calls, too; see `products`.
+        Selects the values that the new source also rounds, by calls of `operand.rounded`. For
+        ``operands``, they are the operands of matrix products. For ``steps``, they are these
+        operands and the results of arithmetic and of calls. No values are rounded if `wrap` is
+        empty, or if the source with rounding would not be valid Python.
 
     Returns
     -------
     str or None
-        None when the source does not parse or has nothing to replace.
+        None if the source does not parse. Without rounding, also None if nothing is replaced.
 
     Notes
     -----
+    These parts of the source are replaced:
+
+    - The names ``float64`` and ``complex128``, also as attributes (``np.float64``) and in imports.
+    - The attribute ``double``: ``np.double`` becomes ``np.float32``, ``x.double()`` becomes
+      ``x.float()``.
+    - The strings ``"float64"`` and ``"complex128"``, unless they are part of a longer string.
+    - In dtype arguments, such as those of ``astype`` and ``np.zeros``: the builtin ``float``, and
+      strings such as ``"double"``, ``"f8"`` and ``"<f8"``.
+    - Calls of numpy's functions that make float64 by default, such as ``np.zeros(n)``: they become
+      calls of functions in `single`.
+
+    Comments, docstrings and formatting stay.
+
     Arithmetic on Python's own floats (``float(x)``, ``x.item()``, ``math.exp``) stays in float64;
     `envelope.shadow_is_faithful` finds out whether this affects the result.
     """
@@ -144,7 +150,14 @@ class _Finder:
                 yield from self._string(node, expects_dtype=id(node) in dtype_nodes)
 
     def _dtype_expressions(self) -> Iterator[tuple[int, str]]:
-        """Yield the id of each expression that is a dtype argument, and its text for float32."""
+        """Find the dtype arguments of all calls.
+
+        Yields
+        ------
+        tuple of int and str
+            ``id(node)`` of the argument's syntax node, and a source text that means float32 there,
+            such as ``torch.float32``.
+        """
         for node in self._nodes:
             if not isinstance(node, ast.Call):
                 continue

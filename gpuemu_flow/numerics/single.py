@@ -35,17 +35,19 @@ _INTEGERS = "biu"
 
 
 class Single(Base):
-    """A float32 or integer array on which float results of numpy functions are float32.
+    """A float32 or integer array with which numpy computes in float32 instead of float64.
 
-    These results are arrays of the same class. Integers stay integers where numpy's result is an
-    integer, because indices and counts are exact.
+    Float results of numpy functions are arrays of the same class. Integers stay integers where
+    numpy's result is an integer, because indices and counts are exact.
 
     Attributes
     ----------
     made : type
-        Class of the arrays that the functions of `MAKERS` make if the inputs are of this class.
+        Class of new float32 arrays, such as ``np.zeros(n)``, in a reference whose inputs are of
+        this class; see `staying_single`.
     holds_integers : bool
-        True if integer arrays that the functions of `MAKERS` make are of the class `made`, too.
+        True if the new arrays for which `made` names this class include integer arrays, such as
+        ``np.arange(n)``.
     """
 
     made: type[Single]
@@ -250,7 +252,11 @@ def _makes_float64(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> bool:
 
 
 def _argument(value: Any, *, multiplied: bool) -> Any:
-    """Narrow float arrays in a numpy function's argument; if `multiplied`, integer arrays, too."""
+    """Return an argument of a numpy function with float32 arrays in place of float64 arrays.
+
+    Lists and tuples are converted item by item. `multiplied` is True for a matrix product with a
+    float operand: then integer arrays become float32, too.
+    """
     if type(value) in (list, tuple):
         return type(value)(_argument(inner, multiplied=multiplied) for inner in value)
     if isinstance(value, Single):
@@ -295,7 +301,8 @@ def staying_single(inputs: Arrays | None = None) -> Iterator[Making]:
     Parameters
     ----------
     inputs : mapping of str to ndarray, optional
-        The class of these arrays is the attribute `made` of the first `Single` among the inputs.
+        The reference's inputs. If one of them is a `Single`, the attribute `made` of the first such
+        input is the class of the returned arrays.
     """
     kinds = [type(array).made for array in (inputs or {}).values() if isinstance(array, Single)]
     making = Making(kinds[0] if kinds else Single)

@@ -46,7 +46,8 @@ class Comparison:
     ----------
     line : int
     actual, expected : ast.expr
-        The two sides as they stand in the comparison, the first argument first.
+        The first and the second of the compared values. The names are a guess: the second may be
+        the value under test.
     tolerances : mapping of str to ast.expr
         ``atol`` and ``rtol`` where they are given.
     function : str

@@ -196,10 +196,10 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:
-    """Yield tests for results that no case in the report stands for.
+    """Yield tests for results of ops that the report's list of cases does not show.
 
-    These are ops that were skipped, are broken, have no verdict or an outdated one, and cases that
-    passed when clients submitted them.
+    There is a test for each op that was skipped, is broken, or has no verdict or an outdated one.
+    Passing cases that clients submitted are only counted in the report, and get one test per op.
     """
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:

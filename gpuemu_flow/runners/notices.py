@@ -130,7 +130,19 @@ class _Program(ctypes.Structure):
 
 
 def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
-    """Return the filter program that reports the given system calls and allows all others."""
+    """Return the seccomp filter that reports some system calls and allows all others.
+
+    Parameters
+    ----------
+    machine : Machine
+    numbers : iterable of int
+        The system calls to report, by their numbers on the machine.
+
+    Returns
+    -------
+    bytes
+        Instructions of classic BPF.
+    """
     notify, allow = (_RETURN, 0, 0, _NOTIFY), (_RETURN, 0, 0, _ALLOW)
     code: list[tuple[int, int, int, int]] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine.audit), allow]
     code.append((_LOAD, 0, 0, 0))

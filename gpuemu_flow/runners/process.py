@@ -111,7 +111,10 @@ class WorkerProcess:
                 self.report]  # fmt: skip
 
     def handed_over(self) -> None:
-        """Close our copies of the handed-over descriptors; else we would not see a peer end."""
+        """Close this process's copies of the two socket ends that the fork server has received.
+
+        While the copies are open, this process is not told when the worker or the server ends.
+        """
         self._child_end.close()
         self._server_end.close()
 
@@ -240,7 +243,10 @@ class WorkerProcess:
             raise WorkerEndedError(int(fact["exit"]))
 
     def wait_exit(self, seconds: float) -> int | None:
-        """Return the exit code of a process that is about to end; None if the server died."""
+        """Wait for the process to end, at most `seconds`, and return its exit code.
+
+        The result is 1 if the process still runs, and None if the fork server died.
+        """
         deadline = time.monotonic() + seconds
         try:
             while True:
@@ -262,7 +268,7 @@ class WorkerProcess:
         return self._closed
 
     def close(self, grace: float = 1.0) -> None:
-        """End the process: let it end by itself if it is idle, else kill it."""
+        """Kill the process; if it is idle, first give it `grace` seconds to end by itself."""
         if self._closed:
             return
         self.sock.close()

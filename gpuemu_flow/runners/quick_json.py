@@ -29,7 +29,11 @@ _ORIGINAL_ENCODE = base64.b64encode
 
 
 def loads(s: Any, **options: Any) -> Json:
-    """Parse like ``json.loads``, but make the current request's object without parsing its text."""
+    """Return the result of ``json.loads``.
+
+    If the text is that of the request which the script is answering, the result is made without
+    parsing the text.
+    """
     exchange = lending.current
     if exchange is not None and all(value is None for value in options.values()):
         request = exchange.request
@@ -41,9 +45,10 @@ def loads(s: Any, **options: Any) -> Json:
 
 
 def load(fp: Any, **options: Any) -> Json:
-    """Parse like ``json.load``, but return a request that is passed as an object without parsing.
+    """Return the result of ``json.load``.
 
-    This is the case if `fp` is the script's standard input and the request is lent; see `lending`.
+    If `fp` is the script's standard input, it may be empty because the request is passed as an
+    object; see `lending`. The object is then returned, and nothing is read.
     """
     exchange = lending.current
     if exchange is not None and exchange.lent and lending.is_input(fp):

@@ -149,8 +149,8 @@ class FileWatch:
         """Return the paths that were changed, created or deleted since `refresh`.
 
         Files to which standard output or standard error is redirected are left out. While the
-        configuration is invalid, a file whose last change did not make it valid is left out for
-        `PATIENCE_S` seconds.
+        configuration is invalid, a file whose last change did not make the configuration valid is
+        left out for `PATIENCE_S` seconds.
         """
         now = {path: stamp_of(path) for path in self._files}
         found = {path for path, known in self._files.items() if now[path] != known}

@@ -15,7 +15,7 @@ _REGISTER_UNIT = 8
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Report a kernel whose registers do not suffice for a block of 1,024 threads.
+    """Report a kernel that needs too many registers per thread for a block of 1,024 threads.
 
     A kernel whose block size is known is not reported.
     """

@@ -1,4 +1,7 @@
-"""Steps that one thread executes by itself, as C: arithmetic, moves, memory, atomics, copies."""
+"""Write the C code of steps that each thread executes by itself.
+
+These are arithmetic, moves, accesses to memory, atomics and copies.
+"""
 
 from __future__ import annotations
 

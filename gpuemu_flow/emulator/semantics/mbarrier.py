@@ -1,8 +1,12 @@
 """Barrier objects in shared memory (PTX ISA, "mbarrier"): a phase, arrivals and bytes awaited.
 
-An object is 64 bits that programs treat as opaque. Here, from the lowest bit: arrivals that the
-phase still waits for (20), arrivals that each phase waits for (20), bytes awaited plus 2**20 (21),
-number of the phase (3).
+An object has 64 bits. Their meaning is up to the implementation; the emulator uses these fields,
+from the lowest bit up:
+
+- 20 bits: arrivals that the current phase still waits for
+- 20 bits: arrivals that each new phase waits for
+- 21 bits: bytes that the current phase still waits for, plus 2**20
+- 3 bits: number of the current phase
 """
 
 from __future__ import annotations
@@ -41,7 +45,19 @@ def fresh(count: Array) -> Array:
 
 
 def _changed(word: Array, arrivals: Array, awaited: Array, dropped: Array) -> Array:
-    """Return the object with arrivals and bytes counted, in its next phase if none are pending."""
+    """Return a barrier object after a change; if its phase is then complete, begin the next phase.
+
+    Parameters
+    ----------
+    word : array
+        The object.
+    arrivals : array
+        Number of arrivals to count.
+    awaited : array
+        Number of further bytes to wait for; negative for bytes that have arrived.
+    dropped : array
+        Number of arrivals that later phases no longer wait for.
+    """
     left = np.maximum(pending(word).astype(np.int64) - arrivals, 0)
     expected = (word >> _EXPECTED_AT & _COUNT).astype(np.int64)
     expected = np.maximum(expected - dropped, 0)
