@@ -1,4 +1,4 @@
-"""Validation of ops through the daemon, under its documented names."""
+"""The documented names with which users validate ops through the daemon."""
 
 from __future__ import annotations
 

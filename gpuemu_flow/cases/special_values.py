@@ -69,10 +69,10 @@ def put_one_kind(
     flips: NDArray[np.bool_],
     limits: FloatLimits,
 ) -> None:
-    """Write one kind of special number into one tensor, an array of two axes, in place.
+    """Write the special numbers of one turn into one tensor, an array of two axes, in place.
 
-    A result that depends on the whole tensor, such as its sum, shows the effect of this kind alone:
-    what is written into other rows does not change it.
+    The tensor gets no other special numbers. A result that depends on the whole tensor, such as its
+    sum, therefore shows the effect of these alone.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def put_specials(
 def put_shared_specials(
     values: Array, lent: Array, low: float | None, high: float | None, *, nonfinite: bool | None
 ) -> None:
-    """Copy some NaN, +Inf and -Inf from another input, to the same positions, in place.
+    """Copy some NaN, +Inf and -Inf from another input, `lent`, to the same positions of `values`.
 
     An op that compares the two inputs (`isclose`, `equal_nan`) then meets these numbers on both
     sides. The inputs have the same shape. Numbers that the range excludes are not copied; `low`,

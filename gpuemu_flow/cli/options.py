@@ -176,7 +176,15 @@ class ExecutorOptions:
             raise click.UsageError("--scheduler and --resource need --executor dask")
 
     def check_forced(self) -> None:
-        """Raise click's usage error if dask is selected, whose results come through a cache."""
+        """Refuse dask for a command that must ignore caches, as with ``-B``.
+
+        The results of dask's workers come through a cache.
+
+        Raises
+        ------
+        click.UsageError
+            Dask is selected.
+        """
         if self.name == "dask":
             raise click.UsageError(
                 "-B ignores caches, but results of --executor dask come through one"

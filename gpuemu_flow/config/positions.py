@@ -161,7 +161,11 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def within_arrays(self, parts: list[str], line: int) -> KeyPath:
-        """Return a header's path, with the index of the newest element of each array of tables."""
+        """Return a table header's key path, completed by indices, and record lines.
+
+        The name of an array of tables is followed by the index of the array's last element so far.
+        Each table that the path names for the first time gets the line `line`.
+        """
         path: KeyPath = ()
         for part in parts:
             path = (*path, part)

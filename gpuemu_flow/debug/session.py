@@ -158,8 +158,8 @@ class DebugSession:
     def reproduction(self) -> failures.Reproduction:
         """Return the result of running the selected failure again.
 
-        It is run on first use only, until the command `reproduce` or `refresh` discards the result,
-        or another failure is selected.
+        The failure is run on first use, and the result is kept. The command `reproduce` or
+        `refresh` discards it, and so does the selection of another failure.
         """
         record = self._select("")
         if self._found is None:

@@ -210,10 +210,10 @@ class Kernel:
         )
 
     def for_checks(self, checks: frozenset[str]) -> Kernel:
-        """Return the kernel to launch with these checks.
+        """Return the kernel to launch with these checks: this kernel, or a copy with extra code.
 
-        With the check ``init``, this is a copy that watches the registers that may be read before
-        they are written. If there are none, or the check is not made, it is this kernel.
+        The check ``init`` needs the copy if registers may be read before they are written. The copy
+        reports such reads.
         """
         return self._watching() if "init" in checks and self._blocks.entry_live else self
 
@@ -412,7 +412,11 @@ def _result(
 def outputs_of(
     launch: KernelLaunch, buffers: Sequence[int], arguments: Sequence[Argument]
 ) -> tuple[Array | None, ...]:
-    """Copy the buffers of one case after the launch, by argument; None for other arguments."""
+    """Return, for each argument, a copy of its buffer after the launch.
+
+    `buffers` has the number of each argument's buffer. If an argument has none, or only points
+    into the buffer of another one, its item in the result is None.
+    """
     return tuple(
         _take_out(launch.arena, buffer, argument)
         if buffer >= 0 and isinstance(argument, BufferArgument)

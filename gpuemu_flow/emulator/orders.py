@@ -24,6 +24,7 @@ def find_order_dependence(
         Grid, block and arguments of the launch that gave `result`.
     result : LaunchResult
     shared, budget : int
+        Bytes of dynamic shared memory, and largest number of thread instructions per launch.
     cluster : sequence of int
         Cluster size of the same launch.
 

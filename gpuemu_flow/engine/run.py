@@ -407,7 +407,11 @@ class Executor:
         return dict(vars(result))
 
     def _run_again_if_revealed(self, judging: TaskSpec) -> None:
-        """Run a comparison's op again if it could read files that its reference later used."""
+        """Run the op of the comparison `judging` again if it could read files of the reference.
+
+        Which files a reference loads may become known only when it runs. The second run of the op
+        has no access to them.
+        """
         names = [source.task for source in judging.inputs if source.role == stages.OP]
         for spec in map(self._graph.tasks.__getitem__, names):
             record = self._states.record(spec.name)
@@ -419,7 +423,7 @@ class Executor:
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
         """Run a task's action, and repeat it if a source or an observed input changed meanwhile.
 
-        Without this, the result could be stored under the key of other sources.
+        Otherwise, the result could be stored under a key computed from other sources.
 
         Raises
         ------
@@ -462,10 +466,11 @@ class Executor:
         )
 
     def _wait_until_after(self, begun: int) -> None:
-        """Wait until the file system's clock, which has ticks of some ms, has advanced.
+        """Wait briefly until the file system's clock, which has ticks of some ms, is past `begun`.
 
-        Restoring results is so quick that all attempts could otherwise fall into the same tick as
-        the installation of a package or the replacement of a link.
+        This separates the attempts at a task. An attempt that only restores results is very quick:
+        without a wait, all attempts could fall into the tick in which a package is installed or a
+        link is replaced.
         """
         for _ in range(_TICKS):
             if self._context.inputs.now() > begun:

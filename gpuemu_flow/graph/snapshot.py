@@ -92,7 +92,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class KernelBasis:
-    """Facts outside of the configuration that the tasks of kernels were compiled from.
+    """Facts, besides the configuration, from which the tasks of kernels were compiled.
 
     Attributes
     ----------
@@ -142,7 +142,8 @@ class Basis:
     globs : list of (pattern, matches)
         The globs of ``depends``.
     looks : list of (path, look)
-        Paths whose existence matters to the configuration; see `plan.look_of` for `look`.
+        Paths whose existence matters to the configuration. `look` is the kind and mode of what is
+        at the path, as `plan.look_of` returns them.
     kernels : KernelBasis or None
     imports : dict of path to (content, imports)
         Two digests for each script: of its content, and of the list of its imports.

@@ -157,9 +157,9 @@ class ReferenceEvaluator:
     ) -> Iterator[list[CheckResult | None]]:
         """Judge given outputs as `judge_outputs` does, with one message to the reference per group.
 
-        While the reference's worker judges a group, the next group is taken from `groups`. The next
-        group is sent to the worker before the results of the previous group are read, unless the
-        previous group lacks a result.
+        While the reference's worker judges a group, the next group is taken from `groups`.
+        Normally, the worker starts on the next group before the previous group's results are read.
+        If the worker's answer has no result for some case, the previous group is completed first.
 
         Parameters
         ----------
@@ -213,7 +213,10 @@ class ReferenceEvaluator:
         return self._judged(about, sent.plain[number].outputs, one.violations)
 
     def _after_trouble(self, attempt: Attempt, one: GivenCase) -> CheckResult | None:
-        """Return the verdict on a group's only case after the request for the group failed."""
+        """Return the verdict on `one`, the only case of a group whose request failed.
+
+        `attempt` is the failed attempt at the request. The result is never None.
+        """
         again = JudgeRequest(self._setup, PreparedBatch([one.case], one.inputs))
         again.actual = one.outputs
         early = self._without_comparison(attempt, again, None)
@@ -260,6 +263,14 @@ class ReferenceEvaluator:
     ) -> dict[str, NDArray[Any]]:
         """Evaluate the reference on given inputs, as the ``auto`` tolerance does.
 
+        Parameters
+        ----------
+        inputs : mapping of str to ndarray
+        shadow : bool
+            True to evaluate the reference's float32 shadow instead.
+        rounding : Rounding or None
+            Additional rounding of the shadow.
+
         Raises
         ------
         RunnerError
@@ -272,10 +283,22 @@ class ReferenceEvaluator:
     def _without_comparison(
         self, attempt: Attempt, judge_request: JudgeRequest, op: RunError | None
     ) -> CheckResult | None:
-        """Return the verdict if a program has no outputs; None if there are outputs to compare.
+        """Return the verdict on a case if the op or the reference has no outputs.
 
-        If the reference's process ended, judge step by step; the results are then in
-        `judge_request`.
+        If the reference's process ended during the request, the case is judged again step by step.
+
+        Parameters
+        ----------
+        attempt : Attempt
+            The attempt at the request.
+        judge_request : JudgeRequest
+        op : RunError or None
+            Reason why the op has no outputs; None if it has outputs.
+
+        Returns
+        -------
+        CheckResult or None
+            None if both have outputs; `judge_request` then holds the results of comparing them.
         """
         if attempt.ended:
             judge_request.method = "judge"

@@ -174,7 +174,10 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
 
 
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Diagnosis:
-    """Return the finding for one op and dtype; its level is information if it is outdated."""
+    """Return the finding for the result of one op and dtype.
+
+    The finding of an outdated result is only information, whatever the verdict.
+    """
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None
     bad = result.failed + result.errors + result.inconclusive

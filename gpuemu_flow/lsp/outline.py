@@ -135,7 +135,7 @@ def outline(text: str) -> Outline:
 
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
-    """Find the named ``[[ops]]`` tables from line `start` on, by the look of single lines.
+    """Find the named ``[[ops]]`` tables from line `start` on, by matching each line separately.
 
     This works even after a bracket or quote that is not closed.
     """

@@ -109,8 +109,9 @@ def check_outputs(
     Notes
     -----
     Under ``auto`` an output is first compared with the envelope's quick bound, which needs no
-    further evaluation of the reference. If the output passes, `tolerance_used` is its share of the
-    quick bound. This share is at most `QUICK_SHARE`, and no smaller than the share of the envelope.
+    further evaluation of the reference. If no error exceeds `QUICK_SHARE` of this bound, the output
+    passes, and `tolerance_used` is the largest share of the bound that an error takes up. The share
+    of the envelope would be no larger, since the quick bound is never above it.
     """
     names = expected_dtypes or {}
     wanted = {name: names.get(name) or dtype_name(expected[name].dtype) for name in expected}

@@ -88,8 +88,8 @@ def tested(
     statistics : Statistics
         The distribution that the configuration declares.
     reference : ndarray or None
-        The reference's output, of the same shape; None if it holds the means. If the reference
-        drops whole channels, the op must do so, too.
+        The reference's random output, of the same shape: if it drops whole channels, the op must
+        do so, too. None if the reference returns the means instead.
     """
     fmt = FLOAT_LIMITS.get(dtype_name(values.dtype) or "")
     drawn, wanted = to_float64(values), to_float64(means)
@@ -243,12 +243,12 @@ class _Tests:
         return [] if wrong is None else [wrong]
 
     def _is_centred(self, series: Series, at_least: float) -> bool:
-        """Tell whether the sum of all terms is compatible with mean 0.
+        """Tell whether the sum of a series is compatible with mean 0.
 
-        If the op drops a declared share of the elements, and these are few, it can happen that none
-        is dropped. The sum is then as large as its squares allow, and exceeds the bound for
-        symmetric terms. A sum is therefore wrong only if it exceeds the bound for skewed terms,
-        too.
+        The bound for symmetric terms alone would reject correct ops. Suppose that an op drops a
+        declared share of its elements, and that there are few elements. By chance it may drop none,
+        and then all elements exceed their means in magnitude. Therefore, if the limits of the terms
+        are known, the sum is wrong only if it also exceeds a bound for skewed terms.
         """
         if _is_centred(series.terms, series.rounding, at_least):
             return True
@@ -262,12 +262,13 @@ class _Tests:
         return _has_std(excess.terms, excess.rounding, self.count, std, at_least)
 
     def _slope(self, at_least: float) -> float | None:
-        """Test that elements are proportional to their means; return their slope if they are not.
+        """Test that elements follow their means; return None if they do, else their slope.
 
-        Elements that were computed for other indices are not proportional to these means. Where a
-        mean is small, the relative deviation of such an element may have any size, so a small mean
-        gets a small weight. The three quarters of the elements with the largest means have equal
-        weights, so that the test does not depend on a few elements.
+        The slope is the weighted average of element / mean; it should be 1. It differs, for
+        example, if the op computed the elements for other indices. Where a mean is small, a wrong
+        element can be any multiple of it, so small means get small weights. The three quarters of
+        the elements with the largest means have equal weights: the test must not depend on a few
+        elements. `at_least` is as in the function `_is_centred`.
         """
         sizes = np.where(self.telling, np.abs(self.wanted), 0.0)
         quarter = np.quantile(sizes[self.telling], 0.25)
@@ -304,7 +305,12 @@ class _Tests:
 
 
 def _telling(means: Wide, fmt: FloatLimits | None, *, by_element: bool) -> NDArray[np.bool_]:
-    """Mark the elements whose mean is measurable despite rounding and overflow."""
+    """Mark the elements that can be tested, judging by their means.
+
+    A mean must be finite. If `by_element`, the elements may have different means. A mean must then
+    also be so far from 0 and from overflow in the format `fmt` that rounding is small (see
+    `MARGIN`). If `fmt` is None, it suffices that the mean is not 0.
+    """
     telling: NDArray[np.bool_] = np.isfinite(means)
     if by_element and fmt is not None:
         sizes = np.abs(means)
@@ -317,8 +323,18 @@ def _telling(means: Wide, fmt: FloatLimits | None, *, by_element: bool) -> NDArr
 def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
     """Tell whether a sum of independent terms is compatible with mean 0.
 
-    For symmetric terms ``P(|sum| >= t * sqrt(sum of squares)) <= 2 exp(-t^2 / 2)``, whatever their
-    number and sizes (Efron, "Student's t-test under symmetry conditions", 1969).
+    The test uses a bound that holds for symmetric terms, whatever their number and sizes (Efron,
+    "Student's t-test under symmetry conditions", 1969). ``S`` is the sum of the terms, and ``Q`` is
+    the sum of their squares. For every ``t``, ``P(|S| >= t * sqrt(Q)) <= 2 exp(-t^2 / 2)``.
+
+    Parameters
+    ----------
+    terms : ndarray
+    slack : ndarray or None
+        Largest rounding error of each term; None for no rounding.
+    at_least : float
+        The sum is incompatible if ``t^2 / 2`` exceeds this for ``t = |S| / sqrt(Q)``, where ``|S|``
+        is first reduced by the sum of `slack`.
     """
     largest = float(np.abs(terms).max(initial=0.0))
     if not largest > 0.0:
@@ -332,15 +348,20 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
 
 
 def _has_std(excess: Wide, rounding: Wide, count: int, std: float, at_least: float) -> bool:
-    """Tell whether `excess`, squares less `std` squared, is compatible with mean 0.
+    """Tell whether the standard deviation of elements is compatible with `std`.
 
-    `_is_centred` would reject a negative sum far too often: a few squares are large, and if none of
-    these occurred, the sum is negative and the root of its own squares is small. A negative sum is
-    therefore tested by the most likely distribution of mean 0 among those with only values that
-    occurred (Owen, "Empirical likelihood ratio confidence intervals for a single functional",
-    1988). This distribution makes up for missing large values: the fewer of them occurred, the
-    larger their probability. If there are few elements, larger values than these are assumed to be
-    possible.
+    `excess` holds the square of each deviation from the mean, less the square of `std`. So its mean
+    should be 0.
+
+    If the sum of `excess` is positive, `_is_centred` tests it. That test would reject negative
+    sums far too often: a few squares are large, and a sample without them has a negative sum and a
+    narrow bound.
+
+    A negative sum is therefore tested with another distribution: among all distributions of mean 0
+    whose only values are those that occurred, the most likely one (Owen, "Empirical likelihood
+    ratio confidence intervals for a single functional", 1988). In it, the rarer the large values
+    were, the larger their probability is. If there are few elements, larger values than those that
+    occurred are assumed to be possible.
     """
     if float(excess.sum()) >= 0.0:
         return _is_centred(excess, rounding, at_least)

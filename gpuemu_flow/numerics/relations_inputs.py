@@ -1,4 +1,4 @@
-"""Relations that are tested by running the reference on inputs changed as a bug would.
+"""Relations that are tested by running the reference on changed inputs, to imitate a bug.
 
 ==================  ==============================================================================
 kind                actual is what the reference gives
@@ -17,9 +17,9 @@ kind                actual is what the reference gives
 ``cut``             with a dim cut to whole tiles, to its first tile, or short of its last element
 ``padded``          with a dim filled up with zeros to whole tiles
 ``extra-zero``      with one zero more along a dim
-``wrong-axis``      along the other axis
-``eps``             with another epsilon, or with it outside of the root
-``row-stat``        with a statistic of the row in the place of another
+``wrong-axis``      computing along another axis of an input
+``eps``             with another epsilon, with none, or with one added outside of the root
+``row-stat``        with each row scaled as if another statistic of the row had been used
 ==================  ==============================================================================
 """
 
@@ -263,9 +263,18 @@ def _cuts(dim: str, size: int, places: list[tuple[str, int]]) -> Iterator[Change
 
 
 def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) -> Any:
-    """Return a function that cuts a dim of the inputs, or pads it with zeros.
+    """Return a function that changes the size of a dim, by cutting the inputs or appending zeros.
 
-    It returns the resized inputs, and a function that cuts outputs back to the dim's size.
+    The function returns the resized inputs, and a second function. That one cuts outputs back to
+    the dim's original size.
+
+    Parameters
+    ----------
+    dim : str
+    size, wanted : int
+        The original and the new size.
+    places : list of (str, int)
+        The name of each input that has the dim, and the dim's axis in it.
     """
 
     def make(seen: ObservedCase) -> Any:
@@ -319,8 +328,8 @@ def _of_axes(seen: ObservedCase) -> Iterator[Change]:
 def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
     """Yield relations in which each row is scaled by a factor, with the outputs that they predict.
 
-    An input of zeros gives the base: the factor scales the distance of an output from the output on
-    that input.
+    The factor does not scale the output itself. It scales the difference between the output and the
+    reference's output for an input of zeros.
     """
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f" or not array.shape[-1]:

@@ -32,10 +32,10 @@ SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 2
 
 
 def nibble_table(rows: Words) -> Words:
-    """Return a table of the exclusive-or of `rows` for each value of each nibble of a state.
+    """Return, for each nibble of a state, the exclusive-or of every subset of its four rows.
 
-    An entry combines the rows of those bits that are set in the nibble's value. Looking up four
-    bits at a time is the method of the Four Russians.
+    Entry ``[n, v]`` combines the rows of those bits of nibble ``n`` that are set in the value
+    ``v``. Looking up four bits at a time is the method of the Four Russians.
 
     Parameters
     ----------
@@ -132,7 +132,20 @@ def step_through(words: Words) -> None:
 
 
 def look_up(table: Words, state: State, columns: int) -> Words:
-    """Return the first `columns` values for a state from a flattened `nibble_table`."""
+    """Combine, by exclusive-or, the rows that the set bits of a state select.
+
+    Parameters
+    ----------
+    table : ndarray of uint64, shape (512, w)
+        The `nibble_table` of the rows, with its first two axes merged into one.
+    state : State
+    columns : int
+        Number of columns to combine, from the first.
+
+    Returns
+    -------
+    ndarray of uint64, shape (columns,)
+    """
     older, newer = state
     both = older | (newer << 64)
     rows = [16 * nibble + ((both >> (4 * nibble)) & 15) for nibble in range(NIBBLES)]

@@ -227,7 +227,7 @@ Size = int | str | tuple["int | str", ...] | SizedTensor | None
 
 @dataclass
 class KnownSizes:
-    """The known sizes of a test's names, collected as its statements are read in order."""
+    """Known sizes of the variables in a test, collected as its statements are read in order."""
 
     expander: Expander
     known: dict[str, Size] = field(default_factory=dict)

@@ -139,7 +139,10 @@ def _try(
     sizes: Mapping[str, int],
     tops: Mapping[str, int],
 ) -> None:
-    """Run the reference with given sizes, and inputs whose largest index is in `tops`.
+    """Run the reference with given sizes of the axes, on random inputs.
+
+    `tops` gives the largest index in an input of indices. Without an entry, such an input contains
+    only 0, unless it holds offsets.
 
     Raises
     ------
@@ -194,10 +197,11 @@ def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
 
 
 def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str]:
-    """Return the largest index that each input of indices may hold, as an expression.
+    """Find the largest index that each input of indices may hold; return it as an expression.
 
-    Axes of the other inputs are tried, from the longest to the shortest, until the reference runs
-    with the last index of the axis. If it runs with none, the largest index is 0.
+    The reference is run with the last index of one axis after another. The axes are the first two
+    of every other input, from the longest to the shortest. The first index with which the reference
+    runs is returned, or 0 if it runs with none. Inputs that hold offsets are left out.
     """
     found: dict[str, str] = {}
     tops: dict[str, int] = {}
@@ -289,7 +293,10 @@ def _scalar_values(definition: Definition, name: str, one: TensorDefinition) -> 
 
 
 def _files(definition: Definition, taken: ImportedProblem, told: AxisRules) -> dict[str, bytes]:
-    """Return the files of a problem by their paths in the problem's folder."""
+    """Return the files of a problem by their paths in the problem's folder.
+
+    `taken` is the problem as imported, and `told` is the result of `rules_of_axes`.
+    """
     return {
         "reference.py": _COLLECTION.with_reference(taken.source.source, "the reference"),
         "problem.json": json_file(_described(definition, taken, told)),

@@ -25,7 +25,7 @@ class Score:
     problem, candidate : str
         The op's name, split at its last ``/``; without a ``/``, the candidate has no name.
     correct : bool or None
-        None if nothing was judged.
+        None if the op did not fail, but could not be judged in every dtype.
     cases, passed, inconclusive : int
     max_abs : float
         The worst absolute error over all cases.
@@ -112,10 +112,11 @@ def _score(op: str, results: list[OpResult]) -> Score:
 
 
 def _correct(results: list[OpResult], verdicts: set[Verdict]) -> bool | None:
-    """Tell whether an op is correct; None if nothing was judged.
+    """Tell whether an op is correct; None if it did not fail, but could not be judged fully.
 
-    An error of the op itself counts as wrong. Not counted are errors of the reference, of a
-    function that makes inputs, or due to a framework that this machine lacks.
+    An error of the op itself counts as wrong. If there are only other errors, the result is None:
+    errors of the reference or of a function that makes inputs, and errors due to a framework that
+    this machine lacks.
     """
     if Verdict.FAILED in verdicts:
         return False

@@ -73,7 +73,7 @@ def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
 
 
 def _baseline(workspace: Workspace, tag: str) -> Baseline:
-    """Return the stored or a new empty baseline `tag`, with the present time and environment."""
+    """Return baseline `tag`, or a new empty one, with the present time and environment."""
     environment = dict(workspace.environment)
     try:
         known = BaselineStore(workspace.cache).get(tag)

@@ -51,7 +51,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
 
 
 def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
-    """Tell whether a run executed nothing, and its results are in the last line already."""
+    """Tell whether a run executed nothing and its results equal the history's last line."""
     lines = () if report.executed else _lines(cache)
     last = next(iter(lines[-1:]), b"")
     try:
@@ -67,7 +67,7 @@ def read(cache: WorkspaceCache) -> list[HistoryPoint]:
 
 
 def _ends_torn(cache: WorkspaceCache, path: Path) -> bool:
-    """Tell whether the last line is incomplete, since a process died while it wrote the line."""
+    """Tell whether the history's last line is incomplete because the process writing it died."""
     try:
         with os.fdopen(cache.files.open(path, os.O_RDONLY), "rb") as file:
             if file.seek(0, os.SEEK_END) == 0:

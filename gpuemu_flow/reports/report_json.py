@@ -15,7 +15,11 @@ def write(report: Report, _look: ReaderOptions) -> str:
 
 
 def report_to_json(report: Report) -> dict[str, Json]:
-    """Return a report as plain JSON: non-finite numbers as strings, seeds also as strings."""
+    """Return a report as plain JSON.
+
+    Non-finite numbers become strings. The seed of a case is given twice: as a number and as a
+    string.
+    """
     run = run_to_json(report.run)
     totals = report.totals
     return {

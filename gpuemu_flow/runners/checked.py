@@ -181,7 +181,11 @@ class CheckedCase:
         return _with_violations(attempt, [*found, *own]), first.outputs
 
     def _compare(self, first: Arrays, second: Arrays) -> list[Failure]:
-        """Report differences between identical calls, in the elements that the masks select."""
+        """Report differences between the outputs of two identical calls.
+
+        In an output for which the program declares a mask, only the elements that the mask selects
+        are compared.
+        """
         assert self._shared is not None  # noqa: S101 - laid out before
         inputs = self._shared.buffers.pristine()
         counting = {}

@@ -1,4 +1,4 @@
-"""Query files for our own use; the observer does not count these queries as the program's."""
+"""File queries of gpuemu-flow itself, which the observer does not attribute to the program."""
 
 from __future__ import annotations
 

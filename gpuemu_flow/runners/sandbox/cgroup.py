@@ -79,7 +79,7 @@ class ControlGroup:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write to one of the kernel's files, without creating a missing one."""
+    """Write to one of a control group's files, without creating a missing one."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -144,9 +144,10 @@ def open_group(memory_limit: int | None) -> ControlGroup:
 
 
 def _clear(around: Path, own: int = 0) -> None:
-    """Remove groups whose makers have ended, and those that the process with the id `own` made.
+    """Remove the workers' groups in the group `around` that no process needs any more.
 
-    Groups remain, for example, after a run was killed. A group that still holds processes is not
+    These are the groups made by processes that have ended, for example after a run was killed, and
+    the groups made by the process with the id `own`. A group that still holds processes is not
     removed, since the system refuses to do so.
     """
     with suppress(OSError):

@@ -227,10 +227,10 @@ def make(path: str) -> None:
 
 
 def _make_inner(sandbox: Sandbox) -> None:
-    """Make the missing writable paths, once this process is restricted.
+    """Make the missing writable paths inside other writable paths, once this process is restricted.
 
-    If an op has put a link in place of an outer folder, the sandbox keeps this process from
-    following the link to a file outside.
+    The outermost writable paths were made before. If an op has replaced one of these by a link, the
+    sandbox keeps this process from following the link to a file outside.
     """
     for path in sandbox.writable:
         with suppress(OSError):  # the op meets the same error where it needs the path
