@@ -64,15 +64,18 @@ class Candidate:
         return expanded_axis(self.inputs[name].shape)
 
     def stored(self, name: str) -> Array:
-        """Return an input's values, including only once each element that its layout repeats."""
+        """Return an input's values as its layout stores them.
+
+        If the layout repeats one element along an axis, this axis has the size 1 in the result.
+        """
         values = self.inputs[name]
         axis = self.repeated_axis(name)
         return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
 
     def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
-        """Return the candidate with other values of some inputs.
+        """Return the candidate with the values of some inputs replaced.
 
-        The new values have the shapes of the arrays that `stored` returns.
+        `changed` maps names of inputs to new values, in the shapes that `stored` returns.
         """
         inputs = dict(self.inputs)
         for name, values in changed.items():

@@ -1,4 +1,4 @@
-"""Causes of failures as data: confirmed by new cases, or only observed together with failures."""
+"""Data types for causes of failures, both confirmed causes and merely suspected ones."""
 
 from __future__ import annotations
 

@@ -19,13 +19,14 @@ def op_samples(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """Return the cases that show an op's properties; they are the same for every command.
+    """Return the cases from which an op's properties, such as exactness, are found.
 
     Parameters
     ----------
     schema : OpSchema
     seed : int
-        The workspace's seed, not a command's: properties must not depend on the command.
+        The workspace's seed. Do not pass a seed that was given to a command: all commands must find
+        the same properties.
     dtype : str
     strategies, layouts : sequence of str
         Strategies and layouts of the op.

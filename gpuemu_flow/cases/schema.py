@@ -374,7 +374,11 @@ class _SchemaTable:
     def _ruled(
         self, path: KeyPath, value: object, tensor: TensorDef, dims: Mapping[str, Dim]
     ) -> TensorDef:
-        """Return an input with the range, rule and strategy that its table gives."""
+        """Return an input with the range, rule and strategy that the configuration gives it.
+
+        `value` is the configuration's entry for the input, found at `path`. If it is not a table,
+        `tensor` is returned unchanged. Rules can name the dims in `dims`.
+        """
         if not isinstance(value, Mapping):
             return tensor
         known = (*dims, *self.expressions.found)

@@ -75,8 +75,8 @@ def draw(
         For floats: True keeps NaN and Inf in any range, False removes them, and None lets the range
         decide.
     turn : int
-        For floats: the variety of the strategy's values to draw, counted from 1 (see `turns`); 0
-        leaves the variety to chance.
+        For floats: some strategies draw several varieties of values (see `turns`). 1 selects the
+        first variety, 2 the second, and so on; 0 leaves the choice to chance.
 
     Returns
     -------
@@ -199,11 +199,24 @@ def _wide(rows: ManyRows, form: _Format) -> Array:
 
 
 def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
-    """In every second row, round the values to half steps of an int8 quantiser of that row.
+    """Change every second row to values that show how an int8 quantiser rounds ties.
 
-    The largest value of such a row is 127 steps, so that its scale is a power of two. Half steps
-    are then exact, and the output shows in which direction an op rounds them. The steps have
-    several sizes, because the scale may be an input instead of following from the row.
+    Such a quantiser divides a row by a step size, and rounds the quotients to integers from -127 to
+    127. The changed rows have two kinds of values:
+
+    - Most are an odd multiple of half a step, hence exactly between two integers.
+    - The largest in magnitude is 127 steps. An op that computes the step size from the row's
+      largest magnitude gets a power of two, so that no other rounding hides how it rounds ties.
+
+    The step size differs from row to row, because an op may get it as an input instead.
+
+    Parameters
+    ----------
+    values : ndarray
+        Changed in place.
+    rows : ManyRows
+    bound : float
+        Largest magnitude of the values.
     """
     chosen = rows.every(2)
     step = 2.0 ** math.floor(math.log2(bound / QUANTA))
@@ -267,12 +280,16 @@ def _offset(rows: ManyRows, form: _Format) -> Array:
 
 
 def _extremes(rows: ManyRows, form: _Format) -> Array:
-    """Draw, in alternate rows, limits of the dtype, and magnitudes up to the largest one's root.
+    """Draw rows of the dtype's limits, alternating with rows of numbers whose squares are finite.
 
-    If the largest number overflows in float32 arithmetic when it is squared, it occurs only once: a
-    second one in a column would leave no finite element in a matrix product. In about every second
-    tensor, one number lies between the root and the largest number. An op that squares it overflows
-    although the op's result need not, and no tolerance accepts Inf for a result so small.
+    Limits are the dtype's largest and smallest numbers, 0 and 1, of either sign.
+
+    If the square of the largest number overflows in float32, this number occurs only once in a
+    tensor. If it occurred more often, too many elements of a matrix product would be infinite.
+
+    In about every second tensor, one element lies between the square root of the largest number and
+    that number. An op that squares this element may get Inf, even where the correct result is
+    small. No tolerance accepts Inf for a small result.
     """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
@@ -299,7 +316,7 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
 
 
 def _magnitudes(rows: ManyRows, form: _Format, low: int, end: int) -> Array:
-    """Draw numbers of either sign whose magnitudes have exponents from [low, end)."""
+    """Draw numbers of either sign whose magnitudes are between 2**`low` and 2**`end`."""
     exponents = rows.rngs.ranges(rows.count, low, end)
     bits = rows.rngs.u64(rows.count)
     mantissas = (1 + (bits >> np.uint64(40)).astype(form.work) * 2.0**-24).astype(form.work)
@@ -311,9 +328,11 @@ def _magnitudes(rows: ManyRows, form: _Format, low: int, end: int) -> Array:
 
 
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
-    """In about every second tensor, set one random element to 2**k, with k from [low, end).
+    """Set one element of about every second tensor to a number whose square is too large.
 
-    If `ManyRows.turn` is above 0, do so in every tensor.
+    The square exceeds the dtype's largest number. The element is random. The number is a power of
+    two, with an exponent of at least `low` and less than `end`. Every tensor gets such a number if
+    `ManyRows.turn` is above 0.
     """
     rngs = rows.rngs.derive("beyond root")
     coins, places = rngs.gen_range(0, 2) | (rows.turn > 0), rngs.gen_range(0, rows.count)
@@ -324,7 +343,7 @@ def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
 
 
 def _unmark_one(marks: NDArray[np.bool_], rngs: SeededStreams) -> None:
-    """Set one random mark of each tensor to False; a tensor without marks stays unchanged."""
+    """Set one random True element of each tensor's mask, if it has any, to False."""
     for one, word in zip(marks, rngs.words(), strict=True):
         places = np.flatnonzero(one)
         if places.size:
@@ -379,7 +398,8 @@ _FLOATS: dict[str, Callable[[ManyRows, _Format], Array]] = {
 def _into_range(values: Array, low: float | None, high: float | None, dtype: str) -> Array:
     """Reflect finite values into the range, and limit infinities to its ends.
 
-    NaN is replaced only if the range has both ends; where an end is None, its infinity stays.
+    If `low` is None, -Inf stays; if `high` is None, +Inf stays. NaN is replaced by `low` if the
+    range has both ends, and stays otherwise.
     """
     limits = float_limits(dtype)
     bottom = -limits.max if low is None else max(low, -limits.max)
@@ -426,10 +446,11 @@ def put_ends(
     rng : SeededRng
         Chooses the places.
     turn : int
-        Chooses the end for a single element: the lowest if it is odd, the highest if it is even.
+        Selects the end to write if the input has only one element: `low` if `turn` is odd, `high`
+        if it is even.
     low, high : float or None
-        The range. For integers, a bound that is None is that of the dtype; for floats, it is not
-        written.
+        Ends of the range. In place of None, integers get the least or the greatest value of their
+        dtype; floats get nothing.
     """
     dtype = dtype_name(values.dtype) or ""
     kind = DTYPES[dtype].kind if dtype else "bool"

@@ -104,6 +104,13 @@ def group_of(service: Service, envelope: ParsedMessage, size: int) -> str:
 def handle_group(
     service: Service, requests: Sequence[tuple[Job, ParsedMessage]]
 ) -> list[Encoded | Exception | None]:
-    """Answer several requests of one group; see `validating.judge_group`."""
+    """Answer several requests of one group; see `validating.judge_group`.
+
+    Returns
+    -------
+    list
+        For each request, its reply or the error that refuses it. None if the request must be
+        answered alone.
+    """
     read = [(Fields(envelope, service.exchange), job) for job, envelope in requests]
     return validating.judge_group(service, read[0][0].name("op_name"), read)

@@ -39,8 +39,9 @@ def is_strong(step: Step) -> bool:
 def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
     """Return the step numbers of the acquire and mmio loads, and of other strong loads that poll.
 
-    A volatile or relaxed load polls if the kernel is correct both with the value before another
-    thread's store and with the value after it; see the module.
+    A volatile or relaxed load polls if its value only decides on loading again or on trying an
+    update. The kernel is then correct whether the load comes before or after another thread's
+    store. The module's docstring has examples.
 
     Parameters
     ----------
@@ -151,10 +152,11 @@ class _Flow:
         return reach
 
     def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
-        """Add the registers that a dependent step writes to the dependent registers.
+        """Add the registers that a step writes to `reach` if the step depends on the loaded value.
 
-        A step is dependent if it reads a dependent register, or loads from memory that may hold the
-        value of a dependent register.
+        The step depends on it if it reads a register in `reach`, or if it loads from memory to
+        which a dependent step may have stored. `passes` has the registers that the step writes and
+        those that it reads. A dependent store sets `reach.hidden`.
         """
         base, space = step.opcode.base, step.opcode.space
         defined, used = passes
@@ -216,7 +218,7 @@ class _Flow:
         )
 
     def _is_compared(self, reach: _Reach) -> bool:
-        """Tell whether a ``cas`` compares the value with the present content of memory."""
+        """Tell whether an ``atom.cas`` compares a register in `reach` with memory."""
         return any(
             step.opcode.base == "atom"
             and "cas" in step.opcode.segments
@@ -225,7 +227,11 @@ class _Flow:
         )
 
     def _only_saves_work(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value only decides on running atomics, or stores to its own address."""
+        """Tell whether the loaded value only decides which atomics and harmless stores run.
+
+        A store is harmless if it writes to the address of the load. The result is False if an
+        operand of a store or an atomic is the loaded value, or depends on it.
+        """
         place = self.program.steps[load].operands[1]
         for step in self.program.steps:
             base = step.opcode.base

@@ -56,7 +56,19 @@ def settings_of(
 
 
 def same_imports(root: Path, known: Snapshot, sights: Sights) -> bool:
-    """Tell whether all imports of scripts still resolve to the same files as at compile time."""
+    """Tell whether all imports of scripts still resolve to the same files as at compile time.
+
+    If a script has changed but its imports have not, its new digest is stored in `known`.
+
+    Parameters
+    ----------
+    root : Path
+        The workspace.
+    known : Snapshot
+        Snapshot of the workspace that was taken when the graph was compiled.
+    sights : Sights
+        Stamps of files that this command has already read.
+    """
     if any((root / path).exists() for path in known.basis.absent):
         return False
     found, files = known.basis.imports, known.files

@@ -8,7 +8,7 @@ from gpuemu_flow.results.model import RunReport
 
 
 def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
-    """Record the failing cases that a run itself judged; return warnings."""
+    """Record the failing cases of the ops that a run executed; return warnings."""
     fresh = [r for r in report.results if r.failures and not r.cached]
     if not fresh:
         return []

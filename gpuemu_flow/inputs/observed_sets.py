@@ -25,15 +25,20 @@ folder itself is watched."""
 
 @dataclass
 class Needed:
-    """The states that must hold for all sets to be current, besides the contents of files.
+    """The states that must be unchanged for tasks to be up to date, besides contents of files.
 
     Attributes
     ----------
     absent : list of str
         Absolute paths at which nothing exists.
     folders : dict of str to Stamp
-    links, variables, looks : dict of str to str
-        Targets of links; digests of variables; kind and mode of paths, see `plan.look_of`.
+        The stamp of each folder, by path.
+    links : dict of str to str
+        The target of each link, by path.
+    variables : dict of str to str
+        The digest of each environment variable's value, by name.
+    looks : dict of str to str
+        The kind and mode of each path that a program looked at; see `plan.look_of`.
     """
 
     absent: list[str] = field(default_factory=list)
@@ -83,7 +88,17 @@ class ObservedSets:
         return {key: (self._names([key]), self._parts(key)) for key in self._members}
 
     def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:
-        """Record the inputs of a task, with the states that its key contains."""
+        """Record the inputs of a task, with the states that its key contains.
+
+        Parameters
+        ----------
+        task : str
+        names : Discovered
+            The inputs.
+        parts : mapping of str to str
+            The state of each input, by its kind and name (``KIND NAME``). If this does not state
+            exactly the inputs in `names`, the task counts as changed.
+        """
         key = digest_json([names.to_json(), dict(parts)])
         self.task_sets[task] = key
         if key in self._members:
@@ -181,7 +196,10 @@ class ObservedSets:
             }
 
     def _blocks(self, keys: Iterable[str]) -> Collection[_Numbers]:
-        """Return the blocks of fact numbers that the sets with these keys consist of, each once."""
+        """Return the blocks of the sets with these keys, without repeating shared blocks.
+
+        A set is stored as one or more blocks. A block is a tuple of numbers of facts.
+        """
         return {
             id(b): b for blocks in map(self._members.__getitem__, keys) for b in blocks
         }.values()

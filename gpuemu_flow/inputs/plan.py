@@ -72,11 +72,13 @@ def is_of_a_session(name: str) -> bool:
 def variable_digest(environ: "Mapping[str, str]", name: str) -> str:
     """Return a digest of the value of one variable, or of all variables that a pattern names.
 
-    A pattern is the beginning of a name, and one or two stars. ``OMP_*`` names the variables with
-    this beginning that every program receives. ``OMP_**``, used for patterns of the configuration,
-    names all variables with this beginning. If the beginning is empty, variables of sessions do not
-    count. The digest of a variable that is not set is `UNSET`. The value itself, which may be a
-    secret, is never stored.
+    A pattern is the beginning of a name, followed by one or two stars. ``OMP_*`` names those
+    variables with this beginning that every program receives. ``OMP_**``, used for patterns of the
+    configuration, names all variables with this beginning. A pattern of stars alone leaves out the
+    variables for which `is_of_a_session` is true.
+
+    The result is `UNSET` if a variable is not set, or if no variable has a pattern's beginning. The
+    value itself, which may be a secret, is never stored.
     """
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:
@@ -188,7 +190,8 @@ def render(
     own : mapping of absolute path to stamp
         Folders of the cache, none of which may be a link.
     workers : bool
-        True if programs run in workers that share a fork server without settings.
+        True if some ops can run in a fork server that they share. A later command can then start
+        this server early.
 
     Returns
     -------
@@ -240,19 +243,19 @@ def look(
     plan_path : str
     environ : mapping
     seen : dict of absolute path to Seen, optional
-        Gets the stamps and owners that were read in each folder, so that later steps of the command
-        need not read them again.
+        An empty dict. This function adds the stamps and owners that it reads, by folder, so that
+        later steps of the command need not read them again.
 
     Returns
     -------
     summary : str or None
         Text to print if the plan is intact and nothing changed.
     works : bool
-        True if something changed, and the workspace's programs will most likely run in workers that
-        share a fork server.
+        True if something changed, and some ops can run in a fork server that they share. It is then
+        worth starting this server early.
     holds : bool
-        True if everything that the plan lists, except files, is unchanged. In particular, no
-        manifest was replaced.
+        True only if all conditions of the plan hold, except possibly stamps of files. The stamps
+        of the manifests' folders are among these conditions, so that no manifest was replaced.
     """
     try:
         data = read(plan_path)
@@ -304,12 +307,17 @@ def _summary_if_up_to_date(
 
 
 def read(plan_path: str) -> bytes:
-    """Read the plan, or an answer next to it, if it is a regular file in a folder that is no link.
+    """Return the content of the plan, or of a cached answer in the plan's folder.
+
+    Parameters
+    ----------
+    plan_path : str
+        Path of the plan or of the cached answer.
 
     Raises
     ------
     OSError
-        There is no plan, the plan is not a regular file, or its folder is a link.
+        There is no such file, it is not a regular file, or its folder is a symbolic link.
     """
     if stat.S_ISLNK(os.lstat(os.path.dirname(plan_path)).st_mode):  # noqa: PTH120 - hot
         raise OSError("a link to the cache is looked at by the full program")
@@ -393,12 +401,19 @@ def _check_head(lines: list[str], environ: "Mapping[str, str]", folder: str) -> 
 
 
 def holds(line: str, environ: "Mapping[str, str]") -> bool:
-    """Tell whether one line of the plan's head is still true.
+    """Tell whether the condition that one line of a plan states still holds.
+
+    Parameters
+    ----------
+    line : str
+        A line such as ``absent /PATH``, which states that nothing exists at this path.
+    environ : mapping
 
     Raises
     ------
     OSError, ValueError
-        The line is not true, or cannot be checked.
+        The condition could not be checked, for example because a file is gone. Callers treat this
+        like False.
     """
     if line == _WORKERS:
         return True

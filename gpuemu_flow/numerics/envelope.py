@@ -161,11 +161,13 @@ class Envelope:
         return bound.excuse.without
 
     def excuse(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
-        """Remove the allowance for rounded operands if they cannot explain an output's errors.
+        """Narrow the tolerance of an output if rounded operands cannot explain its errors.
 
-        With the allowance, the tolerance of single elements is nearly as large as the errors of an
-        op that also adds in the narrow type. The mean squared error over all elements distinguishes
-        such an op from one that only rounds its operands.
+        A correct op may round its operands to a narrow type, which makes the tolerance wider. The
+        wide tolerance of a single element is nearly as large as the errors of an op that also
+        computes sums in the narrow type. But such an op has a larger mean squared error over all
+        elements. If this error is too large, `full` and `thorough` return the tolerance for an op
+        that does not round its operands.
         """
         self._unexcused.discard(name)
         found = (self._thorough or self.bounds()).get(name)
@@ -310,8 +312,8 @@ def exact_outputs_of(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[str]
     Returns
     -------
     list of str
-        Sorted. Empty if an evaluation fails, or if no rounding shows in any output, since the
-        roundings of libraries other than numpy cannot be seen.
+        Sorted. Empty if an evaluation fails. Also empty if no rounding was seen to reach any
+        output: the shadow may then use libraries other than numpy, whose roundings are not seen.
     """
     exact: set[str] | None = None
     shown = False
@@ -361,24 +363,25 @@ def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     """Tell whether the float32 shadow computes the same function, in float32 throughout.
 
-    The shadow is compared with the float64 result, rounded to float32. On all samples, both must
-    agree to within 2**-10 of the largest value. On some sample, they must differ; otherwise the
-    shadow seems to compute in float64 and to round at the end. Two kinds of faithful shadows need
-    more than this:
+    The shadow is the reference's source with float64 replaced by float32. The shadow's result is
+    compared with the reference's float64 result, rounded to float32. Do not call this function for
+    exact ops.
 
-    - If the problem amplifies rounding errors, as a long recurrence can do, two correct evaluations
-      disagree. A sample does not count if the float64 result itself changes by as much when its
-      inputs are rounded. If that is so for all samples, the shadow is not trusted.
-    - Some shadows never differ because they round only once (a sum of two, a quotient), or hardly
-      ever because their outputs are few (a mean loss). Such a shadow is recognised if the reference
-      is exact on small integers, or if perturbing the shadow's roundings (see `noise`) changes its
-      result.
+    1. On every sample, both results must agree to within 2**-10 of the largest value. A sample is
+       left out if a small perturbation of its inputs changes the float64 result by more than this.
+       The problem then amplifies rounding errors, as a long recurrence can do, and two correct
+       evaluations disagree. If all samples are left out, the shadow is not trusted.
+    2. On some sample, both results must differ. Otherwise, the shadow seems to compute in float64
+       and to round only its result. However, a faithful shadow may never differ, because it rounds
+       only once (a sum of two, a quotient) or has few outputs (a mean loss). Such a shadow is
+       trusted if the reference is exact on small integers, or if perturbing the shadow's roundings
+       (see `noise`) changes its result.
 
     Parameters
     ----------
     evaluate : Evaluate
     samples : iterable of mapping of str to ndarray
-        As for `is_exact_op`; not meant for exact ops.
+        As for `is_exact_op`.
     """
     counted: list[Arrays] = []
     differs, unit = False, COARSE
@@ -416,8 +419,8 @@ def _rounds(evaluate: Evaluate, samples: Collection[Arrays], unit: float) -> boo
 def _deviation(values: Mapping[str, Float64Array], expected: Mapping[str, Float64Array]) -> float:
     """Return the largest error of an output divided by the output's largest expected magnitude.
 
-    The expected values are rounded to float32 first. Only elements that are finite in both count.
-    If there are several outputs, the largest ratio is returned.
+    The expected values are rounded to float32 first. An element is ignored if its value or its
+    expected value is not finite. If there are several outputs, the largest ratio is returned.
     """
     largest = 0.0
     for name, array in expected.items():
@@ -431,7 +434,11 @@ def _deviation(values: Mapping[str, Float64Array], expected: Mapping[str, Float6
 
 
 def _amplifies(evaluations: Evaluations, inputs: Arrays, plain: Mapping[str, Float64Array]) -> bool:
-    """Tell whether the float64 result changes by more than `FAITHFUL` if inputs are rounded."""
+    """Tell whether a small perturbation of inputs changes the result by more than `FAITHFUL`.
+
+    `plain` is the float64 result on the unperturbed inputs. The perturbation has the size of
+    `AMPLIFYING_UNITS` roundings to float32.
+    """
     moved = Perturbation(widen(inputs), 0, FLOAT32_UNIT)
     for draw in range(AMPLIFYING_DRAWS):
         outputs = evaluations.outputs(moved.independent(draw, AMPLIFYING_UNITS))

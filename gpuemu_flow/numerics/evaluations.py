@@ -97,7 +97,11 @@ class Evaluations:
         return None
 
     def _shadow_outputs(self, inputs: Arrays, rounding: Rounding | None) -> Arrays | None:
-        """Evaluate the shadow on arrays that stay float32, or on plain ones if it refuses them."""
+        """Return the shadow's outputs on float32 inputs; None if the evaluation failed.
+
+        The inputs are passed as `Single` arrays, so that arithmetic with them stays in float32. If
+        the shadow fails on these, plain arrays are passed.
+        """
         if self._takes_single:
             kept = single(inputs)
             with staying_single(kept) as making:

@@ -124,7 +124,8 @@ def cotangent(
         The output's name.
     shape : tuple of int
     mask : mapping or None
-        The fields of the `numerics.contract.Mask` of the elements that count; other elements get 0.
+        Fields of a `numerics.contract.Mask`, which selects the elements to compare. The cotangent
+        of all other elements is 0. None selects all elements.
     inputs : mapping of str to ndarray
         Inputs of the call, for the mask.
     """
@@ -190,11 +191,22 @@ class Kinks:
     def excuse(self, name: str, actual: Array) -> Excused:
         """Find elements of a gradient that are right, or impossible to judge, because of a kink.
 
-        An element is not judged if its error is at most twice the jump at any element with the same
-        input value: if many elements share a maximum, a perturbation changes the gradient of only
-        one or two. An element is not judged either if its input is NaN or infinite, where no
-        derivative exists, or if such inputs make the element NaN. Where the reference gives exactly
-        0, a value is also right if it is tiny compared with the terms that the gradient sums.
+        The reference is also evaluated on inputs perturbed by a few roundings. The *jump* of an
+        element is the largest change of its gradient that this causes.
+
+        A real element is right in two cases:
+
+        - It has a jump, and lies between the least and the greatest value that the reference gave.
+        - The reference gives exactly 0, and the element is tiny compared with the terms that the
+          gradient sums.
+
+        An element is not judged in three cases:
+
+        - Its error is at most twice the largest jump of all elements with the same input value, or
+          that jump is infinite. If many elements share a maximum, a perturbation changes the
+          gradient of only one or two of them.
+        - Its input is NaN or infinite, where no derivative exists.
+        - It is NaN, and NaN or infinite inputs may be the cause; see `_without_derivative`.
         """
         before, given = _as_wide(self._expected[name]), _as_wide(actual)
         jump, right = np.zeros(before.shape), np.zeros(before.shape, bool)
@@ -220,11 +232,14 @@ class Kinks:
         return Excused(right, unjudged)
 
     def _without_derivative(self, before: Array, given: Array) -> BoolArray | bool:
-        """Mark gradients that may be NaN because inputs are not finite.
+        """Return a mask of the gradient's elements that may be NaN because of NaN or Inf inputs.
 
-        These are the elements that are NaN in the reference and, if an input holds NaN, those that
-        are NaN in the op. The maximum of a row with a NaN has no derivative, so that one op may
-        give NaN for the row, and another 1 for the NaN.
+        Elements that are NaN in the reference's gradient `before` are marked. If an input holds
+        NaN, elements that are NaN in the op's gradient `given` are marked, too: the maximum of a
+        row with a NaN has no derivative, so that ops differ. For example, one gives NaN for all
+        elements of the row, and another gives 1 for the element that is NaN, and 0 for the rest.
+
+        The result is False if all inputs are finite.
         """
         wide = [_as_wide(array) for array in self._inputs.values() if array.dtype.kind != "b"]
         if all(np.isfinite(array).all() for array in wide):
@@ -235,8 +250,8 @@ class Kinks:
     def _usual(self, name: str) -> float:
         """Estimate the size of a gradient's terms.
 
-        This is the largest element of the gradient, or the quotient of the largest output and the
-        largest input if that is larger.
+        The estimate is the larger of two magnitudes: that of the gradient's largest element, and
+        the quotient of the largest output and the largest element of the gradient's input.
         """
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
@@ -303,7 +318,15 @@ def _change(before: Array, now: Array) -> Float64Array:
 
 
 def _largest_of_equals(values: Array, jump: Float64Array) -> Float64Array:
-    """Return the jumps, each raised to the largest jump of elements with the same input value."""
+    """Return, for each element, the largest jump of all elements with the same input value.
+
+    Parameters
+    ----------
+    values : ndarray
+        The input's elements.
+    jump : ndarray
+        For each element, the largest change of its gradient when inputs are perturbed.
+    """
     _, groups = np.unique(_as_wide(values).reshape(-1), return_inverse=True)
     groups = groups.reshape(-1)
     largest = np.zeros(int(groups.max(initial=0)) + 1)

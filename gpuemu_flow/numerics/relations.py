@@ -109,7 +109,8 @@ class ObservedCase:
         Dtypes of the outputs.
     inputs, actual, expected : mapping of str to ndarray
     passed : bool
-        True if the case passed: a prediction must then be close to `actual`.
+        True if the case passed. A relation then holds in the case only if its prediction is close
+        to most elements of `actual`.
     """
 
     dims: Mapping[str, int]
@@ -188,10 +189,12 @@ def agrees(seen: ObservedCase, name: str, predicted: Float64Array, wrong: BoolAr
 def _foretells_what_is_not(
     actual: Float64Array, expected: Float64Array, predicted: Float64Array, relative: float
 ) -> bool:
-    """Tell whether the prediction for a correct element is off by more than rounding explains.
+    """Tell whether the prediction is far off for an element that the op computed correctly.
 
-    Without this test a bug in a whole row could be blamed on one of its elements: if a maximum
-    wrongly starts from 0, the outputs are nearly those of a row whose last element is read as 0.
+    Such a prediction is rejected, even if it explains all wrong elements. For example, an op may
+    start the maximum of each row from 0 instead of -Inf. Its outputs are then nearly those of an op
+    that reads the last element of each row as 0. Without this test, the bug could be blamed on the
+    last element.
     """
     sizes = np.abs(expected[np.isfinite(expected)])
     scale = float(np.median(sizes)) if sizes.size else 0.0
@@ -270,7 +273,10 @@ def _wrapped(expected: Float64Array) -> Iterator[tuple[Relation, Float64Array]]:
 
 
 def factors(dims: Mapping[str, int]) -> Iterator[tuple[str, float]]:
-    """Yield the name and value of each factor to try, plain constants first."""
+    """Yield the name and value of each factor by which an op's outputs may be wrong.
+
+    Constants such as 2 come first, then functions of the size of a dim.
+    """
     yield from (("-1", -1.0), ("2", 2.0), ("1/2", 0.5), ("log2 e", 1.0 / math.log(2.0)))
     yield from (("ln 2", math.log(2.0)), ("√2", math.sqrt(2.0)), ("1/√2", math.sqrt(0.5)))
     for name, size in dims.items():

@@ -63,7 +63,8 @@ def converted(kind: str, words: Words) -> NDArray[Any]:
     ----------
     kind : str
     words : ndarray of uint64, shape (steps + 2, streams)
-        See `rng_jump.step_through`.
+        One stream per column: its state in two rows, then one row for each step. Filled by
+        `rng_jump.step_through`.
 
     Returns
     -------

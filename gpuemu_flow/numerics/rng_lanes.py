@@ -96,7 +96,10 @@ class RandomLanes:
             self.starts[...] = self._ends
 
     def _advance(self) -> None:
-        """Take `TILE` steps in pairs: only a step's last term depends on the preceding step."""
+        """Advance all lanes by `TILE` steps, computing two steps at a time.
+
+        This is possible because only the last term of a step depends on the preceding step.
+        """
         spare, spare_row = self._words[:2], self._words[0]
         # The output as third argument: a keyword costs a third of the call at these widths.
         for two_older, two_newest, newer, first, second in self._steps:

@@ -130,6 +130,7 @@ class ProblemFacts:
     Attributes
     ----------
     init : tuple of JSON
+        Arguments with which the model is constructed; empty if it is a function.
     arguments : tuple of Argument
     globals : mapping of str to JSON
         Globals whose values differ from those in the file because constants were changed.
@@ -174,7 +175,7 @@ class ImportedProblem:
     weights : bytes
         Empty where the model has none.
     dtype : str
-        The problem's dtype that the dtype of each case replaces.
+        Inputs that have this dtype in the problem get the dtype of the case; others keep theirs.
     schema : mapping of str to JSON
         Further keys of the schema.
     notes : tuple of str

@@ -31,8 +31,9 @@ _TRACKER = "from multiprocessing.resource_tracker import main"
 def spawns(group: int) -> bool:
     """Tell whether a worker's process group holds processes that `multiprocessing` spawned.
 
-    If the processes of a pool die when they start, the pool keeps restarting them, and none may be
-    alive at this moment. So the pool's resource tracker, which outlives them, counts as well.
+    If the processes of a pool die when they start, the pool keeps restarting them, and possibly
+    none is alive at this moment. Therefore, the resource tracker of `multiprocessing`, which
+    outlives them, counts as well.
     """
     for pid in _processes():
         try:

@@ -138,9 +138,13 @@ class Evaluator:
 
     @contextmanager
     def _world(self, version: str) -> Iterator[None]:
-        """Use one version of the workspace modules inside the context: as written, or a shadow.
+        """Inside the context, use one version of the workspace's modules.
 
-        A version is ``plain``, ``shadow`` or, for a rounded shadow, the `wrap` of `shadow_bytes`.
+        Parameters
+        ----------
+        version : str
+            ``plain`` for the modules as written, ``shadow`` for their float32 shadow, or
+            ``operands`` or ``steps`` for a shadow that also rounds; see `shadow_bytes`.
         """
         if self._at_home and version == PLAIN:
             yield

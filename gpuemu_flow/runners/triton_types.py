@@ -47,7 +47,7 @@ class Values:
         self._convert = interpreter._implicit_cvt
 
     def patches(self) -> list[Patch]:
-        """Return the replacements for names of the interpreter's module."""
+        """Return the attributes of Triton's interpreter to replace, and their new values."""
         rewriter = self._interpreter.FunctionRewriter
         return [
             (self._interpreter, HELPER, self),
@@ -148,7 +148,11 @@ class Values:
         return isinstance(value, self._language.tensor)
 
     def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the values of a ``for`` loop; those of a ``range`` get the type of its bounds."""
+        """Return the values of the loop ``for x in function(*args, **kwargs)``.
+
+        If `function` is Python's or Triton's ``range``, the values are scalars of a kernel. Their
+        type follows from the types of the bounds and the step.
+        """
         if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
             return function(*args, **kwargs)
         bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]

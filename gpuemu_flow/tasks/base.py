@@ -79,9 +79,9 @@ class TaskSpec:
         Name of the task that runs the op's reference. Files that the reference is seen to use are
         hidden from the op. Empty if this task runs no op, or if op and reference share a file.
     known : tuple of str
-        Workspace files, or patterns of such files, for which it was decided before the run whether
-        the op can read them. The engine does not hide them even if the reference is seen to use
-        them. See `interpreter_files.without_installed` for the patterns.
+        Workspace files, or patterns of such files, that the engine does not hide even if the
+        reference is seen to use them. The op's access to them was already decided before the run.
+        See `interpreter_files.without_installed` for the patterns.
     """
 
     name: str

@@ -382,7 +382,11 @@ def _read(spec: TaskSpec, root: Path, name: str) -> tuple[bytes, bool] | None:
 
 
 def _look(spec: TaskSpec, root: Path) -> Stamps:
-    """Return the stamps of all files in the folders of the outputs and inputs."""
+    """Return the stamp of each file in the folders of a rule's outputs and inputs, by path.
+
+    A stamp is (mtime_ns, ctime_ns, size). The workspace's top folder is included. Only folders of
+    outputs are searched at all depths. At most `MOST_FILES` files are returned.
+    """
     made = {os.path.dirname(name) for name in spec.outputs}  # noqa: PTH120
     read = {os.path.dirname(name) for name in spec.sources if not name.startswith("/")}  # noqa: PTH120
     found: Stamps = {}

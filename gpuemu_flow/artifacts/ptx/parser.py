@@ -165,11 +165,22 @@ class _Reader:
     def _statement(self, match: re.Match[str], pending: int, module: Module) -> tuple[int, int]:
         """Read one statement or function.
 
+        A ``.pragma`` may stand between an entry's header and its body. The header is then not
+        complete when the statement ends, and is called pending.
+
+        Parameters
+        ----------
+        match : re.Match
+            Match of the text up to the statement's end, or up to an opening brace.
+        pending : int
+            Start of the pending header; -1 if there is none.
+        module : Module
+            Module to which the statement or function is added.
+
         Returns
         -------
         tuple of int
-            The position at which to continue, and the start of an entry header that a ``.pragma``
-            has interrupted; -1 if there is none.
+            The position at which to continue, and the new value of `pending`.
         """
         end = match.group("end")
         after = match.end()
