@@ -1,4 +1,4 @@
-"""Families of machine instructions, which are those that `families` has for PTX.
+"""Families of machine instructions, named as the families of PTX in `families`.
 
 Opcodes are named as in "Instruction Set Reference" of NVIDIA's CUDA Binary Utilities, Turing to
 Blackwell. An instruction on uniform registers (``UIADD3``) belongs to the family of the instruction

@@ -184,8 +184,21 @@ def _with_ends(
 ) -> InputSpec:
     """Return the input's spec, demanding both ends of its range in the range's first cases.
 
-    A range that depends on dims counts as another range for each size: an index of the last row of
-    a table of one row tests nothing about the last of 257 rows.
+    Parameters
+    ----------
+    tensor : TensorDef
+    spec : InputSpec
+    found : tuple
+        Name of the input and the ends of its range in this case, as `_range_of` returns them.
+    ended : Counter
+        For each value of `found`, the number of cases so far that demanded the ends. The most is
+        `ENDED`.
+
+    Notes
+    -----
+    The ends of a range can depend on dims, and are then demanded anew for each size. For example,
+    an index into a table of one row can only be 0. That tests nothing about the last row of a table
+    of 257 rows.
     """
     kind, rule = DTYPES[spec.dtype].kind, spec.rule
     if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
@@ -259,7 +272,11 @@ def _targets(schema: OpSchema) -> tuple[int, ...]:
 def _random(
     shapes: ShapePlanner, designer: Designer, seed: int, start: int
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Yield seeded choices without end; the largest sizes are less frequent among them."""
+    """Yield combinations with their sizes, drawn from the seed, without end.
+
+    The classes ``all_maximum``, ``all_ones`` and ``all_minimum`` are drawn less often than the
+    others. The combinations are numbered from `start`, and each number leads to another draw.
+    """
     classes = [c for c in shapes.classes if c not in ("all_maximum", "all_ones", "all_minimum")]
     classes = (classes or list(shapes.classes)) * 4 + list(shapes.classes)
     if shapes.has_ranges:
@@ -391,11 +408,15 @@ def _even_turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
-    """Return the input's spec with a strategy of its kind and a layout that its rule allows.
+    """Return the input's spec with a strategy and a layout that its value rule allows.
 
-    A rule about the whole tensor excludes ``expanded``, which repeats values. With `even`, the
-    values of a list of scalars are used equally often, so that each mode of an op on ragged batches
-    is tested with every small length.
+    If the rule has a kind, and the schema sets no strategy, the input takes the strategies of the
+    kind in turn; `turn` is the number of the case. A rule about the whole tensor excludes the
+    layout ``expanded``, which repeats values.
+
+    `even` is True for ops on ragged batches. An argument that is a Python number then takes each of
+    its strategies, such as each listed value, equally often. Thus each mode of the op is tested
+    with every small length.
     """
     rule = spec.rule
     if rule is None:

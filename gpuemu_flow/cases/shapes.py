@@ -10,7 +10,7 @@
 ``ones``            one dim of size 1, the others above
 ``pow2``            a power of two: no mask is needed
 ``multiple_of_128``  128, 256, 384 ...: whole tiles, several of them
-``candidates``      listed sizes that are of no class above; also the only shape of a schema
+``candidates``      listed sizes that are of no class above; also for a schema with only one shape
 ``fixed``           a whole shape that was listed (edge cases, shapes from the command line)
 ``all_ones``        every dim of size 1
 ``all_minimum``     every dim at its smallest size, where that is not 1
@@ -145,8 +145,7 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
     """Return the sizes with a second size far above the first, if the dim allows it.
 
-    If a kernel's tiles are large, the first size lies in the first tile. Without a second size far
-    above, a last, partial tile would be tested only if the maximum size happens to end in one.
+    The first size may lie in one large tile. The far one has a partial tile after many whole tiles.
     """
     if not sizes or shape_class not in FAR_CLASSES:
         return tuple(sizes)
@@ -227,7 +226,7 @@ class ShapePlanner:
         shape_class : str
             One of `classes`, or ``random``.
         salt : int or None
-            None to choose the least used sizes. An integer determines sizes regardless of use.
+            None to choose the least used sizes. An integer chooses sizes without counting uses.
         """
         if shape_class.startswith("fixed:"):
             shape = self._schema.fixed_shapes[int(shape_class.partition(":")[2])]
@@ -242,7 +241,7 @@ class ShapePlanner:
         return Sizes(tuple(named.items()), self._schema.shapes(named))
 
     def _named(self, sizes: Sequence[int]) -> dict[str, int]:
-        """Return the sizes by dim, replaced by others if the schema forbids them together."""
+        """Return the sizes by dim name, or other sizes if the schema forbids this combination."""
         named = {dim.name: size for dim, size in zip(self._dims, sizes, strict=True)}
         if self._schema.allows(named):
             return named
@@ -315,7 +314,7 @@ class ShapePlanner:
         return out
 
     def _mixed_sizes(self, i: int) -> tuple[int, ...]:
-        """Return sizes of a dim, taking one from each class and a small one in turn."""
+        """Return sizes for a dim: one of each class and a small one, then another one of each."""
         columns = [self._by_class[name].get(i, ())[:MIXED] for name in PER_DIM]
         columns.append(self._small[i][:MIXED])
         ranked = (column[n] for n in range(MIXED) for column in columns if n < len(column))
@@ -346,7 +345,7 @@ class ShapePlanner:
         return pairs
 
     def _pair_elements(self, i: int, j: int, size: int) -> int:
-        """Count the largest tensor's elements if two dims have `size`, the others their least."""
+        """Count the largest tensor's elements if two dims have `size` and the rest are minimal."""
         sizes = list(self._least)
         sizes[i] = sizes[j] = size
         return self._largest(sizes)
@@ -440,9 +439,9 @@ class ShapePlanner:
         salt: int | None,
         in_focus: int = 1,
     ) -> list[int]:
-        """Choose a size for each dim, in `order`: wanted sizes if tensors stay within `limit`.
+        """Choose a size for each dim, in `order`: a wanted size if tensors stay within `limit`.
 
-        The first `in_focus` dims of the order take their size regardless of the limit.
+        The first `in_focus` dims ignore the limit. For `salt`, see `next_sizes`.
         """
         sizes = list(self._least)
         settled: list[int] = []
@@ -462,9 +461,10 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """Return a dim's sizes in the order in which to try them; with a salt, a rotation.
+        """Return the sizes in `options` in the order in which to try them for dim `i`.
 
-        The least used come first, and of equally used ones those that no other dim has taken.
+        Without `salt`, the least used come first; if equally used, those not in `taken` come first.
+        With `salt`, the order is that of `options`, but begins at a place that the salt decides.
         """
         if len(options) < 2:
             return list(options)

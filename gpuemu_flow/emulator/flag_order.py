@@ -49,9 +49,9 @@ class FlagOrder:
         Parameters
         ----------
         clock : int array
-            The vector clock of each warp, in the shape (row, warp, warp).
+            The vector clock of each warp, in the shape (row, warp, warp). Each block has a row.
         warps : bool array
-            The warps, in the shape (row, warp).
+            True for these warps, in the shape (row, warp).
         """
         if self._fenced is None:
             self._fenced = np.zeros_like(clock)
@@ -67,6 +67,16 @@ class FlagOrder:
 
         A write or an atomic publishes, at its cells, the clocks that its warps had at their fences.
         A read or an atomic merges the clocks published at its cells into the clocks of its warps.
+        An access that releases earlier writes counts as preceded by a fence.
+
+        Parameters
+        ----------
+        clock : int array
+            The vector clock of each warp, in the shape (row, warp, warp). Each block has a row.
+        cells, row, warp : int array
+            For each lane that takes part: the memory cell that it accesses, its row, and its warp.
+        step : int
+        write : bool
         """
         if step not in self._strong:
             return

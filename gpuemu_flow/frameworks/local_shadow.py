@@ -45,7 +45,16 @@ class Versions:
         return self._rewritten[name]
 
     def version(self, name: str) -> Callable[..., Any]:
-        """Return one version of the function: ``plain``, ``shadow``, ``operands`` or ``steps``."""
+        """Return one version of the function; make it when it is first requested.
+
+        Parameters
+        ----------
+        name : str
+            ``plain`` is the function itself. ``shadow`` computes in float32 what the function
+            computes in float64. ``operands`` does so, too, and also passes the operands of matrix
+            products through `operand.rounded`. ``steps`` does all this, and also passes the results
+            of arithmetic and of calls through `operand.rounded`.
+        """
         if name not in self._made:
             world = _World("" if name == SHADOW else name)
             self._made[name] = world.value(self._made[PLAIN])
@@ -141,7 +150,10 @@ class _World:
         return made
 
     def _space(self, names: dict[str, Any]) -> dict[str, Any]:
-        """Return the copy of a module's globals, which the copies of its functions share."""
+        """Return the copy of a module's globals; make it when it is first requested.
+
+        `names` is the module's own dict. All copies of the module's functions share the copy.
+        """
         made = self._modules.get(id(names))
         if made is None:
             made = self._modules[id(names)] = ModuleType(str(names.get("__name__", "shadow")))
@@ -150,9 +162,15 @@ class _World:
         return made.__dict__
 
     def _fill(self, old: dict[str, Any], new: dict[str, Any], names: set[str]) -> None:
-        """In a copy of globals, replace the values of some names by their substitutes.
+        """Replace the values of some names in a copy of globals by their substitutes.
 
-        `old` has the globals, `new` their copy.
+        Parameters
+        ----------
+        old : dict
+            The original globals.
+        new : dict
+            The copy, which is changed.
+        names : set of str
         """
         for name in names:
             source = name if name in old else _NARROWED.get(name, name)
@@ -212,8 +230,8 @@ class _World:
 def _is_the_place(old: CodeType, code: CodeType) -> bool:
     """Tell whether `code`, which is loaded, was compiled from the same source as `old`.
 
-    pytest rewrites ``assert`` statements: code with rewritten ones is recognised by name and line
-    only.
+    pytest rewrites ``assert`` statements. If `code` contains rewritten statements, only its name
+    and its first line are compared.
     """
     if old == code:
         return True

@@ -148,8 +148,8 @@ def with_gradients(
     """Return outputs and gradients by name, to submit for an op that has ``gradients``.
 
     The gradients are those of the outputs times fixed cotangents, as in the daemon. Do not use this
-    function for outputs that are not compared element by element, or that have ``only``: their
-    cotangents are different.
+    function if an output is not compared element by element, or if its setting ``only`` restricts
+    the comparison to some elements: for such outputs, the daemon uses other cotangents.
 
     Parameters
     ----------
@@ -250,7 +250,8 @@ def fuzz_pytorch_op(
     client : Client or None
         None to judge outputs by `ref_fn`, without a daemon.
     run_op, op_fn : callable
-        The op: a function of one dict of tensors, or of tensors by name.
+        Two names for the op; one of them is given. It is a function of one dict of tensors, or of
+        tensors by name.
     check_backward : bool
         True to check autograd against central differences in each case, for up to `max_elements`
         elements of each input.

@@ -135,7 +135,10 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
 
 
 def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
-    """Return [path, stamp] for each path where a tool is looked for; a missing file has None."""
+    """Return a pair [path, stamp] for each path where a tool is looked for.
+
+    The stamp is None if there is no file at the path.
+    """
     stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
     return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
 

@@ -51,7 +51,7 @@ class Sights:
         return [known[name] for name in names]
 
     def owned_by(self, users: Collection[int]) -> set[str]:
-        """Return the known files of those folders in which `users` own all known files."""
+        """Return the files seen so far in each folder where all files seen belong to `users`."""
         return {
             f"{folder}/{name}"
             for folder, owners in self._owners.items()

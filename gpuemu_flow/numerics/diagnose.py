@@ -133,7 +133,10 @@ _ASPECTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 
 
 def _likeliest(aspects: Iterable[Iterable[Finding]], limit: int) -> tuple[Finding, ...]:
-    """Return the best finding of each aspect, likeliest first."""
+    """Return the likeliest finding of each aspect, sorted by likelihood, at most `limit` in all.
+
+    `aspects` has the findings of each aspect.
+    """
     best = [
         max(found, key=lambda finding: finding.likelihood) for found in map(list, aspects) if found
     ]

@@ -61,10 +61,22 @@ def _thinned(points: Points) -> Points:
 
 
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
-    """Return the share of points whose value is the one expected at `sources` instead.
+    """Return the share of points that have the value expected at another position.
 
-    A point counts only if this value explains at least nine tenths of the point's error. Where the
-    two expected values hardly differ, agreement proves nothing about the source.
+    Parameters
+    ----------
+    evidence : Evidence
+    points : Points
+        Some wrong elements.
+    sources : ndarray of intp
+        For each point, the position in the reference's output that its value may come from.
+
+    Notes
+    -----
+    The result is the smaller of two shares. The first is the share of points that equal the value
+    at their source, up to the rounding of a correct op. The second is the share of points that are
+    at least ten times closer to the value at their source than to their own expected value. Without
+    it, points would agree with any source whose value hardly differs from their own expected value.
     """
     candidate = evidence.expected_at(sources)
     explained = np.abs(points.actual - candidate) <= LEFT * np.abs(points.actual - points.expected)
@@ -83,7 +95,12 @@ def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> 
 
 
 def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Yield findings of two swapped axes, in place or with the memory read in the old order."""
+    """Yield findings that two axes of the reference's output are swapped in the op's output.
+
+    If the axes have equal sizes, the op's output is the reference's output with these axes
+    transposed. If their sizes differ, the op's output has the right shape, but a tensor with
+    swapped axes was read or written in memory order; see `_reread` and `_rewritten`.
+    """
     shape = evidence.shape
     index = np.unravel_index(points.positions, shape)
     for i, j in itertools.combinations(range(len(shape)), 2):
@@ -113,9 +130,23 @@ def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
             shape: tuple[int, ...]) -> Positions:  # fmt: skip
-    """Return the positions in `expected` from which elements come if two axes are swapped.
+    """Return the source of each element in ``expected.swapaxes(i, j).reshape(shape)``.
 
-    The order is that of ``expected.swapaxes(i, j).reshape(shape)``; `other` is the swapped shape.
+    Parameters
+    ----------
+    positions : ndarray of intp
+        Flat positions of elements in the reshaped array.
+    other : tuple of int
+        The shape of ``expected.swapaxes(i, j)``.
+    i, j : int
+        The swapped axes.
+    shape : tuple of int
+        The shape of ``expected``.
+
+    Returns
+    -------
+    ndarray of intp
+        For each element, its flat position in ``expected``.
     """
     index = list(np.unravel_index(positions, other))
     index[i], index[j] = index[j], index[i]
@@ -123,9 +154,21 @@ def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
 
 
 def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: int) -> Positions:
-    """Return the positions from which elements come if `expected` is read in a swapped shape.
+    """Return the source of each element in ``expected.reshape(other).swapaxes(i, j)``.
 
-    The order is that of ``expected.reshape(swapped shape).swapaxes(i, j)``.
+    Parameters
+    ----------
+    index : tuple of ndarray
+        For each axis, the indices of the elements in that array.
+    other : tuple of int
+        The shape of ``expected`` with the sizes of the axes `i` and `j` swapped.
+    i, j : int
+        The swapped axes.
+
+    Returns
+    -------
+    ndarray of intp
+        For each element, its flat position in ``expected``.
     """
     swapped = list(index)
     swapped[i], swapped[j] = swapped[j], swapped[i]

@@ -77,8 +77,8 @@ def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
     range of float32, and NaN where this holds for both signs. The factor n covers weights that are
     divided by their sum only at the end, as in an online softmax.
 
-    Sums of two arrays (``a + b``), of other libraries, and of methods written in C (``a.dot(b)``)
-    stay as they are.
+    Three kinds of sums are computed as usual: the elementwise sum of two arrays (``a + b``), sums
+    by other libraries, and sums by methods written in C (``a.dot(b)``).
     """
     return wrapped(inputs, _Overflowing)
 
@@ -119,7 +119,11 @@ def _wide(value: Any) -> NDArray[np.float64]:
 
 
 def _taken(value: Any, terms: list[Any]) -> Any:
-    """Move arrays of numbers from arguments into `terms`, in order, leaving `_PLACE` for each."""
+    """Move the arrays of numbers in a call's arguments to the end of the list `terms`.
+
+    The arguments may be nested in lists, tuples and dicts. They are returned with `_PLACE` instead
+    of each array. `_put` is the inverse.
+    """
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "iufb":
             terms.append(value)
@@ -137,7 +141,10 @@ _PLACE = object()
 
 
 def _put(value: Any, terms: list[Any]) -> Any:
-    """Replace each `_PLACE` in arguments by the next array, which is removed from `terms`."""
+    """Return a call's arguments with the arrays of `terms` in place of each `_PLACE`.
+
+    The arrays are used in order, and are removed from the list.
+    """
     if value is _PLACE:
         return terms.pop(0)
     if type(value) in (list, tuple):

@@ -7,7 +7,7 @@ kind                what the op does
 ``unwritten-tiles`` leaves 0 beyond the whole tiles, or at the last index of each tile
 ``short``           computes without the last (or first) index of a dim
 ``masked``          treats the values at the last index of a dim as 0
-``masked-tiles``    treats values beyond a dim's whole tiles, or beyond its first one, as 0
+``masked-tiles``    treats values beyond a dim's whole tiles, or beyond its first tile, as 0
 ``overread``        includes one element too many: the first of the next row
 ``tile-edge``       leaves out the last index of each tile of a dim, or counts it twice
 ``mask-shift``      combines each index of an input with the next, or previous, index of the others
@@ -49,7 +49,10 @@ GIVES = "actual is what the reference gives"
 
 
 def mask_relations(seen: ObservedCase, ask: Ask) -> set[Relation]:
-    """Return every relation of masks that explains a failing case."""
+    """Return every relation of masks that explains a failing case.
+
+    `seen` is the case with its outputs. `ask` runs the reference on other inputs.
+    """
     found = set()
     telling = seen.telling
     for relation, make in _hypotheses(seen, new=True):
@@ -60,7 +63,10 @@ def mask_relations(seen: ObservedCase, ask: Ask) -> set[Relation]:
 
 
 def mask_holds(relation: Relation, seen: ObservedCase, ask: Ask) -> bool | None:
-    """Tell whether a relation of masks holds in a case; return None if the case cannot decide."""
+    """Tell whether a relation of masks holds in a case; return None if the case cannot decide.
+
+    `seen` is the case with its outputs. `ask` runs the reference on other inputs.
+    """
     for each, make in _hypotheses(seen):
         if each == relation:
             return _tell(seen, make(ask))
@@ -164,9 +170,23 @@ def _of_dim(
 def _chosen(
     seen: ObservedCase, dim: str, places: list[tuple[str, int]], kept: NDArray[np.int_]
 ) -> Make:
-    """Return a function that evaluates the reference on some indices of a dim.
+    """Return a function that predicts the outputs from some indices of a dim.
 
-    `kept` has these indices. In the prediction, the elements at all other indices are free.
+    Parameters
+    ----------
+    seen : ObservedCase
+    dim : str
+    places : list of (str, int)
+        The name of each input that has the dim, and the axis of the dim.
+    kept : ndarray of int
+        The indices of the dim with which the reference is run. An index may occur twice.
+
+    Returns
+    -------
+    callable
+        Called with a function that runs the reference on other inputs. Returns a prediction, which
+        says nothing about elements at indices that are not in `kept`. Returns None if the reference
+        cannot be run.
     """
 
     def make(ask: Ask) -> Prediction | None:
@@ -187,7 +207,11 @@ def _chosen(
 def _placed(
     seen: ObservedCase, name: str, dim: str, kept: NDArray[np.int_], array: Float64Array
 ) -> Float64Array:
-    """Put results for some indices of a dim into a whole output, with 0 at the other indices."""
+    """Expand an output for the indices `kept` of a dim to all indices, with 0 at the others.
+
+    `array` is the output, and `name` is its name. If its shape does not fit, it is returned
+    unchanged.
+    """
     axes = [axis for axis, each in enumerate(seen.axes.get(name, ())) if each == dim]
     for axis in axes:
         if axis >= array.ndim or array.shape[axis] != kept.size:
@@ -295,7 +319,7 @@ def _shifted(seen: ObservedCase, dim: str, name: str, axis: int, step: int) -> M
 
 
 def _free(seen: ObservedCase, dim: str, kept: NDArray[np.intp]) -> dict[str, BoolArray]:
-    """Return, for each output, a mask of the elements at those indices of a dim not in `kept`."""
+    """Return, for each output, a mask of the elements whose index along `dim` is not in `kept`."""
     found = {}
     for name, array in seen.expected.items():
         mask = np.zeros(array.shape, bool)
@@ -309,9 +333,10 @@ def _free(seen: ObservedCase, dim: str, kept: NDArray[np.intp]) -> dict[str, Boo
 
 
 def _leaves_something(seen: ObservedCase, free: dict[str, BoolArray]) -> bool:
-    """Tell whether the reference must be run: errors lie outside of the free elements.
+    """Tell whether the reference must be run to test a relation on a case.
 
-    For a case that passed, the answer is always True.
+    For a failing case, this is False if all wrong elements are in the masks `free`: the relation
+    predicts nothing about these elements. For a passing case, it is always True.
     """
     if seen.passed:
         return True

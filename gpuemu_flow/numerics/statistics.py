@@ -88,7 +88,10 @@ class Totals:
     worst_value: Worst = field(default_factory=Worst)
 
     def add_proven(self, count: int, sum_abs: float) -> None:
-        """Add a block whose elements are all known to be finite and to pass."""
+        """Add a block of `count` elements that are all known to be finite and to pass.
+
+        `sum_abs` is the sum of their absolute errors.
+        """
         self.count += count
         self.judged += count
         self.finite += count
@@ -114,7 +117,7 @@ class Totals:
         self._count_failures(judgement, actual, expected, start)
 
     def _count_expected(self, judgement: Judgement, expected: Float64Array, judged: int) -> None:
-        """Count the judged elements with a finite expected value, and those correctly NaN."""
+        """Count judged elements with a finite expected value, and those that are rightly NaN."""
         if judgement.finite is None:
             self.finite += judged
             return
@@ -312,5 +315,9 @@ def _percentiles(samples: Sequence[Sample], levels: Sequence[float]) -> list[flo
 
 
 def rank(level: float, count: float) -> int:
-    """Return the rank, from 0, of a percentile (a share) among `count` values; halves round up."""
+    """Return the position, from 0, of a percentile among `count` sorted values.
+
+    `level` is the percentile as a share, such as 0.9. A position halfway between two values is
+    rounded up.
+    """
     return math.floor(level * (count - 1.0) + 0.5)

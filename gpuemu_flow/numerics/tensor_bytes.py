@@ -14,13 +14,17 @@ Array = NDArray[Any]
 
 
 class TensorBytesError(ValueError):
-    """Raised for bytes that are no tensor; the text continues a sentence that names the tensor."""
+    """Raised for bytes that cannot be the elements of a tensor.
+
+    The message has no subject, such as ``holds bytes that are no bool``. Callers put the tensor's
+    name before it.
+    """
 
 
 class ImpossibleShapeError(TensorBytesError):
-    """Raised for a shape that no array can have.
+    """Raised for a shape that no numpy array can have, such as one with too many elements.
 
-    If a dim is 0, the product of the other dims must still be within the limit.
+    Some shapes with a dim of 0 are impossible, too: numpy limits the product of the other dims.
     """
 
 

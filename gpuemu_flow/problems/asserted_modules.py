@@ -26,7 +26,7 @@ class LocalModules:
     ----------
     file : Path
     root : Path
-        The folder for which the user started the import.
+        The folder of tests from which the user has a workspace made.
     found : dict of str to bytes
         Contents of the modules found so far, by path in the workspace.
     """
@@ -109,7 +109,17 @@ class LocalModules:
         return None
 
     def _note(self, base: Path, name: str, members: list[str]) -> None:
-        """Record a module, the packages that it lies in, and the modules that these import."""
+        """Record a module and its packages, and the local modules that all of them import.
+
+        Parameters
+        ----------
+        base : Path
+            The folder that contains the top-level package.
+        name : str
+            The module's full name.
+        members : list of str
+            Names that are imported from the module. Those that are modules are recorded, too.
+        """
         parts = name.split(".")
         for at in range(1, len(parts) + 1):
             place = self._file(base, ".".join(parts[:at]))

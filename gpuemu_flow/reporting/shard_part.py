@@ -31,7 +31,7 @@ def shard_part(
     options : RunOptions
         The options of the run, including those that targets set.
     deciding : mapping
-        Options of the command, not of the run, that decide what is selected, or the exit code.
+        Options of the command that affect the selection or the exit code, and are not in `options`.
     environ : mapping
     """
     graph, root = workspace.graph, workspace.root
@@ -48,7 +48,7 @@ def shard_part(
 
 
 def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
-    """Return the options of a run that decide which tasks are selected, or the exit code.
+    """Return those options of a run that affect the selection of tasks or the exit code.
 
     `--since` is returned as a commit, because a branch can differ between machines. Options that
     say where tasks run, or how many at a time, are left out.

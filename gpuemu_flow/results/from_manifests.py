@@ -114,7 +114,7 @@ class ReportBuilder:
         return ""
 
     def _untried(self, compare: TaskSpec, items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
-        """Return texts that name the listed sizes of dims that no judged case had."""
+        """Return texts, such as ``N = 9, 11``, that name listed sizes found in no judged case."""
         from gpuemu_flow.cases.listed_sizes import untried_sizes  # noqa: PLC0415
         from gpuemu_flow.cases.op_schema import schema_from_json  # noqa: PLC0415
 

@@ -27,7 +27,10 @@ class Located(Protocol):
 
 
 class OffLimits(TypedDict):
-    """The files and the function that a program must not use; the keys are fields of `Program`."""
+    """Files that a program must not use, or not change, and a function that it must not call.
+
+    The keys are names of fields of `Program`, which take these values.
+    """
 
     forbidden: tuple[str, ...]
     read_only: tuple[str, ...]

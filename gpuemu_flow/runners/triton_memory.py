@@ -22,7 +22,11 @@ _KINDS = {READ: FailureKind.OUT_OF_BOUNDS_READ, WRITE: FailureKind.OUT_OF_BOUNDS
 
 
 class OutOfBoundsError(Exception):
-    """Raised to end a kernel after an access outside of every tensor that cannot be skipped."""
+    """Raised to end a kernel after an out-of-bounds access that cannot be skipped.
+
+    An access is out of bounds if it lies outside of every tensor. A compare-and-swap cannot be
+    skipped, since it has no mask.
+    """
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,9 @@ class Memory:
     shared : list of Region
         Memory that every launch may reach: tensors whose address the host function requested.
     on_store : callable or None
-        Called for each store with the address and the size in bytes of the tensor's original
-        memory, the byte offsets of the stored elements in it, and the size in bytes of an element.
+        Called for each store to a tensor. Its arguments are the start address of the tensor's
+        original memory, the size of this memory in bytes, the byte offset of each stored element in
+        it, and the size of an element in bytes.
     origins : dict of int to int
         For each region that was moved for the launch, by its start address, the start address of
         its original memory.
@@ -90,7 +95,7 @@ class Memory:
     def allowed(
         self, pointers: NDArray[np.uint64], mask: NDArray[np.bool_], itemsize: int, deed: str
     ) -> NDArray[np.bool_]:
-        """Return the mask without accesses outside of every tensor, which are recorded as failures.
+        """Return the mask of those requested accesses that lie in tensors; record the others.
 
         Parameters
         ----------

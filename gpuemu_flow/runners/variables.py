@@ -75,8 +75,9 @@ def is_noise(name: str, reader: str) -> bool:
 def read_by_library(path: str) -> tuple[str, ...]:
     """Return the names and patterns of the variables that a compiled library may read.
 
-    They follow from the library's package. Any library of the user's that can read the environment
-    may read all variables.
+    For a library in ``site-packages``, they follow from the package's name. The system's libraries,
+    and other installed ones, count as reading none. A library of the user's counts as reading all
+    variables if it refers to ``getenv`` or a similar symbol.
     """
     if path.startswith(_SYSTEM_LIBRARIES):
         return ()

@@ -149,7 +149,7 @@ def _named_files(workspace: SelectableWorkspace) -> set[str]:
 
 
 def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -> Unknown:
-    """Return the files whose changes git cannot tell, except those that rules make."""
+    """Return the files in which git cannot detect changes, except the outputs of rules."""
     listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     known = {f"{top}/{name}" for name in listed.split("\0") if name}
     tasks = workspace.graph.tasks.values()
@@ -166,9 +166,9 @@ def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
 
 
 def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
-    """Return the resolved paths, except paths that cannot be inputs.
+    """Return the resolved paths, without those in our cache and those of Python's bytecode.
 
-    These are the paths in our cache and the paths of Python's bytecode.
+    Such paths cannot be inputs of a task.
     """
     cache = os.path.realpath(workspace.cache.folder)
     found = {os.path.realpath(path) for path in paths}
@@ -208,13 +208,22 @@ def _change(top: Path, base: str) -> Change:
 def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[set[str], set[str]]:
     """Compare the tasks with the tasks of a commit.
 
+    Parameters
+    ----------
+    workspace : SelectableWorkspace
+    top : Path
+        The repository.
+    base : str
+        The commit.
+
     Returns
     -------
     differ : set of str
-        Tasks that differ themselves, not only in outputs of other tasks, and tasks that the commit
-        lacks.
+        Tasks that the commit lacks, and tasks whose code, parameters, names of inputs, outputs or
+        packages differ. A task is not included just because the tasks that it depends on differ. If
+        the commit has no readable configuration, all tasks are included.
     named : set of str
-        The present paths of the source files of the commit's tasks.
+        Source files of the commit's tasks, as resolved paths in the working tree.
     """
     tasks = workspace.graph.tasks
     inside = workspace.root.relative_to(top.resolve()).as_posix()

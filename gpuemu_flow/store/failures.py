@@ -70,8 +70,8 @@ class FailureStore:
         Parameters
         ----------
         record : FailureRecord
-            The failure; its `id` and `inputs` are set here. If it has a `minimized_from`, the
-            `minimized` of that failure's record is set to the new id.
+            The failure. Its `id` and `inputs` are set here. If its `minimized_from` names another
+            failure, the new id is also stored as `minimized` in the record of the other failure.
         input_tensors : bytes
             Safetensors file with the values of every input in C order.
 

@@ -14,7 +14,10 @@ _WIDEST_SPILL = 16
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare the numbers and bytes of spills with their limits; do nothing for estimates."""
+    """Yield a violation if a kernel's spills, counted or in bytes, exceed a limit.
+
+    Nothing is yielded if the kernel's metrics are estimates, and not figures of the compiler.
+    """
     metrics = view.metrics
     if not metrics.is_exact:
         return

@@ -47,7 +47,10 @@ class BatchOutcomes:
 
 
 def outcome_record(request: Request, outcome: Outcome) -> dict[str, Json]:
-    """Return the part of an outcome that a manifest contains, which is equal for equal results."""
+    """Return an outcome as manifests contain it: with its input dtype, without its duration.
+
+    Equal results therefore have equal records.
+    """
     record = outcome.to_json()
     del record["duration_s"]
     record["input_dtype"] = request.input_dtype
@@ -154,7 +157,11 @@ class _Batch:
         self._look_up_shared()
 
     def _take(self, names: Discovered, shared: str) -> bool:
-        """Take the action cache's outcomes for one set of inputs; return True if it has any."""
+        """Take the action cache's outcomes for one set of inputs; return True if it has any.
+
+        `names` are the inputs. `shared` is the part of the cache keys that all cases have in
+        common.
+        """
         before = len(self.found)
         for n, request in enumerate(self._requests):
             if n in self.found:
@@ -247,7 +254,10 @@ class _Batch:
         self._cached_under[n] = names
 
     def _join(self, begun: int) -> None:
-        """Store all outcomes again under one set: the inputs that at least one case used."""
+        """Store the cached outcomes again under one set of inputs: those that any case used.
+
+        Nothing is stored if one of these inputs was changed after the time `begun`.
+        """
         context = self._context
         if not context.unchanged() or context.inputs.moved(self.used, begun):
             return
