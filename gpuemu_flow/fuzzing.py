@@ -28,7 +28,7 @@ _SCALE = 10.0
 
 
 def fuzz_shapes(*limits: int, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
-    """Yield every combination of the sizes that are given per dim, or random shapes without end.
+    """Yield every combination of given sizes; without sizes, yield random shapes without end.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ def fuzz_shapes(*limits: int, seed: int | None = None, **dims: Any) -> Iterator[
     seed : int, optional
         Seed of random shapes.
     **dims
-        Either a sequence of sizes for each dim, in order, which gives their Cartesian product; or
-        any of the integers ``min_dims``, ``max_dims``, ``min_size``, ``max_size`` (inclusive), or
-        nothing, which gives random shapes within these limits.
+        For every combination of sizes: a sequence of sizes for each dim, in the order of the dims.
+        For random shapes: any of the limits ``min_dims``, ``max_dims``, ``min_size`` and
+        ``max_size``, which are inclusive integers; those that are left out have default values.
     """
     if len(limits) > len(_RANGES):
         raise TypeError(f"fuzz_shapes takes {len(_RANGES)} limits, not {len(limits)}")
@@ -163,14 +163,15 @@ def generate_random_tensor(
     dtype: str = "float32",
     domain: str | tuple[float, float] = "data",
 ) -> NDArray[Any]:
-    """Return a tensor from a seed.
+    """Return a tensor of random values that a seed determines.
 
     Parameters
     ----------
     domain : str or (float, float)
         The name of a random stream, or the range ``[low, high)`` of uniform values. A stream gives
         floats that are ten times a standard normal value. It gives integers and booleans as the
-        daemon draws them; the published client gives zeros in their place, or fails.
+        daemon draws them. (The function of this name in the original gpuemu package gives zeros
+        for integers and booleans, or fails.)
     """
     dims, wanted = tuple(shape), numpy_dtype(dtype)
     count = math.prod(dims)
@@ -227,7 +228,12 @@ class FuzzConfig:
             self.seed = generate_seed()
 
     def _read_numbers(self) -> None:
-        """Move numbers that were given in place of lists to the fields that they mean."""
+        """Rearrange the fields after a call with numbers in place of lists of sizes.
+
+        Such a call is ``FuzzConfig(iterations, seed, min_dims, max_dims, min_size, max_size)``. It
+        stores each number in the field of another argument, such as the seed in ``batch_sizes``.
+        Each number is moved to its own field, and the lists get their default values.
+        """
         if self.seed is not None:
             self.iterations = self.seed
         self.seed = cast("int", self.batch_sizes)
@@ -291,7 +297,10 @@ class TestCase:
         return generate_random_tensor(self.seed, self.shape, self.dtype, name)
 
     def tensors(self, names: Sequence[str] = ("input",)) -> dict[str, NDArray[Any]]:
-        """Return the tensors that the daemon makes of this case, for inputs in this order."""
+        """Return the tensors that the daemon makes of this case for the inputs `names`.
+
+        The values of an input depend on its position in `names`, not on its name.
+        """
         inputs = tuple(
             InputSpec(name, self.shape, self.dtype, position=position)
             for position, name in enumerate(names)
@@ -306,12 +315,16 @@ class TestCase:
 
 
 class SeededFuzzer:
-    """Makes cases from a seed, equal to the daemon's cases for the same lists of sizes.
+    """A repeatable sequence of cases, made from a seed.
+
+    For the same seed and the same lists of sizes, the daemon makes the same cases.
 
     Parameters
     ----------
     config : FuzzConfig or int
-        A configuration; or a seed, optionally followed by a `FuzzConfig` whose seed is ignored.
+        All settings, or only the seed.
+    options : FuzzConfig, optional
+        The other settings if `config` is a seed. The seed in `options` is ignored.
     """
 
     def __init__(self, config: FuzzConfig | int, options: FuzzConfig | None = None) -> None:

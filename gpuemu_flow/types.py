@@ -284,9 +284,9 @@ class Failure:
 class ErrorStats:
     """The errors of one comparison; all are zero for empty tensors.
 
-    ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is ``max |a - e| / (atol +
-    rtol |e|)`` over finite elements; up to 1.0 is allowed. ``num_no_verdict`` counts the elements
-    without a verdict. ``num_finite`` counts other elements with a finite expected value.
+    ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is the largest ratio of a
+    finite element's error to its tolerance; up to 1.0 passes. ``num_no_verdict`` counts elements
+    without a verdict. ``num_finite`` counts the other elements whose expected value is finite.
     """
 
     count: int = 0

@@ -1,4 +1,4 @@
-"""Correct smaller versions of a case to satisfy its schema and the rules of its inputs."""
+"""Change smaller versions of a case so that they satisfy the schema and the inputs' rules."""
 
 from __future__ import annotations
 

@@ -187,10 +187,17 @@ class _Place(NamedTuple):
 
 
 def _files_from(place: _Place) -> Iterator[tuple[str | None, _Place]]:
-    """Yield the files to which a module's values and import statements lead, each with its place.
+    """Yield the files to which a module's values and import statements lead.
 
     A value leads to the module that defines it. Constants, such as numbers, do not show where they
     were defined, so import statements are followed, too.
+
+    Yields
+    ------
+    file : str or None
+        None for a module whose file is not found.
+    found : _Place
+        The module of this file, with `imports` still empty.
     """
     named = modules_of(place.imports, place.package)
     loaded = list(map(sys.modules.get, named))
@@ -317,8 +324,9 @@ _known: dict[str, tuple[object, _Read]] = {}
 def _read(path: str, names: Mapping[str, Any]) -> _Read:
     """Read a module's file; the result is cached until the module is reloaded.
 
-    The file is first read soon after the module was imported. A reloaded module has a new
-    ``__spec__``.
+    The file is first read soon after the module was imported. Because of the cache, the result
+    still describes the imported code if the file is edited later. A reload is detected by a new
+    ``__spec__`` in the module's namespace `names`.
     """
     loaded = names.get("__spec__")
     known = _known.get(path)

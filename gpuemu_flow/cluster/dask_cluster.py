@@ -136,7 +136,7 @@ class DaskCluster:
         ----------
         workspace : Workspace
         units : sequence of Unit
-            Each is the tasks of one op in one dtype.
+            The tasks to run. Each unit consists of the tasks of one op in one dtype.
         remote : str
             URL of the shared cache.
         cancel : Event
@@ -198,7 +198,7 @@ class DaskFarm:
         return self._tasks.outstanding
 
     def submit(self, batch: CaseBatch, known: Collection[str]) -> None:
-        """Send a batch."""
+        """Send a batch of cases to the workers; see `Farm.submit`."""
 
         def message(part: CaseBatch) -> bytes:
             queued = tuple(QueuedCase(each.number, each.case) for each in part.cases)

@@ -99,7 +99,10 @@ def _ping(socket_path: str) -> dict[str, Json] | None:
 
 
 def _is_full(socket_path: str) -> bool:
-    """Tell whether a daemon refuses new clients: it accepts a connection and closes it at once."""
+    """Tell whether a daemon refuses new clients.
+
+    Such a daemon accepts each new connection, and closes the connection at once.
+    """
     with sockets.socket(sockets.AF_UNIX) as sock:
         sock.settimeout(REFUSED_SECONDS)
         try:

@@ -112,7 +112,7 @@ class Emitter:
         return view
 
     def immediate(self, operand: Immediate, type_name: str) -> str:
-        """Return the name of a constant operand, converted to a PTX type."""
+        """Convert a constant operand to a PTX type; return its name in the generated code."""
         dtype = DTYPES[type_name]
         key = (operand.value, operand.kind, dtype)
         value: Array
@@ -133,7 +133,7 @@ class Emitter:
         return self.constant(value, key)
 
     def immediate_number(self, value: int, type_name: str) -> str:
-        """Return the name of an integer constant that no operand contains."""
+        """Convert an integer to a PTX type; return its name in the generated code."""
         return self.immediate(Immediate(value), type_name)
 
     def _special(self, name: str, type_name: str) -> str:

@@ -109,7 +109,7 @@ class TritonOp:
         return returned
 
     def run(self, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Any, list[Failure]]:
-        """Call the host function; return its result and the violations of its kernels.
+        """Call the host function; return its result, and the violations found in the kernels.
 
         Parameters
         ----------
@@ -134,7 +134,11 @@ class TritonOp:
         return returned, found
 
     def _again(self, seed: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Return the outputs of a call in which new memory has other contents; None if it fails."""
+        """Call the host function a second time; return its outputs, or None if it fails.
+
+        Uninitialised memory is filled with other values than in the first call.
+        Therefore, elements that are never written differ between the outputs of the two calls.
+        """
         try:
             with _interpreter().running(seed, run=1):
                 return outputs_by_name(self.function(*args, **kwargs))

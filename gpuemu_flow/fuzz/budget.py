@@ -59,5 +59,8 @@ class Budget:
         return over
 
     def took(self, seconds: float) -> None:
-        """Record the duration of a case; the shortest one decides how many more cases may run."""
+        """Record how long a case took.
+
+        The shortest duration so far limits the number of cases that may still be run.
+        """
         self._fastest = min(self._fastest, seconds)

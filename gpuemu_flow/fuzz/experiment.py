@@ -146,7 +146,7 @@ class Experiment:
     # Claims
 
     def _claim(self) -> Cause | None:
-        """Find a claim about the wrong elements of all failing cases."""
+        """Find a property, such as an index above 64, that separates wrong from right elements."""
         failing, passing = (
             [case for case in cases if case.seed not in self._already_run]
             for cases in (self._failing, self._passing)
@@ -211,7 +211,7 @@ class Experiment:
         return sorted(plain, key=lambda case: -case.numel)
 
     def _of_each_strategy(self, chosen: Sequence[Case]) -> list[Case]:
-        """Return the chosen cases, and a few failing ones that combine strategies in other ways."""
+        """Add to the chosen cases a few failing ones with other combinations of strategies."""
         found = {tuple(spec.strategy for spec in case.inputs): case for case in chosen}
         for case in filter(self._relations.is_plain, self._failing):
             found.setdefault(tuple(spec.strategy for spec in case.inputs), case)
@@ -219,7 +219,7 @@ class Experiment:
         return [*chosen, *others[:STRATEGIES_MORE]]
 
     def _confirm_relation(self, chosen: Sequence[Case]) -> Counts:
-        """Run new cases with plain values until enough have failed, or no relation is left."""
+        """Run variants of `chosen` until enough have failed, or every relation is contradicted."""
         fitted = failed = passed = 0
         for case in islice(self._variants.like(chosen), 4 * POOL):
             settled = failed >= self._relations.enough and self._relations.best() is not None
@@ -307,11 +307,8 @@ class Experiment:
     def _narrowed(self, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...] | None:
         """Add "a dim is above 1" to a condition on sizes if new cases with size 1 pass.
 
-        Returns
-        -------
-        tuple of Predicate or None
-            The condition, with parts added where needed. None if the condition is only about sizes,
-            and many cases with plain values meet it and pass.
+        Return the condition with the added parts. Return None if no part was added, the condition
+        is only about sizes, and many cases with ordinary values meet it and pass.
         """
         known = [
             (facts, failed)
@@ -335,7 +332,10 @@ class Experiment:
         return None if unexplained and all(each.of_sizes for each in predicates) else predicates
 
     def _passes_at_one(self, predicates: Sequence[Predicate], name: str) -> bool:
-        """Tell whether new cases that meet a condition pass if a dim has size 1."""
+        """Tell whether new cases pass if they meet a condition and the dim `name` has size 1.
+
+        Return False if any of them fails, or if too few can be run.
+        """
         passed = 0
         for _ in range(PATIENCE // 3):
             for case, facts in self._pool():

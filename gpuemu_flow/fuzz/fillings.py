@@ -84,10 +84,17 @@ def _exchanged(
     given: NDArray[Any],
     seed: int,
 ) -> Iterator[tuple[bool, NDArray[Any]]]:
-    """Yield an input without the elements that `is_marked` selects, then with only one of them.
+    """Yield copies of an input without any marked element, and copies with a single one.
 
-    Marked elements are those that meet the condition. They are replaced by other elements of the
-    same input, so that the input keeps any bounds that are not known here.
+    `is_marked` returns the mask of the marked elements, which are those that meet a condition. They
+    are replaced by unmarked elements of the same input, so that the input keeps any bounds that are
+    not known here.
+
+    Yields
+    ------
+    inside : bool
+        True for a copy with a single marked element.
+    values : ndarray
     """
     spec = next((spec for spec in case.inputs if spec.name == subject), None)
     if spec is None or _others_need(spec, case):
@@ -138,7 +145,17 @@ def _is_free(spec: InputSpec, case: Case) -> bool:
 
 
 def _fitted(rows: Rows, given: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
-    """Return values converted to an input's dtype and layout, and clipped to its bounds."""
+    """Make new values acceptable for an input.
+
+    Parameters
+    ----------
+    rows : ndarray of float64
+        The new values. They are clipped to the input's bounds.
+    given : ndarray
+        The input's present array. The result has the same dtype and layout.
+    spec : InputSpec
+        The description of the input, with its bounds.
+    """
     low, high = -np.inf, np.inf
     limits = FLOAT_LIMITS.get(dtype_name(given.dtype) or "")
     if limits is not None:
@@ -158,7 +175,7 @@ def _fitted(rows: Rows, given: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
 
 
 def _sparse(draws: Rows, one: float, rest: Rows) -> Rows:
-    """Return a copy of `rest` in which one element of each row is `one`."""
+    """Return a copy of `rest`; replace one element of each row, chosen by `draws`, by `one`."""
     rows: Rows = rest.copy()
     rows[np.arange(len(rows)), (draws[:, 0] * rows.shape[1]).astype(int)] = one
     return rows

@@ -57,12 +57,15 @@ class Waiting:
         return None
 
     def count(self, facts: CaseFacts) -> None:
-        """Count a judged case in its quadrant."""
+        """Add one to the number of judged cases in the quadrant to which a case's facts belong."""
         quadrant = self._of(facts)
         self._tried[quadrant] = self._tried.get(quadrant, 0) + 1
 
     def each_tried(self, least: int) -> bool:
-        """Tell whether, for each part, at least `least` judged cases met that part only."""
+        """Tell whether each part of the condition was met alone by at least `least` judged cases.
+
+        The result is True for a condition with a single part.
+        """
         alone = [quadrant for quadrant in self._outer() if any(quadrant)]
         return all(self._tried.get(quadrant, 0) >= least for quadrant in alone)
 

@@ -28,7 +28,10 @@ class Sampling:
     seed: int | None = None
 
     def of(self, op: OpConfig) -> OpConfig:
-        """Return the op, with this number of cases and, if it has no schema, these shapes."""
+        """Return a copy of an op in which `cases` and `shapes` replace the op's own settings.
+
+        The op keeps its shapes if it has a schema.
+        """
         schema = op.schema
         if self.shapes and not op.has_schema:
             schema = fixed_shapes_schema(op.input_names, self.shapes)

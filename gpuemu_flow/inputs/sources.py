@@ -173,7 +173,11 @@ class SourceIndex:
         return []
 
     def _module_files(self, base: Path, name: str) -> list[Path]:
-        """Return the files that importing `name` from `base` would run; none if it is not there."""
+        """Return the files that importing the module `name` from the folder `base` would run.
+
+        The ``__init__`` files of the packages around the module come first. The list is empty if
+        `base` does not contain the module.
+        """
         found: list[Path] = []
         folder = base
         parts = [p for p in name.split(".") if p]

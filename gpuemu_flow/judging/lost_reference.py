@@ -23,6 +23,16 @@ def ask_expected(
     If the reference only raises an exception in float64, the judge service itself runs it again in
     the case's dtype.
 
+    Parameters
+    ----------
+    reference : ProgramSession
+    setup : Setup
+        Settings of the requests; its `probes` may change.
+    about : PreparedBatch
+        The case. Its `widens` becomes False if float64 ends the process.
+    bring : bool
+        True to obtain the outputs; False to find out only whether the reference has any.
+
     Returns
     -------
     attempt : Attempt

@@ -1,12 +1,12 @@
 """Diagnose by inputs: errors beyond a magnitude, for certain inputs, or growing along an axis.
 
 ==================  ==============================================================================
-kind                elements fail
+kind                finding
 ==================  ==============================================================================
-``magnitude``       only where the reference is above, or below, some magnitude
-``input-value``     only where the input at the same index is above, or below, some value
-``input-row``       only in rows of an input that hold something: NaN, Inf, zeros, large values
-``growing``         by ever larger errors along an axis
+``magnitude``       elements fail only where the reference is above, or below, some magnitude
+``input-value``     elements fail only if the input at the same index is above, or below, a value
+``input-row``       elements fail only if an input's row has a property, such as NaN or large values
+``growing``         the errors become larger and larger along an axis
 ==================  ==============================================================================
 """
 
@@ -124,9 +124,11 @@ def _input_rows(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _wrong_rows(evidence: Evidence, leading: tuple[int, ...]) -> BoolArray | None:
-    """Mark the rows of the output that have failures.
+    """Return a mask of the output's rows that contain failures.
 
-    The axes before a row must have the shape `leading`; return None if the output's have not.
+    `leading` is the shape of an input without its last axis. Each index into `leading` selects one
+    row of the output: all elements at this index. Return None if the shape of the output does not
+    begin with `leading`.
     """
     shape = evidence.shape
     if shape[: len(leading)] != leading:

@@ -1,10 +1,12 @@
 """Rows or columns that are off by a factor or an offset of their own.
 
-A factor per row comes from a wrong denominator, norm or rescaling; a factor or an offset per column
-from weights or a bias that are missing or taken from another place. Kinds: ``row-factor``,
-``row-offset``, ``column-factor``, ``column-offset``, and ``low-rank``: the error matrix is a sum of
-few products of a number per row and a number per column. Possible causes of ``low-rank`` are
-missing terms of a matrix product, or a wrong mean before weights are applied.
+A factor per row comes from a wrong denominator, norm or rescaling. A factor or an offset per column
+comes from weights or a bias that are missing, or that are read from the wrong place. The kinds of
+these findings are ``row-factor``, ``row-offset``, ``column-factor`` and ``column-offset``.
+
+Another kind of finding is ``low-rank``: the error matrix is a sum of a few terms, each of which is
+the product of a number per row and a number per column. Possible causes are missing terms of a
+matrix product, or a wrong mean before weights are applied.
 """
 
 from __future__ import annotations
@@ -58,7 +60,19 @@ def line_relations(evidence: Evidence) -> list[Finding]:
 
 @dataclass(frozen=True)
 class _Lines:
-    """A grid of some rows or columns, and the indices of the lines with enough wrong elements."""
+    """Some rows, or some columns, of an output.
+
+    Attributes
+    ----------
+    name : str
+        ``row`` or ``column``: the kind of line.
+    points : Points
+        Arrays of shape (lines, elements of a line).
+    wrong : ndarray of bool
+        Mask of the elements that fail and are finite.
+    usable : ndarray of intp
+        Indices of the lines with at least `LEAST` wrong elements.
+    """
 
     name: str
     points: Points
@@ -66,7 +80,11 @@ class _Lines:
     usable: Positions
 
     def fits(self, fit: Fit) -> list[float]:
-        """Fit a number to each line; return the numbers if nearly all fit and the numbers vary."""
+        """Fit a number, such as a factor, to the wrong elements of each usable line.
+
+        Return the numbers that fit. Return an empty list if too few lines have a number that fits,
+        or if all numbers are nearly equal.
+        """
         fits = [
             fit(self.points.actual[i][self.wrong[i]], self.points.expected[i][self.wrong[i]], LEAST)
             for i in self.usable
@@ -126,9 +144,11 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
 
 
 def _explains(error: Float64Array, wrong: BoolArray, rank: int) -> bool:
-    """Tell whether the products account for most wrong elements, not only for the few largest.
+    """Tell whether a matrix of low rank is close to the error in most wrong elements.
 
-    A few elements that are far larger than all others determine the largest singular values alone.
+    The matrix is the sum of the first `rank` terms of the singular value decomposition of `error`.
+    The singular values alone do not show that it is close: a few elements that are far larger than
+    all others can determine the largest singular values.
     """
     left, singular, right = np.linalg.svd(error, full_matrices=False)
     rest = np.abs(error - (left[:, :rank] * singular[:rank]) @ right[:rank])

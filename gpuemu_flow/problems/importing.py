@@ -177,7 +177,7 @@ def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
 def _op_table(
     taken: ImportedProblem, collection: Collection, folder: str, files: Iterable[str]
 ) -> OpTemplate:
-    """Return the table for a problem's candidates.
+    """Return the ``[[ops]]`` table that defines an op for each candidate of a problem.
 
     Parameters
     ----------

@@ -157,6 +157,13 @@ def op_places(
 
     This is the location of the op's source or, if that is unknown, of the op's table in the
     configuration.
+
+    Parameters
+    ----------
+    worse : iterable of Regression
+        Regressions from the baseline. Their ops count as changed.
+    base : Path
+        The folder to which the paths of the locations are relative.
     """
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}

@@ -58,7 +58,7 @@ def submitted_results(
 def submitted_summaries(
     workspace: Workspace, results: Iterable[OpResult]
 ) -> dict[tuple[str, str], dict[str, Json]]:
-    """Return a summary of the valid submissions, by op and dtype, in the form of a comparison's.
+    """Return, by op and dtype, a summary of the valid submissions like that of a ``compare`` task.
 
     Parameters
     ----------
@@ -176,9 +176,10 @@ def _submissions(
 def _of_other_dtypes(
     workspace: Workspace, skips: Iterable[Skip], latest: Iterable[StoredResult]
 ) -> list[Skip]:
-    """Return skips for submitted dtypes that an op of `skips` does not declare.
+    """Return a `Skip` for each submitted dtype that an op of `skips` does not declare.
 
-    An op is left out if `skips` does not contain all of its declared dtypes.
+    The submissions are those in `latest`. An op is left out if `skips` does not contain all of its
+    declared dtypes.
     """
     given = {(skip.op, skip.dtype): skip for skip in skips}
     declared = [(skip.op, skip.dtype) for skip in workspace.graph.skips]
@@ -260,7 +261,10 @@ def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None)
 
 
 def _figures(one: _Submitted) -> dict[str, Json]:
-    """Return counts per verdict and the worst errors, in the form that `summarise` returns."""
+    """Return the counts per verdict and the worst errors of an op's valid submissions in a dtype.
+
+    The keys are those of `judging.summary.summarise`.
+    """
     tally = Tally(unjudged_code=one.unjudged)
     for stored in one.valid:
         chosen = stored.source != "submit"  # else the daemon drew the inputs

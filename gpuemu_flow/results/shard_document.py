@@ -172,7 +172,11 @@ def _result(result: OpResult) -> dict[str, Json]:
 
 
 def _result_from(data: Mapping[str, Json], own: Sequence[CaseVerdict]) -> OpResult:
-    """Rebuild the result of an op and dtype; `own` are its cases, which contain the failures."""
+    """Rebuild the result of an op and dtype from JSON.
+
+    `own` are the verdicts on the cases of this op and dtype. The result's failures are taken from
+    them.
+    """
     good = (Verdict.PASSED, Verdict.SKIPPED)
     failures = [CaseFailure(c.op, c.case, c.result) for c in own if c.result.verdict not in good]
     passing = [c.case for c in own if c.result.verdict is Verdict.PASSED]

@@ -56,7 +56,8 @@ def failure_of(
     root : str
         The workspace. Paths of its files are shown relative to it.
     ptx : PlainPtx or None
-        The code that was run. Its line numbers replace the finding's; None to keep the finding's.
+        The code that was run, without line information. The finding's PTX line numbers, which
+        count lines of the file, are converted to lines of this text. None to keep them.
     ptx_file : str
         Absolute path of the PTX file if it is the program's own file; else empty. The failure names
         this file if the code has no line information. If the code names a source outside the
@@ -128,6 +129,12 @@ class EmulatedRunner:
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """Launch the kernels and return the outputs by name.
+
+        Parameters
+        ----------
+        inputs : mapping of str to ndarray
+        watch : Watch
+            Context manager that is entered for the time of the launches.
 
         Raises
         ------

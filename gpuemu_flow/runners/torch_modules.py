@@ -1,10 +1,11 @@
 """Build PyTorch modules that serve as programs, once for each dtype, with weights from a seed.
 
-Parameters of the op's module and of the reference's that have the same name and shape get the same
-weights, in whatever order they are made: each random weight is drawn again from the seed, its name
-and its shape. Constant weights, such as a norm's weights and biases of 0, are drawn, too, since
-otherwise an op that ignores them would pass. Every weight that is drawn is exact in float16 and
-bfloat16, so that op and reference have the same weights in any dtype.
+If op and reference are both modules, weights with the same name and shape get the same values in
+both, in whatever order the modules create them. For this, each random weight is replaced by values
+drawn from the seed and the weight's name and shape. Constant weights, such as a norm's weights of 1
+and biases of 0, are replaced, too, since otherwise an op that ignores them would pass. All drawn
+values are exact in float16 and bfloat16, so that op and reference have the same weights in any
+dtype.
 """
 
 from __future__ import annotations
@@ -202,9 +203,10 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype for a call's weights: that of its first float tensor, or else the case's.
+    """Return the dtype that a module's weights need for a call with the arguments `given`.
 
-    Weights are float32 if that dtype is unsuitable, as float8 is.
+    This is the dtype of the first float tensor or, without a float tensor, the dtype of the case.
+    If that dtype is unsuitable for weights, for example float8, the result is float32.
     """
     for value in given:
         if isinstance(value, Mapping):

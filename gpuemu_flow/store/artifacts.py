@@ -15,7 +15,10 @@ _KERNEL = "kernel:"
 
 @dataclass(frozen=True)
 class OwnFigures:
-    """Metrics that the protocol lacks; known only if this program measured the kernel."""
+    """Metrics of a kernel that are no part of the wire protocol.
+
+    They are known only for kernels that gpuemu-flow itself measured.
+    """
 
     registers: int | None
     metric_source: str

@@ -102,7 +102,15 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
 def _keep_for_judge(
     context: StageContext, slot: WorkerSlot, used: Sequence[Discovered], begun: int
 ) -> None:
-    """Keep the worker alive for the comparison, if all inputs that it used were observed."""
+    """Keep the worker alive for the comparison, unless it may have used inputs that are not known.
+
+    Parameters
+    ----------
+    used : sequence of Discovered
+        The inputs that each run was seen to use.
+    begun : int
+        Time at which the stage began. The worker is not used again if an input changed since then.
+    """
     names = functools.reduce(operator.or_, used)
     if not names.untracked:
         context.pool.keep(slot.take(), lambda: not context.inputs.moved(names, begun))

@@ -20,9 +20,15 @@ SHOWN_CASES = 5
 
 
 def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
-    """Make items from a function's marks; for a wrong mark, raise a collection error.
+    """Make test items from a function's marks.
 
-    A missing mark is wrong, too, and so is a function that does not take the fixture (`asks`).
+    A collection error is raised if a mark is wrong, if there is no mark, or if the function does
+    not take the fixture ``gpuemu_case``.
+
+    Parameters
+    ----------
+    asks : bool
+        True if the function takes the fixture.
     """
     marks = list(metafunc.definition.iter_markers(MARK))
     try:

@@ -46,6 +46,8 @@ def start_daemon(
         The daemon's environment.
     idle_seconds : float
         Time in seconds without a request after which the daemon ends by itself; 0 for never.
+    seconds : float
+        Longest time to wait for the daemon.
 
     Returns
     -------

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings that determine the values of one input that has a kind.
+    """The settings that determine the values of one input that follows a rule.
 
     Attributes
     ----------
@@ -33,7 +33,8 @@ class Setting:
     low, high : int, float or None
         Bounds, both included.
     to : int or None
-        The last offset, or the largest length.
+        For an input that holds offsets, the last offset. For one that holds lengths, the largest
+        length.
     total : int or None
         Sum of the values.
     size : int or None
@@ -105,7 +106,8 @@ class Kind:
     Attributes
     ----------
     draw : callable
-        Draws values for a setting, as rows or in the whole shape, exact in int64 or float64.
+        Takes a `Setting` and returns values that are not yet rounded to the setting's dtype. They
+        are int64 or float64, in the setting's shape or in shape (number of rows, `Setting.width`).
     fit : callable
         Returns values that satisfy the rule, near the given values; None if there are none.
     """

@@ -98,7 +98,7 @@ def absolute_differences(signed: bool, lanes: int, sums: bool) -> Callable[..., 
     signed : bool
         True if the sources' parts are signed.
     lanes : int
-        Parts of a word.
+        Number of parts of a 32-bit word: 2 or 4.
     sums : bool
         True for ``.add``: the result is the sum of the differences and `c`. Otherwise it is the
         packed differences, and `c` is ignored.
