@@ -106,9 +106,10 @@ def cli(directory: Path | None, file: Path | None) -> None:
 
 
 def _completed(error: click.ClickException) -> click.ClickException:
-    """Return a click error that helps if an option stands after the command, not before it.
+    """Replace the error for a global option that was written after the command.
 
-    Any other error is returned unchanged.
+    The new error says that the option belongs before the command. Any other error is returned
+    unchanged.
     """
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         name, command = error.option_name, error.ctx.command_path.partition(" ")[2]

@@ -257,11 +257,12 @@ class TestCase(Record):
     Attributes
     ----------
     layouts : dict of str to str
-        The memory layout of each input, if the arrays really lie in memory like that. Cases of
-        protocol v1 have only a label for all inputs, `layout`, and contiguous arrays.
-    mutates, outputs : list of str
-        Names of the inputs that the op may change, and of its outputs. Both lists are empty if the
-        op changes no input.
+        The memory layout of each input. Empty for cases of protocol v1: all their arrays are
+        contiguous, and `layout` is only a label.
+    mutates : list of str
+        Names of the inputs that the op may change.
+    outputs : list of str
+        Names of the op's outputs. Empty if the op changes no input.
     """
 
     __test__ = False  # pytest takes classes of this name for its own

@@ -29,7 +29,10 @@ _OF_OPS = {
 
 
 def _elsewhere() -> dict[str, list[OwningTable]]:
-    """Map each key whose loss weakens a check or the sandbox to the tables that may have it."""
+    """Map names of keys to the tables to which the keys belong.
+
+    The keys are those that would weaken a check or the sandbox if they were ignored.
+    """
     found: dict[str, list[OwningTable]] = {}
     for table, section, names in (
         ("[sandbox]", SANDBOX, {key.name for key in SANDBOX.keys}),

@@ -35,9 +35,9 @@ def name_fault(name: str) -> str:
 def split_task(name: str) -> tuple[str, str, str] | None:
     """Split a task's name into stage, subject and last part.
 
-    The last part is a dtype or an architecture, or empty if there is none. An architecture may also
-    be the end of a subject; only the names of the configuration can decide that. Return None if
-    `name` does not begin with a stage.
+    The last part is a dtype, or an architecture (``sm_...``), or empty if there is neither. A
+    subject may also end in ``:sm_...``. This end is split off like an architecture, since only the
+    configuration's names could tell the difference. Return None if `name` begins with no stage.
 
     Examples
     --------

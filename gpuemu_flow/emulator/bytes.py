@@ -186,7 +186,11 @@ class Bytes(State):
     def _take(
         self, data: Array, lanes: ActiveLanes, width: int, vector: int, good: Array | None
     ) -> list[Array]:
-        """Load the `vector` elements of each lane; lanes that may not access them get zeros."""
+        """Load `vector` elements of `width` bytes for each lane.
+
+        `good` marks the active lanes that may access `data`; None stands for all of them. All other
+        lanes get zeros.
+        """
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
         size = width * vector
         misaligned = size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1)

@@ -30,8 +30,12 @@ class MutantKind:
 
     Attributes
     ----------
-    name, kind, why : str
-        As in `numerics.output_mutants.OutputMutant`.
+    name : str
+        A unique name.
+    kind : str
+        The family of bugs that this one belongs to.
+    why : str
+        The real bug that this one imitates.
     change : callable
         Puts the bug into an instruction; see `Change`.
     partner : callable or None

@@ -175,7 +175,10 @@ class TensorMap:
         return bytes.fromhex(word)[::-1]
 
     def as_loaded(self, raw: Array) -> Array:
-        """Flush subnormals of elements (count, bytes) if the element type is ``f32.ftz``."""
+        """Return elements with subnormals flushed if the element type is ``f32.ftz``.
+
+        Each row of `raw`, and of the result, holds the bytes of one element.
+        """
         if self.kind != _FLUSHING:
             return raw
         bits = np.ascontiguousarray(raw).view("<u4").copy()

@@ -33,9 +33,9 @@ class FuzzOutcome(Mapping[str, Any]):
     ``total``, ``passed``, ``failed`` and ``inconclusive`` are numbers of cases; ``seed`` is the
     master seed. ``unjudged`` is the share of all output elements without a verdict. ``reason``
     explains why the outcome is inconclusive; otherwise it is empty. ``forward_failures`` lists the
-    results of outputs that differ from the reference's, and, for each requested check such as
-    ``jit``, ``jit_failures`` lists its failures. The object is true if enough was judged and
-    nothing failed.
+    results of the cases in which the op raised, or failed the comparison with the reference. Each
+    requested check has a list of its own failures: for the check ``jit``, it is ``jit_failures``.
+    The object is true if enough was judged and nothing failed.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -70,9 +70,9 @@ class CheckFailedError(Exception):
 
 @dataclass
 class _Tried:
-    """The op as fuzzers call it: with arrays, which become a framework's tensors.
+    """A function that converts numpy arrays to a framework's tensors, and calls the op.
 
-    Each call also runs the framework's checks.
+    Fuzzers call it in place of the op. Each call also runs the framework's checks.
     """
 
     adapter: FrameworkAdapter

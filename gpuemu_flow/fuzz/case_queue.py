@@ -1,4 +1,4 @@
-"""One thread's warm programs of an op in one dtype, and the cases that wait for them."""
+"""Judge the cases of an op in one dtype, in batches, with programs that stay loaded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class QueuedCase:
 
 
 class CaseQueue:
-    """Judges the cases of one subject. Not thread-safe.
+    """Judges the cases of an op in one dtype, in batches. Not thread-safe.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class CaseQueue:
     cancel : threading.Event
     expected_cache : ExpectedStore
     inputs : SeenInputs
-        Receives the inputs that the programs were seen to use.
+        Records the files and other inputs that the programs use.
     """
 
     def __init__(
@@ -109,7 +109,10 @@ class CaseQueue:
                 yield queued, self._learned(outcome)
 
     def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
-        """Add the inputs that programs used to the key of the verdicts; return `evaluated`."""
+        """Record the inputs that the programs have used so far; return `evaluated` unchanged.
+
+        These inputs, such as files, are part of the key under which verdicts are cached.
+        """
         if self._learnt_rounds != self.evaluator.rounds:
             self._learnt_rounds = self.evaluator.rounds
             observed = self.evaluator.observed()

@@ -108,7 +108,7 @@ class OpFuzzOutcome:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Map each kind of failure to the number that `failures` leaves out, if there are any."""
+        """Map each kind of failure to the number missing from `failures`; omit kinds with 0."""
         return self._failures.left_out()
 
     def wants(self, judged: Judged) -> bool:

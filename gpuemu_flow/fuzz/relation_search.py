@@ -101,7 +101,11 @@ class RelationSearch:
 
     @staticmethod
     def is_plain(case: Case) -> bool:
-        """Tell whether a case can reveal relations, by its values and its number of elements."""
+        """Tell whether a case's wrong output may show its relation to the correct output.
+
+        Its values must be made by one of the `PLAIN` strategies, and it must have neither too few
+        elements nor too many.
+        """
         if any(0 in spec.shape for spec in case.inputs):
             return False
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
@@ -169,10 +173,11 @@ class RelationSearch:
         return not tried.failed and relation.kind != "swapped-input"
 
     def weigh(self, passing: Sequence[Case]) -> None:
-        """Drop relations about the ends of dims if known passing cases contradict them.
+        """Drop relations about one end of a dim if known passing cases contradict them.
 
-        No case is run. An op that never writes the end of a dim fails whenever the dim's size is
-        above 1. So the relation is dropped if several cases with a size above 1 have passed.
+        No case is run. Such a relation says that the op is wrong at the first or last index of the
+        dim. The op would then fail in every case in which the dim's size is above 1. The relation
+        is dropped once `CONTRADICTED` such cases have passed.
         """
         plain = [
             dict(case.dims)

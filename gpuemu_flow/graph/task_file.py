@@ -221,7 +221,10 @@ def digest_of(content: bytes) -> str:
 
 
 def refuse(reason: str) -> Mapping[str, TaskSpec]:
-    """Raise StoreError ``cache-damaged``: the `Repair` for tasks that cannot be restored."""
+    """Raise StoreError ``cache-damaged`` instead of restoring the tasks of a damaged graph file.
+
+    This is the `Repair` of graphs that cannot be compiled again.
+    """
     raise StoreError(Problem("cache-damaged", f"the stored graph: {reason}", "run again"))
 
 
@@ -235,6 +238,7 @@ def parse(descriptor: int, digest: str, repair: Repair) -> Graph:
     digest : str
         Result of `digest_of`.
     repair : callable
+        Called when a damaged block of tasks is read; see `Repair`.
 
     Raises
     ------

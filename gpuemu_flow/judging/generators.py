@@ -1,9 +1,10 @@
-"""Call a user's function that makes an input's values: twice, and in a separate worker.
+"""Make an input's values with a user's function, in a separate worker.
 
-The function receives, by keyword, each of the following arguments that it names: ``seed``, ``rng``
-(a numpy Generator of that seed), ``case_seed`` (the same number for all inputs of a case), the
-input's ``name``, ``shape``, ``dtype`` and ``strategy``, the ``shapes`` of all inputs by name, and
-``dims`` (the sizes of all dims by name).
+The function is called twice, because it must return equal values for equal arguments. It receives,
+by keyword, each of the following arguments that it names: ``seed``, ``rng`` (a numpy Generator of
+that seed), ``case_seed`` (the same number for all inputs of a case), the input's ``name``,
+``shape``, ``dtype`` and ``strategy``, the ``shapes`` of all inputs by name, and ``dims`` (the sizes
+of all dims by name).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class GeneratorCall:
         return cls(**{**data, "shape": tuple(data["shape"]), "shapes": shapes})
 
     def arguments(self) -> dict[str, Any]:
-        """Return new arguments for one call of the function, which may change them."""
+        """Return arguments for one call, new ones each time, since the function may change them."""
         seed = SeededRng(self.seed).derive("data").derive(f"input_{self.position}").gen_u64()
         return {
             "seed": seed,
@@ -97,7 +98,10 @@ class GeneratorCall:
 
 
 def generate_all(payload: Json, evaluator: Evaluator) -> Json:
-    """Make calls until the answers fill one message; runs as a job of `jobs.run_job`.
+    """Make the calls listed in `payload`, in order, until the answers fill one message.
+
+    Return the answers to the calls that were made; the others have to be requested again. Runs as a
+    job of `jobs.run_job`.
 
     Raises
     ------

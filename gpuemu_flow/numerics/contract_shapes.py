@@ -26,8 +26,8 @@ def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) ->
     input_dims : mapping of str to sequence of str or int
         Dims of each input, from the schema.
     inputs : mapping of str to ndarray
-        A client's inputs may have shapes that no case has. If two inputs disagree on a dim's size,
-        the dim is left out.
+        A client may send inputs of any shapes. If two inputs disagree on a dim's size, the dim is
+        left out.
     named : mapping of str to int
         Sizes of the dims that no input has.
     """
@@ -70,7 +70,11 @@ def shape_fault(
 
 
 def declared_dtype(contract: OutputContract, inputs: Arrays) -> str | None:
-    """Return the dtype that the configuration demands of an output; None where it demands none."""
+    """Return the dtype that the configuration demands of an output; None if it demands none.
+
+    The configuration may demand the dtype of an input, or the dtype to which all inputs promote.
+    The dtypes are then those of `inputs`.
+    """
     if not contract.dtype:
         return None
     if contract.dtype == PROMOTE:

@@ -40,7 +40,8 @@ STRAY = 0.02
 class _Region:
     """The indices of one axis at which elements fail.
 
-    `form` is the kind of finding that they suggest, or ``all`` or ``some`` if they suggest none.
+    `form` is the kind of finding that they suggest. If they suggest none, it is ``all`` if nearly
+    all indices of the axis are among them, else ``some``.
     """
 
     axis: int
@@ -135,7 +136,18 @@ def _region(axis: int, hits: NDArray[np.int64]) -> _Region:
 
 
 def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
-    """Return the shortest period modulo which the indices have few remainders, or 0."""
+    """Return the shortest period with which the failing indices of an axis recur; 0 if none.
+
+    Modulo the period, the failing indices have at most half of all remainders, and nearly all
+    indices with these remainders fail.
+
+    Parameters
+    ----------
+    hit : ndarray of bool
+        True for each index of the axis that fails.
+    indices : ndarray of int
+        The failing indices, ascending.
+    """
     size = hit.size
     for period in range(2, min(LONGEST_PERIOD, size // 2) + 1):
         remainders = np.bincount(indices % period, minlength=period)
@@ -177,7 +189,10 @@ def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
 
 
 def _tile(region: _Region) -> int:
-    """Return the largest usual tile size that divides a region's border; 0 if none does."""
+    """Return the largest usual tile size that divides the start of a tail, or the end of a head.
+
+    The result is 0 if no size does, or if the region is neither a tail nor a head.
+    """
     border = region.start if region.form == "tail" else region.stop
     if region.form not in ("tail", "head") or not border:
         return 0
@@ -211,7 +226,7 @@ def _describe(evidence: Evidence, region: _Region) -> str:
 
 
 def _tile_hint(region: _Region) -> str:
-    """Describe a head or tail, counted in tiles if its border is a multiple of a tile size."""
+    """Describe the length of a head or tail: in tiles, if it ends or begins between two tiles."""
     return _tail_hint(region) if region.form == "tail" else _head_hint(region)
 
 

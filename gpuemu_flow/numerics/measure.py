@@ -89,44 +89,45 @@ class ErrorMeasurement:
 
     Notes
     -----
-    With r the expected value, x the inputs, u one rounding of float32, n the longest dim, least the
-    result of `bounds.least`, and ``g = 1 + sqrt(n) / 8``::
+    The tolerance ``allowed`` of an element is the error that a correct op may have there. Symbols:
 
-        allowed = 8 g (E + u S + least) + 2 R + 2 ulp(r)
+    - r, x, n: the expected value; the inputs; the longest dim;
+    - u, least: one rounding, and the smallest normal number (see `bounds`);
+    - g: ``1 + sqrt(n) / 8``, a model of how rounding errors grow;
+    - E: the largest change, over the evaluations, of any element in the binade of |r|;
+    - R: the same, over evaluations that round values to a narrower type, as `rounding` specifies;
+    - F, C: the element's largest change over evaluations that flush subnormals to 0, and over those
+      that perturb the roundings of constants (see `constants`);
+    - S: an estimate of the sum of the magnitudes of the terms of r::
 
-    E is the largest change, over the evaluations, of the element or of any other element in the
-    binade of |r|. R is the same over evaluations that also round values to a narrower type, as
-    `rounding` specifies. Where the element's own change is used in place of E, ``8 g C`` is added;
-    C is the largest change over evaluations that perturb the roundings of constants (see
-    `constants`). S is the larger of |r| and, unless the result grows exponentially, the reference
-    at |x|, which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability
-    of Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows.
-    The reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole far
-    from the result. Hence the reference is also evaluated on magnitudes that are each multiplied by
-    a random factor between 1 and 2, and S uses the smallest of these results. S is limited to the
-    maximum of four numbers: |r|, the largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the
-    largest number of elements of an input: the error of a sum of N terms that are each perturbed by
-    a rounding is at least about ``u S / sqrt(N)``.
+        allowed = 8 g (E + u S + least) + g F + 2 R + 2 ulp(r)
 
-    There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale: an op
-    that is ten times off, or gives 0, would pass there. The scale is the largest of |r|, of S with
-    the limits above, and of the median magnitude of the results that are not 0. Nor is there a
-    verdict
+    The part ``8 g (E + u S) + 2 R`` is limited to half of the scale, which is the largest of |r|, S
+    and the median magnitude of the results that are not 0. The same part from the element's own
+    changes, plus ``8 g C``, is used where it is larger.
 
-    - where 64 units of noise change the result by more than a quarter of the largest result;
-    - where r is finite and the float32 shadow is not, or is not at 1024 |x| (unless the result
-      grows exponentially);
-    - where the shadow and r are neither both finite nor the same NaN or infinity, if every sum that
-      may overflow in some order of its terms is made to overflow (see `overflow`);
+    S is the larger of |r| and, unless the result grows exponentially, the reference at |x|. For
+    sums of products, this is the sum of the magnitudes (Higham, "Accuracy and Stability of
+    Numerical Algorithms", 2002, 3.1). If the reference is smaller at larger |x|, as near a pole,
+    the smaller value is used (see `Spread.add_magnitudes`). S is limited to the maximum of |r|, the
+    largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the largest number of elements of an input.
+    A larger S would show in E: rounding N terms changes a sum by at least some ``u S / sqrt(N)``.
+
+    There is no verdict
+
+    - where the part from the element's own changes exceeds half of the scale: 0 might pass there;
+    - where inputs perturbed by 64 u change r by more than a quarter of the largest result;
+    - where only one of r and the shadow is finite, or r is finite and the shadow at 1024 |x| is not
+      (unless the result grows exponentially);
+    - where r and the shadow with overflowing sums (see `overflow`) differ, unless both are finite;
     - on elements beyond their tolerance that depend on a value which overflows under `rounding`;
     - on any element, if no evaluation succeeds.
 
     A reference that refuses float64 is evaluated in float32 or, if it refuses both, in the case's
     own dtype. Its inputs are then perturbed by that dtype's rounding; the effect counts as R.
 
-    Without a shadow, errors of intermediates that the result does not depend on in exact arithmetic
-    (a maximum subtracted and added again) go unseen. S is then raised to the largest of |x| and 1,
-    but to no more than the largest |r|.
+    Without a shadow, errors of a value that is subtracted and added again, such as a maximum, go
+    unseen. S is then raised to the largest of |x| and 1, but to no more than the largest |r|.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class ErrorMeasurement:
 
 
 class _Session:
-    """The evaluations of one case."""
+    """The evaluations of one case's reference, each added to the `Spread` of every output."""
 
     def __init__(
         self,
@@ -240,7 +241,7 @@ class _Session:
             self._add_noise(self._evaluate(moved.independent(3, NOISE)))
 
     def _flush(self, inputs: Arrays | None) -> None:
-        """Add the results on inputs with flushed subnormals; do nothing if `inputs` is None."""
+        """Evaluate the reference on inputs with flushed subnormals, unless `inputs` is None."""
         if inputs is not None:
             self._add_flushed(self._evaluate(inputs))
 
@@ -271,23 +272,23 @@ class _Session:
             self._add_noise(self._evaluate(moved.independent(draw, NOISE)))
 
     def more_shadow_draws(self) -> None:
-        """Evaluate the shadow again on perturbed inputs, in both memory orders."""
+        """Evaluate the reference in float32 on more perturbed inputs, in both memory orders."""
         for draw in range(2 * AGAIN, 2 * AGAIN + 8):
             copies = as_float32(self._perturbation.keyed(draw), fortran=bool(draw % 2))
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
 
     def noisy_shadow_draws(self) -> None:
-        """Evaluate the shadow with every rounding of numpy's arithmetic perturbed."""
+        """Evaluate the reference in float32, with each rounding of numpy's arithmetic perturbed."""
         for draw in range(3 * AGAIN, 3 * AGAIN + 8):
             rng = self._rng.derive(f"auto/noisy/{draw}")
             moved = noisy(as_float32(self._inputs64), rng, self._unit)
             self._add(self._evaluate(moved, shadow=True))
 
     def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
-        """Evaluate the shadow with rounded operands or steps: to nearest, then at random.
+        """Evaluate the reference in float32 (if `shadow`) with values rounded to a narrower type.
 
-        If every step may be rounded, the reference is also evaluated in the case's own dtype:
-        functions of frameworks, given narrow inputs, round each of their steps themselves.
+        They are rounded to nearest first, then at random. If every step is rounded, the reference
+        is also evaluated in the case's own dtype: frameworks' functions then round every step, too.
         """
         if rounding.steps:
             self._add_rounded(self._checked(self._evaluations.own_outputs(self._inputs64)))
@@ -328,7 +329,7 @@ class _Session:
             self._add(self._evaluate(noisy64(self._inputs64, rng, self._unit)))
 
     def cancelling_draws(self, count: int, *, shadow: bool) -> None:
-        """Evaluate the shadow, or the reference in float64, with the operands of sums perturbed."""
+        """Evaluate the reference, in float32 if `shadow`, with the operands of sums perturbed."""
         inputs = as_float32(self._inputs64) if shadow else self._inputs64
         operands, tensors = Operands(), Operands()
         with cancelling_torch(self._rng, 0.0, tensors):
@@ -357,7 +358,7 @@ class _Session:
             self._outputs[name].exclude_overflow(values)
 
     def shadow_draws(self) -> bool:
-        """Evaluate the shadow on original, perturbed and large inputs; return False if it fails."""
+        """Evaluate the reference in float32 on several sets of inputs; return False if it fails."""
         moved = self._perturbation
         plain = self._evaluate(as_float32(self._inputs64), shadow=True)
         if plain is None:
@@ -379,7 +380,7 @@ class _Session:
         return True
 
     def constant_draws(self, *, thorough: bool) -> None:
-        """Evaluate the shadow with perturbed roundings of values computed from constants alone."""
+        """Evaluate the reference in float32, perturbing values that depend on constants alone."""
         if self._evaluations.makes_arrays:
             inputs = as_float32(self._inputs64)
             evaluate = functools.partial(self._evaluate, shadow=True)
@@ -388,7 +389,7 @@ class _Session:
             )
 
     def _overflowing_draw(self) -> None:
-        """Add results of a shadow in which sums overflow if any order of their terms overflows."""
+        """Evaluate the reference in float32, letting a sum overflow if any order of terms would."""
         if largest_magnitude(self._inputs64) < FAR:
             return
         values = self._evaluate(overflowing(as_float32(self._inputs64)), shadow=True)
@@ -397,10 +398,10 @@ class _Session:
             self._outputs[name].exclude_other_kinds(flat)
 
     def _add_inverted(self, plain: dict[str, NDArray[Any]]) -> None:
-        """Add results of the shadow that multiplies by reciprocals which overflow in float32.
+        """Evaluate the reference in float32, as ``a * (1 / b)`` where it has ``a / b``.
 
-        Nearly all quantisers multiply by the reciprocal of their scale, and a row of tiny values
-        has a subnormal scale.
+        Only quotients whose ``1 / b`` overflows are replaced. Nearly all quantisers multiply by the
+        reciprocal of their scale, and the scale of a row of tiny values is subnormal.
         """
         for stand_in in STAND_INS:
             copies = inverting(as_float32(self._inputs64), stand_in)
@@ -411,15 +412,14 @@ class _Session:
                 self._outputs[name].add_beyond(flat)
 
     def restore_exact(self) -> None:
-        """Restore the verdict on elements that no rounding of the computation can change.
+        """Correct the verdicts on integers by perturbing roundings instead of inputs.
 
-        Perturbed inputs may change an integer that the actual inputs determine exactly, such as one
-        rounded from a tie, and may miss a change where two effects of the same scale cancel. Hence
-        roundings alone decide: an integer that depends on none gets a verdict, and one that
-        perturbed roundings change gets none.
+        An integer that no rounding can change gets a verdict. One that perturbed roundings change
+        gets none. Perturbed inputs prove less: they may change an integer that the actual inputs
+        determine exactly, such as a rounded tie, and may miss a change where two effects cancel.
 
-        Float outputs are treated in the same way if the reference rounds to integers to compute
-        them, as fake quantisation in training does.
+        If the reference rounds to integers to compute floats, as fake quantisation in training
+        does, a float that no rounding can change keeps its verdict, too.
         """
         if not self._steps and all(spread.fmt is not None for spread in self._outputs.values()):
             return
@@ -450,7 +450,7 @@ class _Session:
             output.unstable[:] = True
 
     def exclude_far_inputs(self) -> None:
-        """Without a shadow, withhold all verdicts if float32 may leave its range on the inputs."""
+        """Withhold all verdicts if float32 arithmetic on the inputs may overflow or underflow."""
         formats = [output.fmt for output in self._outputs.values()]
         narrow = all(fmt is None or fmt.min_exponent > -126 for fmt in formats)
         if has_far_values(self._inputs64, small=not narrow):

@@ -96,7 +96,7 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
 
 
 class Doubting(Noisy):
-    """A `Noisy` array that also perturbs quotients that a reciprocal would round differently."""
+    """A `Noisy` array that also perturbs each ``a / b`` that differs from ``a * (1 / b)``."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -111,10 +111,10 @@ class Doubting(Noisy):
 
 
 def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Return arrays as `noisy` does, but also perturb quotients that a reciprocal would change.
+    """Wrap arrays as `noisy` does, but also perturb ``a / b`` where ``a * (1 / b)`` differs.
 
-    A tie (such as 2.5) that was computed with a rounded scale is perturbed; a tie of exact numbers
-    is not.
+    A correct op may compute either of them. A quotient, such as the tie 2.5, stays unchanged only
+    if it is exact and equals the product.
     """
     return wrapped(inputs, Doubting, rng=rng, unit=unit)
 
@@ -125,7 +125,7 @@ class _Flushing(Noisy):
     Attributes
     ----------
     steps : list of str
-        Names of the numpy functions that have rounded such arrays to integers, one for each call.
+        For each call that rounded such an array to integers, the name of the numpy function.
     """
 
     steps: list[str]
@@ -157,7 +157,7 @@ def flushing(inputs: Arrays, steps: list[str] | None = None) -> dict[str, NDArra
     ----------
     inputs : mapping of str to ndarray
     steps : list of str, optional
-        Filled with the name of each numpy function that rounds to integers, one for each call.
+        Receives the name of the numpy function at each call that rounds an array to integers.
     """
     return wrapped(inputs, _Flushing, steps=[] if steps is None else steps)
 

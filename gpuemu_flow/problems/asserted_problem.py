@@ -161,7 +161,7 @@ class AssertedProblem:
 
 
 def choice_name(one: ParameterOfTest) -> str:
-    """Return the name of the scalar input that selects the value of a parameter in each case."""
+    """Return the name of the scalar input that selects the value of parameter `one` in a case."""
     return f"{one.name}_choice"
 
 
@@ -239,7 +239,10 @@ def _sides(
 
 
 def _is_local_size(node: ast.stmt, parameters: Parameters) -> bool:
-    """Tell whether a statement only assigns integers that became sizes of the problem."""
+    """Tell whether a statement only assigns integers that `parameters` already holds as sizes.
+
+    Both the names and the values have to be the same.
+    """
     named = named_integers(node)
     known = {name: one.values for name, one in parameters.all.items() if one.kind == "size"}
     return bool(named) and all(known.get(name) == (value,) for name, value in named.items())
@@ -269,12 +272,13 @@ def _own(names: AbstractSet[str], parameters: Parameters) -> frozenset[str]:
 def _actual_and_expected(
     first: ComparisonSide, second: ComparisonSide
 ) -> tuple[ComparisonSide, ComparisonSide]:
-    """Return the actual and the expected side.
+    """Find out which side of a comparison is the actual one; return it, then the expected one.
 
     Raises
     ------
     NotUnderstoodError
-        Both sides are made by the same functions.
+        No function is under test: both sides call only frameworks, or the expected side also calls
+        every function that the actual side calls.
     """
     if not first.own and not second.own:
         raise NotUnderstoodError("both sides are a framework's: no function is under test")
@@ -289,7 +293,7 @@ def _actual_and_expected(
 
 
 def _calling(side: ComparisonSide) -> list[str]:
-    """Return the names that hint at a side's role: those in its `value`, and those in `own`."""
+    """Return names that may show whether a side is the expected one, from `value` and `own`."""
     return [*(n for n in names_read(side.value) if "." not in n), *sorted(side.own)]
 
 
@@ -307,7 +311,10 @@ def _demand_bound(names: AbstractSet[str], parameters: Parameters, module: Modul
 
 
 def _skips(test: Test, needed: AbstractSet[str]) -> tuple[str, ...]:
-    """Return notes on the test's skip conditions, which the op does not take over."""
+    """Return notes on the test's conditions for skipping cases, which the op does not keep.
+
+    Only conditions on a name in `needed` are noted: a name that one of the compared values needs.
+    """
     found = []
     for node in walk_all(test.node.body):
         if isinstance(node, ast.If) and names_read(node.test) & needed:
@@ -426,7 +433,7 @@ def _input(made: MadeTensor, parameters: Parameters, dims: AbstractSet[str]) -> 
 def _end(value: Json, parameters: Parameters, dims: AbstractSet[str]) -> Json:
     """Return a bound of a range: unchanged if it is a number or uses only names in `dims`.
 
-    Otherwise the bound is computed with the smallest value of each size in it.
+    Otherwise, compute the bound from the smallest value of each size that it names.
     """
     if not isinstance(value, str):
         return value

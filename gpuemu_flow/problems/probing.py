@@ -105,13 +105,13 @@ def open_prober(
     Parameters
     ----------
     probe : str
-        The file of `ADAPTERS` that defines ``probe``.
+        Name of the file in the folder `ADAPTERS` that defines the function ``probe``.
     runtime : sequence of str
-        Further files of `ADAPTERS` that the probe imports.
+        Names of the files in `ADAPTERS` that this file imports.
     problem : mapping of str to bytes
-        The problem's files.
+        The problem's files, by path.
     pool : Pool
-        The workers of `probe_workers`.
+        The workers that `probe_workers` yields.
     """
     with tempfile.TemporaryDirectory(prefix="gpuemu-import-") as folder:
         root = Path(folder)

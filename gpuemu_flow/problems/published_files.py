@@ -117,7 +117,16 @@ class Places:
         raise PlaceError(f"there is no file {text[:200]}")
 
     def copies(self, left: list[SkippedProblem]) -> dict[str, bytes]:
-        """Return the files to be copied, by path; empty if files are read in place."""
+        """Return the content of the files to be copied, by path; empty if none need copying.
+
+        Files are not copied if they can be used in place. Files that are too large to copy are
+        added to `left`.
+
+        Raises
+        ------
+        UsageError
+            ``import-too-many``.
+        """
         if self.in_place:
             return {}
         found: dict[str, bytes] = {}

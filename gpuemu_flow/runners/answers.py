@@ -68,7 +68,7 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: s
 
 
 def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
-    """Return each output's position in shared memory; raise one of `MALFORMED` if it is invalid."""
+    """Return each output's position in shared memory; raise one of `MALFORMED` for a bad answer."""
     if len(answer["slots"]) > MAX_OUTPUTS:
         raise ValueError("more outputs than a program may have")
     return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}

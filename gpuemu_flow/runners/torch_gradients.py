@@ -50,7 +50,7 @@ class TorchGradients:
         self.changed: list[Failure] = []
 
     def argument(self, name: str, value: Any) -> Any:
-        """Convert an argument to tensors, which require gradients if these are requested."""
+        """Convert an argument's arrays to tensors, which require gradients where requested."""
         if isinstance(value, np.ndarray):
             return self._tensor(name, value)
         if isinstance(value, list):

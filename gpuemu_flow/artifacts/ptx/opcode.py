@@ -44,7 +44,12 @@ _WRITING_MEMBERS: dict[str, frozenset[str]] = {
 
 
 class Destination(enum.Enum):
-    """Uses of the first operand: it is only read, only written, both, or the results of a call."""
+    """The use of an opcode's first operand.
+
+    `NONE`: it is only read, or there is none. `WRITES`: it is only written. `READS_AND_WRITES`: it
+    is read and written. `CALL`: the opcode is ``call``, whose first operand may be a list of
+    results.
+    """
 
     NONE = "none"
     WRITES = "writes"

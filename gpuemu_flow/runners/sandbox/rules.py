@@ -109,7 +109,8 @@ def _is_in_memory(path: str) -> bool:
 def _others_scratch(scratch: str) -> list[str]:
     """Return the temporary folders to hide from an op, with links resolved.
 
-    They hold the scratch folders of all workers, compiled references and, for a user without a home
+    One of them contains `scratch`, the worker's own folder; the others lie beside this one. They
+    hold the scratch folders of all workers, compiled references and, for a user without a home
     folder, the daemon's files. Folders that are created next to them later are hidden as well,
     since an op may see only the entries that are listed now.
     """
@@ -239,9 +240,10 @@ class _Excluded:
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return the result that `rest` would have if no folder above `start` were excluded.
+        """Return the allowed paths at or below `start`, which lies in an excluded folder.
 
-        The result is empty if no folder above `start` is excluded.
+        The excluded folders above `start` are ignored, but excluded paths below `start` are left
+        out. The result is empty if `start` itself is excluded, or lies in no excluded folder.
         """
         found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):
