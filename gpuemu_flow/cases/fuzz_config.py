@@ -102,7 +102,8 @@ class SequenceConfig:
     def from_json(cls, data: Json) -> SequenceConfig:
         """Read a request's ``fuzz_config``; unknown keys are ignored, as the protocol demands.
 
-        Layouts are accepted in either case, dtypes in any case and by alias, seeds of any size.
+        Names of layouts and dtypes may be written in upper or lower case, and dtypes also by an
+        alias. A seed may have any size.
         ``shape_options`` may be missing when ``op_schema`` is given; ``edge_cases`` may always be
         missing.
 

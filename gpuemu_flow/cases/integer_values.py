@@ -1,15 +1,18 @@
 """Value strategies for integers and booleans.
 
-For integers, strategies have these meanings: `negative` of an unsigned type draws from the end of
-its upper half (negative if read as signed); `special` has the smallest and largest value and 0 in
-place of -Inf, +Inf and NaN; `extremes` has the smallest and largest two values, 0 and 1 in every
-second row, and magnitudes up to the root of the largest value in the other rows. If there is a
-range, the values of every strategy lie in it.
+For integers, three strategies have a meaning of their own:
 
-A boolean is true where an 8-bit integer drawn by the strategy is positive: `negative` is all false,
-`offset` all true. The exceptions are `sparse` and `special`: they have rows in which a single
-element is true or false. An op that reduces rows (all, any) may stop reading early, and in most
-rows the first elements decide.
+- `negative`: an unsigned type gets its 100 largest values, which are negative if read as signed.
+- `special`: the dtype's smallest value, its largest value and 0 replace -Inf, +Inf and NaN.
+- `extremes`: every second row has the two smallest and the two largest values, 0 and 1. The other
+  rows have magnitudes up to the square root of the largest value.
+
+If the input has a range, all values lie in it.
+
+A boolean is drawn as an 8-bit integer, and is true if the integer is positive. So `negative` gives
+only false, and `offset` only true. In addition, `sparse` has rows with a single true element, and
+`special` has rows with a single false element. Such rows test ops that reduce rows by ``any`` or
+``all``: in most other rows, the first elements decide the result, and an op may not read the rest.
 """
 
 from __future__ import annotations
@@ -82,7 +85,10 @@ def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _signed(rows: ManyRows, info: np.iinfo[Any], low: int, end: int) -> Array:
-    """Draw from [low, end), or from [0, end - low) for an unsigned type, within its limits."""
+    """Draw from [low, end), or for an unsigned type from [0, end - low).
+
+    The interval is first cut to the limits of the type.
+    """
     if info.min == 0:
         low, end = 0, end - low
     low, end = max(low, int(info.min)), min(end, int(info.max) + 1)
@@ -180,7 +186,8 @@ def _ranged(strategy: str, rows: ManyRows, first: int, end: int) -> Array:
 def _near_the_first(rows: ManyRows, first: int, span: int) -> Array:
     """Draw values whose distances from `first` have a uniformly distributed number of bits.
 
-    Valid indices of short tensors are near `first`, as are the limits of such indices.
+    So small distances are as frequent as large ones. If an op uses the values as indices into a
+    short tensor, or as limits of such indices, only values near `first` are valid.
     """
     bits = rows.rngs.ranges(rows.count, 1, span.bit_length() + 1)
     words = rows.rngs.u64(rows.count) >> (64 - bits).astype(np.uint64)

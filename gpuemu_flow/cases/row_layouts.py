@@ -1,8 +1,9 @@
 """Add layouts that need several dims to a designed set of cases that was planned without them.
 
 The effect of such a layout depends on the sizes: if there is only one row, no row is padded. So
-these layouts are chosen when the sizes are known. Classes, strategies, targets and sizes stay as
-they are, so that a schema's cases have the same values with these layouts as without them.
+these layouts are chosen when the sizes are known. Nothing else of a case changes: its shape class,
+value strategy, target input and sizes stay. A schema's cases therefore have the same values with
+these layouts as without them.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ def with_row_layouts(
 
 
 def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool) -> int | None:
-    """Return the index of the case that should get a layout in place of its own.
+    """Return the index of the case whose layout is best replaced by `layout`.
 
-    The result is None if no case can take the layout. The first case, which is the likeliest to
-    reveal a bug, keeps its layout.
+    An early case is preferred or, with `late`, a late one. The first case, which is the likeliest
+    to reveal a bug, keeps its layout. The result is None if the layout suits no case.
     """
     counts = Counter(c.layout for c, _ in cases if c.layout not in LEAST_RANKS)
     given_up = (
@@ -70,9 +71,15 @@ def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool)
 
 
 def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
-    """Count the inputs on which a layout would have no effect; None if it affects no input.
+    """Count the inputs of a case for which a layout would make no difference.
 
-    Only inputs that the layout applies to and that have enough dims are counted.
+    If the case has a target input with enough dims for the layout, only that input is considered.
+    Otherwise, all inputs with enough dims are considered. Empty tensors are left out.
+
+    Returns
+    -------
+    int or None
+        None if the layout would make no difference for any input.
     """
     least = LEAST_RANKS[layout]
     target = combination.target
@@ -84,10 +91,17 @@ def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
 
 
 def _price(combination: Combination, others: Sequence[Combination]) -> int:
-    """Return how much would be lost if a case gave up its layout.
+    """Return the loss of coverage if a case gave up its layout, from 0 (none) to 3.
 
-    The loss is 2 if no other case then tests the case's strategy in C order, or if the strategy is
-    ``special``. It is 1 more if no other case then tests the case's shape class in C order.
+    The loss is 2 if the case's strategy is ``special`` or occurs in none of `others`. It is 1 more
+    if the case's shape class occurs in none of `others`.
+
+    Parameters
+    ----------
+    combination : Combination
+        The case.
+    others : sequence of Combination
+        The other cases that have the same layout as the case, or one of `ALIKE`.
     """
     strategy = all(other.strategy != combination.strategy for other in others)
     shape_class = all(other.shape_class != combination.shape_class for other in others)

@@ -1,4 +1,8 @@
-"""Turn the ``constraints`` of a schema, between inputs and dims, into rules of the inputs."""
+"""Parse the ``constraints`` of a schema.
+
+Constraints on the values of inputs become rules of these inputs. Comparisons of dims become limits
+on sizes.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +196,11 @@ class Constraints:
 
 
 def demand_rules(schema: OpSchema, report: Report) -> None:
-    """Report rules that name a missing input, and rules that values cannot follow in some case."""
+    """Report the inputs' value rules that cannot be satisfied.
+
+    Such a rule refers to an input or an axis that does not exist, or does not suit the dtype or the
+    dims of its own input.
+    """
     for tensor in schema.inputs:
         rule, path = tensor.rule, ("inputs", tensor.name)
         if rule is None:

@@ -50,8 +50,8 @@ class _Sent(Generic[W]):
     message : callable
         Makes the work's message.
     trial : int
-        Number of the trial, from 1, if the work is a suspect that is tried while no other work
-        runs; else 0.
+        0 for work that was sent normally. Work that may have killed a worker is tried again while
+        no other work runs; then this is the number of the trial, from 1.
     """
 
     work: W
@@ -108,7 +108,11 @@ class ClusterTasks(Generic[W]):
 
     @property
     def capacity(self) -> int:
-        """Return the number of tasks that keep all workers busy; 0 while a suspect is tried."""
+        """Return the number of tasks that keep all workers busy.
+
+        The result is 0 while there is work that may have killed a worker, since such work is tried
+        alone.
+        """
         if self._suspects or any(sent.trial for _, sent in self._sent.values()):
             return 0
         self._look()
@@ -154,7 +158,7 @@ class ClusterTasks(Generic[W]):
     def answers(self, timeout: float) -> list[tuple[W, bytes | None]]:
         """Return the answers that have arrived, each with its work; wait at most `timeout` seconds.
 
-        The answer is None for a single piece that killed every worker that received it.
+        The answer is None for indivisible work if, in every trial, the workers that had it died.
 
         Raises
         ------

@@ -54,7 +54,10 @@ def project(table: Table, out: Reporter) -> model.Project:
 
 
 def shapes(table: Table | None, out: Reporter) -> model.PlainShapes | None:
-    """Return the plain shapes; None if the file sets no sizes."""
+    """Parse ``[validation.shapes]``, which sets sizes for ops without a schema.
+
+    The result is None if the file sets no sizes.
+    """
     where = ("validation", "shapes")
     if not table:
         return None
@@ -107,8 +110,9 @@ def validation(table: Table, out: Reporter) -> model.Validation:
 def policies(table: Table, ci_table: Table, out: Reporter) -> model.Policies:
     """Parse ``[policies]``.
 
-    A ``warn_threshold`` up to `GROWTH_MEANING_UP_TO` is read as relative growth, which is the
-    meaning of ``regression_threshold``. A larger one is a share of the tolerance.
+    The key ``warn_threshold`` has two documented meanings. A value above `GROWTH_MEANING_UP_TO` is
+    a share of the tolerance. Any other value is a relative growth, and is used as the
+    ``regression_threshold`` if none is set here or in `ci_table`, the table ``[ci]``.
     """
     values = tables.POLICIES.values(table)
     warn, regression = values["warn_threshold"], values["regression_threshold"]

@@ -71,9 +71,11 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView, str]]:
-    """Return the kernels to lint, each with the name under which to report it.
+    """Return the kernels to lint, each with the name under which its findings are reported.
 
-    If the text has only one kernel, this one is linted as the named kernel, whatever it is called.
+    Without a `name`, these are all kernels, under their own names. With a `name`, it is the kernel
+    of that name. If the text has only one kernel, that kernel is reported as `name`, even if its
+    own name is different.
     """
     if name is None:
         return [(view, view.name) for view in views]
@@ -220,7 +222,10 @@ def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Js
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``StoreArtifactBaseline``: store all metrics under a tag, replacing older metrics."""
+    """Answer ``StoreArtifactBaseline``: store all metrics in the baseline that has the given tag.
+
+    Metrics that the baseline already had are replaced.
+    """
     tag, workspace = fields.name("tag"), service.configured().workspace
     with service.baselines_lock:
         client_baselines.store_artifacts(workspace, tag, service.artifacts.everything())

@@ -174,8 +174,8 @@ class Server:
     def _await_sends(self, seconds: float) -> None:
         """Wait up to `seconds` until no thread is sending an answer.
 
-        The transport aborts the process if its socket is closed, or the process ends, while a
-        thread is about to leave a send, even after the client got the answer.
+        A thread may still be inside the send function after the client got the answer. If the
+        socket is closed at that time, or the process ends, the transport aborts the process.
         """
         with self._sends_change:
             self._sends_change.wait_for(lambda: not self._sends, seconds)

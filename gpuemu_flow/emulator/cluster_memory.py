@@ -18,7 +18,7 @@ class ClusterMemory(GlobalMemory):
     """Translates addresses of shared memory within the clusters of one batch."""
 
     def begin(self, block_ids: Array) -> None:
-        """Start a batch, and find the number in the batch of each block of each cluster."""
+        """Start a batch, and record the place of each cluster's blocks within the batch."""
         super().begin(block_ids)
         size = self.cluster_size
         order = np.argsort(self.ranks.reshape(-1, size), axis=1)

@@ -39,7 +39,8 @@ class ClusterOrder:
     def wait(self, blocks: Array, members: Array) -> None:
         """Give waiting blocks the arrival times of all blocks of their cluster.
 
-        `members` holds the numbers of the blocks of each cluster, in the shape (blocks, rank).
+        `members` has a row for each waiting block: the numbers of the blocks of its cluster, in the
+        order of their ranks.
         """
         self._known[blocks] = np.maximum(self._known[blocks], self._published[members])
 

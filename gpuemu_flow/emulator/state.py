@@ -110,7 +110,16 @@ class KernelLaunch:
         return self.blocks * max(1, len(self.cases))
 
     def charge(self, steps: int, threads: int, least: int) -> None:
-        """Count executed instructions; raise BudgetError when the budget is spent."""
+        """Count executed instructions, and charge them to the budget.
+
+        Each of `threads` threads executed `steps` instructions. Fewer threads than `least` cost as
+        much as `least` threads.
+
+        Raises
+        ------
+        BudgetError
+            The budget is spent.
+        """
         self.executed += steps * threads
         self.spent += steps * max(threads, least)
         if self.spent > self.budget:
@@ -245,7 +254,11 @@ class State:
     def report_mask(
         self, check: str, rule: str, mask: Array, step: int, message: str, there: int = -1
     ) -> None:
-        """Count a finding for the lanes of a mask."""
+        """Count a finding for the lanes of a mask.
+
+        `message` describes the finding. `there` is a second step that the message is about: its
+        location replaces `THERE` in the text.
+        """
         self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message, there)
 
     def check_members(self, members: Array, mask: Array | None, step: int) -> None:

@@ -66,15 +66,26 @@ class GradientContext(ValidationContext):
 
 
 def dispatch(context: MakeContext, fill: Fill, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Return a context; or run the op and judge its output, if the arguments include its function.
+    """Process the arguments of ``validate_pytorch`` and its counterparts.
 
-    The signatures are ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``;
-    all arguments may also be passed by keyword.
+    The arguments ``(client, op_name, inputs)`` and ``(op_name, inputs)`` give a context, in which
+    the caller sets an output. With the arguments ``(op_fn, ref_fn, inputs)``, the function `op_fn`
+    is run at once, and the result of judging its output is returned. All of these arguments except
+    `op_fn` may also be passed by keyword.
+
+    Parameters
+    ----------
+    context : callable
+        Makes a context.
+    fill : callable
+        Runs `op_fn`, and sets the output in a context.
+    args, kwargs : tuple, mapping
+        The arguments.
 
     Raises
     ------
     UsageError
-        ``validate-arguments``.
+        ``validate-arguments``: the arguments have none of these forms.
     """
     options = dict(kwargs)
     given = list(args)
@@ -136,10 +147,11 @@ def validating(
     options: Mapping[str, Any],
     submitted: Callable[[GradientContext], Any] | None = None,
 ) -> Iterator[GradientContext]:
-    """Yield a context whose output is judged when the body has ended.
+    """Yield a context whose output is judged when the ``with`` body has ended.
 
-    The judge is the reference ``options["ref_fn"]`` or, without it, a daemon. A daemon gets what
-    `submitted` returns or, without `submitted`, the output.
+    If `options` has a reference ``ref_fn``, the output is compared with the outputs of this
+    reference. Otherwise, a daemon judges the output. The daemon gets the output as it is, or the
+    result of ``submitted(context)`` if `submitted` is given.
     """
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)

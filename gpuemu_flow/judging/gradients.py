@@ -82,7 +82,11 @@ def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[
 
 
 def excused(result: CheckResult, actual: Arrays, kinks: Kinks) -> dict[str, Excused]:
-    """Find elements of failed gradients that may have several values: at kinks of the reference."""
+    """Find elements of failed gradients that are not to count as errors.
+
+    Most of them are at kinks of the reference, where several values are correct. The result has an
+    entry for each gradient that has such elements.
+    """
     failed = {failure.output for failure in result.failures if is_gradient(failure.output)}
     found = {name: kinks.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
     return {name: excuse for name, excuse in found.items() if excuse}
@@ -125,15 +129,15 @@ def _explained(failure: Failure, actual: Arrays) -> Failure:
 
 
 def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
-    """Return the worse of two results: without, and with, inputs that require gradients.
+    """Return the worse of the results of two calls of an op, whose verdicts differ.
 
     Parameters
     ----------
     result : CheckResult
-        The result of the call without inputs that require gradients.
+        The result of the call whose inputs require no gradients.
     trained : CheckResult
-        The result with inputs that require gradients; returned if the verdict of `result` is
-        ``passed``.
+        The result of the call whose inputs require gradients. It is returned, with a note, if the
+        verdict of `result` is ``passed``.
     """
     if result.verdict is not Verdict.PASSED:
         return result

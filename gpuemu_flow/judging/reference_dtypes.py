@@ -28,11 +28,24 @@ def probe_case(samples: Sequence[Case]) -> Case:
 
 
 def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
-    """Find the allowed dtypes of each output from a run of the reference in the case's dtype.
+    """Find the dtypes allowed for each output, if the reference runs in the case's dtype.
 
-    If the case's dtype is a float narrower than float64, the case's dtype is allowed in addition to
-    the reference's output dtype: in numpy, for example, products of bfloat16 are float32. For other
-    dtypes the result is empty, which means that only the reference's output dtype is allowed.
+    If the case's dtype is a float narrower than float64, a float output may have the dtype of the
+    reference's output or the case's dtype. These can differ: in numpy, for example, products of
+    bfloat16 are float32.
+
+    Parameters
+    ----------
+    ran : Outcome
+        The outcome of the reference.
+    dtype : str
+        The case's dtype.
+
+    Returns
+    -------
+    dict
+        Dtypes by output. The result is empty for float64, for dtypes that are not floats, and if
+        the reference failed: then only the dtype of the reference's output is allowed.
     """
     if DTYPES[dtype].kind != "float" or dtype == WIDE or not ran.ok:
         return {}
@@ -40,10 +53,20 @@ def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
 
 
 def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
-    """Find the allowed dtypes of each output, the likeliest first.
+    """Find the dtypes allowed for each output, the likeliest first.
 
-    A reference that always computes in float64 does not show which dtype an output should have.
-    Then the case's dtype is expected, and float64 is allowed, too.
+    A float output may have the dtype that the reference gave in `probe`, or the case's dtype. The
+    reference's dtype comes first, unless it is float64: a reference that always computes in float64
+    does not show which dtype an output should have.
+
+    Parameters
+    ----------
+    probe : Outcome
+        A run of the reference in the case's dtype. It may have failed.
+    wide : sequence of Outcome
+        Runs that gave the expected values, in float64 if the reference supports float64.
+    dtype : str
+        The case's dtype.
     """
     native = {output.name: output.dtype for output in probe.outputs} if probe.ok else {}
     sample = next((outcome for outcome in wide if outcome.ok), None)

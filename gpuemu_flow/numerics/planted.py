@@ -208,11 +208,12 @@ def half_rounded(site: Site) -> Array | None:
 
 
 def half_accumulated(site: Site) -> Array | None:
-    """Add random errors, as accumulating over the longest dim in the narrow dtype would cause.
+    """Add random errors, as if the longest dim had been summed in a narrow dtype.
 
-    A dtype of 32 bits or more is accumulated in float16. The errors are normally distributed with a
-    standard deviation of ``√n / 4`` roundings for n terms. A real sum of terms that all have the
-    same sign has a larger error.
+    The narrow dtype is the tensor's dtype, or float16 if the tensor's dtype has 32 bits or more.
+    The relative errors are normally distributed. Their standard deviation is ``eps * √n / 4``,
+    where ``eps`` is that of the narrow dtype, and n is the longest dim of all inputs. A real sum of
+    terms that all have the same sign has a larger error.
     """
     if not site.is_float or site.longest < LEAST_DEPTH:
         return None

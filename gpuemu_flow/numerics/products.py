@@ -1,4 +1,8 @@
-"""Find the expressions in a reference's source that a rounded shadow wraps."""
+"""Find the expressions in a reference's source whose values have to be rounded.
+
+A rounded shadow is a copy of the reference that computes in float32, and passes these values to
+`operand.rounded`, which rounds them to a narrow type. See `shadow`.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +54,17 @@ class Edit:
 
 
 def wrapping_edits(tree: ast.Module, wrap: str) -> Iterator[Edit]:
-    """Yield the edits that wrap values in calls of `operand.rounded`, for a rounded shadow.
+    """Yield the edits that put expressions of a source into calls of `operand.rounded`.
 
     Parameters
     ----------
     tree : ast.Module
+        The parsed source.
     wrap : str
-        ``operands``: the operands of ``@`` and of the functions and methods that multiply matrices
-        or convolve (matmul, dot, einsum, tensordot, inner, conv2d, linear and their like, of any
-        module). ``steps``: these operands, and the results of arithmetic and of calls.
+        The expressions. ``operands``: the operands of ``@`` and of the functions and methods that
+        multiply matrices or convolve (matmul, dot, einsum, tensordot, inner, conv2d, linear and
+        their like, of any module). ``steps``: these operands, and the results of arithmetic and of
+        calls.
     """
     steps = wrap == "steps"
     left_alone = _left_alone(tree)

@@ -212,9 +212,10 @@ def _adapters(corpus: list[CorpusOp]) -> dict[str, bytes]:
 
 
 def _original(config: Path, places: Places) -> dict[str, bytes]:
-    """Return the published configuration under a new name, to keep it when the import replaces it.
+    """Return a copy of the published configuration, if the import will overwrite the original.
 
-    The result is empty if nothing is replaced, or if the original has already been kept.
+    The result maps the name of the new file to its content. It is empty if nothing is overwritten,
+    or if an earlier import has made the copy.
     """
     if not places.in_place or places.prefix or not is_file(config):
         return {}

@@ -26,8 +26,15 @@ class HeatMap:
 class Scatter:
     """Scatter chart of error over magnitude.
 
-    Each path is a shade (1 to 4), whether elements in it fail, and the text of the SVG path. Each
-    tick is a position and a label.
+    Attributes
+    ----------
+    width, height : float
+        Size of the plot in pixels.
+    paths : tuple of (int, bool, str)
+        For each group of cells: the shade (1 for few elements to 4 for many), True if the cells
+        contain elements that fail, and the SVG path.
+    x_ticks, y_ticks : tuple of (float, str)
+        Position and label of each tick.
     """
 
     width: float
@@ -99,8 +106,16 @@ _GAPS = (36.0, 18.0)
 class _Axis:
     """The layout of one axis, divided into cells.
 
-    `width` is the width of a cell in half decades, `step` its width in the drawing. `places` has
-    the position of each cell by the cell's first half decade.
+    The half decade of a value v is the number ``floor(2 * log10(v))``.
+
+    Attributes
+    ----------
+    step : float
+        Width of a cell in the drawing.
+    width : int
+        Number of half decades in a cell.
+    places : mapping of int to float
+        Position of each cell in the drawing. The key is the first half decade in the cell.
     """
 
     step: float
@@ -146,10 +161,13 @@ _ZERO, _SPECIAL = -80, 80
 
 
 def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
-    """Make an axis from the smallest to the largest of the half decades, including empty cells.
+    """Make an axis that has cells for the given half decades and for all between them.
 
     Parameters
     ----------
+    values : sequence of int
+        The half decade of each point, ``floor(2 * log10(v))`` for a value v; `_ZERO` for 0, and
+        `_SPECIAL` for NaN and Inf.
     length : float
         The length that the axis may have in the drawing.
     most : int

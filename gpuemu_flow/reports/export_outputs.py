@@ -165,7 +165,7 @@ def _of_envelope(
     Returns
     -------
     Tolerance
-        The tolerance of all elements, or `otherwise` if there is an error for each element.
+        The tolerance of all elements; `otherwise` if each element has its own allowed error.
     ndarray or None
         The allowed error of each element; None if one tolerance holds for all elements.
     ndarray or None
@@ -185,7 +185,10 @@ def _of_envelope(
 
 
 def _lossless(values: Array, dtype: str) -> Array:
-    """Convert values to the dtype of an integer output; return them unchanged if any is lost."""
+    """Convert values to the dtype of an integer output, unless this would alter a value.
+
+    If a value would be altered, all values are returned in their own dtype.
+    """
     target = np.dtype(dtype)
     if values.dtype == target:
         return values

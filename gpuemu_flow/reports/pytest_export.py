@@ -199,9 +199,10 @@ class _Test:
         )
 
     def _repeats(self) -> int:
-        """Return how often the test calls the op: many times if the failure occurs by chance.
+        """Return how often the test repeats the first call, to compare the outputs bit by bit.
 
-        The result is 0 for an op that is not deterministic.
+        The number is larger if the failure is of a kind that not every call shows. It is 0 for an
+        op that is declared as not deterministic, since its outputs may differ.
         """
         if not self._program.deterministic:
             return 0

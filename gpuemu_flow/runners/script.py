@@ -157,7 +157,8 @@ class ScriptRunner:
         int
             The exit code.
         Captured or None
-            The answer, if it was held back as an object; see `lending.Output`.
+            The script's answer, if it was kept as an object and not written to stdout; see
+            `lending.Output`.
         """
         saved = sys.stdin, sys.stdout, sys.stderr, sys.argv, sys.modules.get("__main__")
         main = types.ModuleType("__main__")
@@ -188,7 +189,10 @@ class ScriptRunner:
 
 
 def _cannot_read(error: BaseException) -> bool:
-    """Tell whether a program failed because it read descriptor 0 although the request was lent."""
+    """Tell whether an error shows that a program tried to read an unreadable descriptor.
+
+    While a request is passed as an object (see `lending`), descriptor 0 is unreadable.
+    """
     return isinstance(error, OSError) and error.errno == errno.EBADF
 
 

@@ -57,7 +57,7 @@ class LaidCotangent:
         return cls(name, tensor, memory, memory.clone())
 
     def failures(self, torch: Any) -> list[Failure]:
-        """Return a failure if the backward pass wrote to the memory."""
+        """Return a failure if the backward pass wrote to `memory`, else an empty list."""
         if torch.equal(self.memory.view(torch.uint8), self.before.view(torch.uint8)):
             return []
         message = (

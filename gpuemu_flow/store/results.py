@@ -164,7 +164,10 @@ class ResultStore:
         return self._times(1)[0]
 
     def _times(self, count: int) -> range:
-        """Return a range of `count` times like those of `time_ns`, 1 ns apart."""
+        """Return `count` Unix times in ns, each later than all times that were returned before.
+
+        The times are 1 ns apart.
+        """
         with self._lock:
             first = max(time.time_ns(), self._last_ns + 1)
             self._last_ns = first + count - 1

@@ -1,7 +1,7 @@
 """A few threads that talk to a shared cache. Callers can stop waiting for them at any time.
 
-These are not threads of `concurrent.futures`. Before it ends, a process waits for all of those, and
-so a stalled server would delay the end of a run that the user cancelled.
+The threads of `concurrent.futures` are unsuitable, because a process cannot end before all of them
+have ended. A stalled server would then delay the end of a run that the user cancelled.
 """
 
 from __future__ import annotations
