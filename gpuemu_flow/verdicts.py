@@ -181,10 +181,11 @@ class Tally:
         Outputs that had no element in any case so far; None before the first case.
     constant : dict of str to float or None
         The outputs that were expected to have one and the same value in all cases so far, each with
-        this value. Cases in which an output has no elements do not count.
+        this value. Cases in which an output has no elements do not count. None before the first
+        case.
     loose : dict of str to bool or None
-        The outputs that zeros would have passed in all cases so far; True for those that were
-        expected to be other than zero in any of these cases.
+        The outputs for which zeros would have passed in all cases so far. The value is True if any
+        of these cases expected an element other than zero. None before the first case.
     blank : bool or None
         True if all cases so far that had output elements had only zeros and NaN as inputs; None
         before the first such case.

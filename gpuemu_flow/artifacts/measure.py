@@ -1,4 +1,8 @@
-"""Measure an artifact: the figures of its kernels from the best source, and its findings."""
+"""Measure the kernels of an artifact, and collect the findings of the lint rules in them.
+
+The registers and the memory of a kernel are read from the cubin, or else from the report of ptxas.
+If neither has the kernel, they are estimated from the PTX.
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ in a few cases the bug does not show. The weight of a hypothesis is its earlier 
 likelihood of the verdicts (Bayes' rule); the next case to try is the one that divides the weights
 most evenly (after MacKay, "Information-based objective functions for active data selection", Neural
 Computation 4, 1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The
-Design of Experiments", 1935), with Bonferroni's correction for the number of conditions that differ
-on the cases (C. E. Bonferroni, 1936).
+Design of Experiments", 1935), with Bonferroni's correction (C. E. Bonferroni, 1936) for the number
+of conditions tried; see `Hypothesis.tried`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ class Hypothesis:
     chance : float
         The p-value of Fisher's exact test, corrected for the number of conditions; at most 1.
     tried : int
-        The factor of the correction. For a single condition, it is the number of single conditions
-        that hold for different sets of cases, plus the number of possible bounds; for a pair, it is
-        the number of pairs of such conditions.
+        The number of conditions tried, by which the p-value is multiplied. For one predicate, it is
+        the number of single predicates, of which those that hold for the same cases count once,
+        plus the number of bounds that predicates could have had. For two predicates, it is half the
+        square of that number.
     """
 
     predicates: tuple[Predicate, ...]
@@ -168,10 +169,17 @@ def chance_of(
 
 
 def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:
-    """Return the one-sided p-value of Fisher's exact test.
+    """Return the one-sided p-value of Fisher's exact test for a condition.
 
-    It is the probability of at least `inside_failed` failures by chance, the upper tail of the
-    hypergeometric distribution.
+    It is the probability that, by chance, the condition holds for at least `inside_failed` of the
+    failed cases: the upper tail of the hypergeometric distribution.
+
+    Parameters
+    ----------
+    inside_failed, inside : int
+        Numbers of cases for which the condition holds: those that failed, and all.
+    outside_failed, outside : int
+        The same numbers for the cases for which the condition does not hold.
     """
     failed, total = inside_failed + outside_failed, inside + outside
     ways = math.comb(total, inside)

@@ -1,4 +1,7 @@
-"""Measure the inputs of a case, to obtain the facts for which conditions are tested."""
+"""Collect facts about a case and its inputs, such as the largest value of each input.
+
+The search for the cause of failures compares these facts between failing and passing cases.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,15 @@ def _of_input(values: NDArray[Any], kind: str) -> tuple[set[str], dict[str, floa
 
 
 def _of_truths(rows: NDArray[np.float64], *, single: bool) -> set[str]:
-    """Return the marks (names of properties) of an input of booleans."""
+    """Return the marks (names of properties) of an input of booleans.
+
+    Parameters
+    ----------
+    rows : array
+        The input's values, 0 or 1, as rows along its last axis.
+    single : bool
+        True if the input is a single value, an array without axes.
+    """
     holds = rows != 0
     if single:
         return {"is_true" if holds.all() else "is_false"}
@@ -100,9 +111,14 @@ def _rows(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _of_values(rows: NDArray[np.float64], *, floating: bool) -> tuple[set[str], dict[str, float]]:
-    """Return marks (names of properties) and measures of one input, given as rows.
+    """Return the marks (names of properties) and the measures of one input.
 
-    The rows are along the input's last axis.
+    Parameters
+    ----------
+    rows : array
+        The input's values, as rows along its last axis.
+    floating : bool
+        True if the input has a float dtype.
     """
     marks: set[str] = set()
     finite = np.isfinite(rows)

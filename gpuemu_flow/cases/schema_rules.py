@@ -131,7 +131,13 @@ class RuleReader:
         return ""
 
     def fitting(self, kind: str) -> None:
-        """Report keys that the kind does not use, and missing keys that it needs."""
+        """Report keys that inputs of a kind do not use, and needed keys that the table lacks.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of the input's values, such as ``sorted``; empty if the table names no kind.
+        """
         if self.table.get("dtype") == "bool" and self.table.get("range", [0, 1]) != [0, 1]:
             text = f"{self.name!r} is of bool, whose values no range limits"
             hint = "drop it, or declare an input of integers"

@@ -46,7 +46,10 @@ class _ReportGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a subcommand; if there is none, name the options that take a file or a folder."""
+        """Find a subcommand, or fail with a message that suggests ``-o`` and ``--merge``.
+
+        An unknown word is probably a path that was given without one of these options.
+        """
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             ctx.fail(

@@ -68,9 +68,11 @@ class Key:
         return not (isinstance(self.type, Section) and self.type.harmless)
 
     def may_be(self, name: str, written: str, value: Json) -> bool:
-        """Tell whether an unknown key may be a misspelling of this key.
+        """Tell whether the unknown key `written` may be a misspelling of `name`.
 
-        Short names are similar to many other words, so for them the value must be valid, too.
+        `name` is the name of this key, or one of its aliases. If `name` or `written` is short, the
+        unknown key's `value` must be valid for this key, since short names are similar to many
+        words. The result is False if no verdict depends on this key.
         """
         long = min(len(name), len(written)) > SHORT
         return self.counts and (long or is_meant(self.type, value, ()))
@@ -127,7 +129,11 @@ class Section(ValueType):
         return isinstance(value, dict)
 
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
-        """Return the values of the keys that the table contains, by the keys' main names."""
+        """Check the table `value`, and return its valid values by the keys' main names.
+
+        `out` receives the problems. The result is `INVALID` if `value` is not a table, or if it is
+        empty and `at_least_one` forbids this.
+        """
         if not self.accepts(value):
             return self.wrong_type(value, path, out)
         checked: dict[str, Json] = {}
@@ -166,7 +172,7 @@ class Section(ValueType):
     def unknown(
         self, written: str, table: Mapping[str, Json], path: KeyPath, out: Reporter
     ) -> None:
-        """Report an unknown key of `table`."""
+        """Report that `table`, the table at `path`, has the unknown key `written`."""
         value = table[written]
         place, counts, hint = "", False, ""
         meant = self._longer(written, value)
@@ -201,7 +207,10 @@ class Section(ValueType):
         out.add("config-unknown-key", where, f"unknown key {name!r}", hint, warning=not counts)
 
     def _ending(self, written: str) -> str:
-        """Return a hint with the few keys that end in ``_`` and `written`; else an empty one."""
+        """Return a hint that names the known keys whose names end in ``_`` followed by `written`.
+
+        The hint is empty if there are no such keys, or more than `FEW`.
+        """
         found = [name for name in self.by_name if name.endswith(f"_{written}")]
         if len(found) != 1:
             few = " or ".join(map(repr, found[:FEW]))
@@ -209,7 +218,11 @@ class Section(ValueType):
         return Hint.of(f"did you mean {found[0]!r}?", Rename(written, found[0]))
 
     def _longer(self, written: str, value: Json) -> Key | None:
-        """Return the one key that has `written` among its words and takes `value`, or None."""
+        """Return the key whose name contains `written` and that accepts the word `value`.
+
+        Names consist of parts joined by underscores, and `written` must be one or several whole
+        parts. The result is None if there is no such key, or more than one.
+        """
         found = [
             key
             for key in self.keys
@@ -218,9 +231,10 @@ class Section(ValueType):
         return found[0] if len(found) == 1 else None
 
     def _taking(self, value: Json, out: Reporter) -> str:
-        """Return a hint with the one key that takes the word `value`; empty if there is none.
+        """Return a hint that names the only key of this section that accepts the word `value`.
 
-        Short words give no hint: words such as ``auto`` are values of other programs' keys, too.
+        The hint is empty if there is no such key, or more than one. It is also empty for a short
+        word such as ``auto``, which the keys of other programs often have as a value.
         """
         if out.hopeless or not isinstance(value, str) or len(value) <= SHORT:
             return ""
@@ -230,11 +244,12 @@ class Section(ValueType):
     def _holders_of(
         self, written: str, table: Mapping[str, Json], path: KeyPath
     ) -> tuple[Key, ...]:
-        """Return the keys whose tables may contain the key `written` with its present value.
+        """Return keys of this section whose values can be tables with the key `written`.
 
-        At the top level, all are returned. In any other table, these are the keys whose value is a
-        table already; if there are none, the keys that `table` contains; and otherwise only the
-        first.
+        Such a table must also permit the value that `written` has in `table`, the table at `path`.
+        At the top level, all these keys are returned. In other tables, only the most likely ones
+        are: the keys to which `table` gives a table as value; if there are none, the keys that
+        `table` contains; if there are none of these either, the first key found.
         """
         value = table[written]
         found = []
@@ -367,11 +382,12 @@ def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
 
 
 def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
-    """Tell whether a misplaced key in the table at `path` seems meant as a key of type `kind`.
+    """Tell whether a misplaced key with this value seems meant as a key of type `kind`.
 
-    At the top level, where a table may belong to another program, the value must be valid for
-    `kind`. In other tables, any value is enough, with one exception: the name of a key that takes
-    one of several words, such as ``mode``, is common, so its value must be valid there, too.
+    `path` is the path of the table that contains the misplaced key. At the top level, the value
+    must be valid for `kind`, since the key may belong to another program. In other tables, every
+    value will do, with one exception: if `kind` is a `Choice`, a string must be valid for it, since
+    many programs have such keys under the same names, such as ``mode``.
     """
     common = isinstance(kind, Choice) and isinstance(value, str)
     if path and not common:
@@ -391,12 +407,16 @@ def _is_possible(kind: ValueType, value: Json) -> bool:
 
 
 def takes_word(kind: ValueType, value: Json) -> bool:
-    """Tell whether `kind` accepts only certain words, and `value` is one of them."""
+    """Tell whether `kind` is a fixed list of words that contains `value`."""
     return isinstance(kind, Choice) and not kind.soft and is_meant(kind, value, ())
 
 
 def _below(holders: Iterable[Key], written: str, table: Mapping[str, Json], path: KeyPath) -> str:
-    """Describe the places below the table at `path` to which the key `written` belongs."""
+    """Return a phrase that names the tables below `path` to which the key `written` belongs.
+
+    `holders` are keys that `table`, the table at `path`, may have. The value of each of these keys
+    is one of the tables that are named.
+    """
     places = []
     for key in holders:
         if isinstance(table.get(key.name, {}), dict):

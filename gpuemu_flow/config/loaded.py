@@ -1,7 +1,7 @@
-"""Handle programs that a function makes from a file; the key ``loads`` names this file.
+"""Read the keys of programs that an adapter function makes from a file.
 
-Words in the file can decide the program's kind (``triton_if``), or that the program is skipped
-(``skip_if``).
+``loads`` names the file. If the file contains a word of ``triton_if``, the program is of kind
+``triton``. If the file contains a word of ``skip_if``, the program is skipped.
 """
 
 from __future__ import annotations

@@ -98,7 +98,10 @@ class Reporter:
     _told_of_templates: set[tuple[str, KeyPath, str]] = field(default_factory=set)
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of a key, under any of its names; else that of its nearest ancestor."""
+        """Return the line of the key at `path`, even if the file has the key under an alias.
+
+        If the file does not have the key, return the line of the key's nearest ancestor.
+        """
         for end in range(len(path), 0, -1):
             written = self.aliases.get(path[:end])
             if written is not None:

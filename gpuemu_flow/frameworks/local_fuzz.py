@@ -141,9 +141,9 @@ def error_result(
 
 
 def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[FailureInfo]:
-    """Return a failure for each output with NaN or Inf; none if an input has NaN or Inf, too.
+    """Judge an op without a reference: return a failure for each output with NaN or Inf.
 
-    It judges an op without a reference.
+    If an input contains NaN or Inf, return no failures.
     """
     if not all(np.isfinite(to_float64(a)).all() for a in inputs.values()):
         return []

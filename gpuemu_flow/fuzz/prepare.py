@@ -1,4 +1,4 @@
-"""Build compiled code that is outdated, for all commands that run ops except ``run``."""
+"""Build outdated compiled code before an op is executed outside of a task, such as by fuzzing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _one_at_a_time = threading.Lock()
 
 
 def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None) -> None:
-    """Build the compiled code and the outputs of rules that a task of an op needs, if any.
+    """Build the files that a task's program needs: compiled code, and outputs of build rules.
+
+    Nothing is built if the task needs no such files, or if they are up to date.
 
     Parameters
     ----------
     workspace : Workspace
     spec : TaskSpec
+        The task.
     graph : Graph, optional
         The graph that contains `spec`; by default the workspace's graph.
 

@@ -60,10 +60,10 @@ def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
 
 
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
-    """Return the newest results, as `newest_of_each` does, but only of those judged by `now`.
+    """Return the newest results, as `newest_of_each` does, but only those judged by `now`.
 
-    A later result has a different `judged_by` if, for example, the tolerance or the reference has
-    changed. Such a result does not hide an earlier failure. It hides an earlier pass only if its
+    A result that was judged differently, for example with another tolerance or reference, is left
+    out. It never hides an older failure. It hides an older result that is no failure only if its
     submission did not identify the code, since the code may have changed in between.
 
     Parameters

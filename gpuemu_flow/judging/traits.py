@@ -32,7 +32,9 @@ class OpTraits:
 
 
 def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
-    """Find an op's traits by evaluating the reference on the samples' shapes, with plain values.
+    """Find an op's traits by evaluating its reference on inputs of the samples' shapes.
+
+    The samples' own values are replaced by ordinary ones; see `plain_inputs`.
 
     Parameters
     ----------

@@ -133,8 +133,8 @@ class Placement:
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
     """Compute a tensor's offset and strides, and the size of the buffer that it needs.
 
-    If `guarded`, a guard zone lies before the tensor and another after it. Each is at least as long
-    as `GUARD_BYTES` and one row together; a row counts with at most `LONGEST_ROW` bytes.
+    If `guarded`, a guard zone lies before the tensor and another after it. Each has at least
+    ``GUARD_BYTES + min(row, LONGEST_ROW)`` bytes, where ``row`` is the number of bytes of one row.
     """
     shape = tuple(shape)
     layout = effective_layout(layout, shape)

@@ -1,4 +1,4 @@
-"""The generator's recurrence on single words: seeds, states, and normals from two uniforms."""
+"""Basic steps of the random number generator: seeds, state words, and the Box-Muller transform."""
 
 from __future__ import annotations
 

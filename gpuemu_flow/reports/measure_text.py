@@ -30,7 +30,16 @@ class Mutated(Protocol):
 
 
 def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
-    """Format the share of planted bugs that was found, and list the bugs that survived."""
+    """Format the share of planted bugs that was found, and list the bugs that survived.
+
+    Parameters
+    ----------
+    score : MutationScore
+    what : str
+        Words for one bug, such as ``planted PTX bug``.
+    cases : int
+        Number of cases on which the bugs were tried.
+    """
     total = len(score.killed) + len(score.survivors)
     lines = [
         f"{len(score.killed)} of {plural(total, what)} "

@@ -103,7 +103,7 @@ class OpResult:
     unjudged : float
         Share of all output elements without a verdict.
     duration_s : float
-        Time in seconds of the last executions of the comparison and the tasks that it reads.
+        Seconds that the comparison and the tasks that it reads took when last executed, in total.
     cached : bool
         True if nothing of the op was executed in this run.
     reason : str
@@ -126,7 +126,7 @@ class OpResult:
     kept_finite : tuple of str
         Inputs whose range excludes NaN and Inf, although such values were requested.
     untried : tuple of str
-        A text for each dim with listed sizes that no case had: the dim's name and these sizes.
+        Sizes that the schema lists but no case had: one text per dim, such as ``N = 9, 11``.
     """
 
     op: str

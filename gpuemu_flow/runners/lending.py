@@ -70,20 +70,20 @@ class ScriptCall:
     ----------
     request : PendingRequest
     lent : bool
-        True if descriptor 0 does not hold the request, and the answer need not go through
-        descriptor 1.
+        True if the request is passed as an object instead of through descriptor 0. The answer may
+        then be passed as an object, too, instead of through descriptor 1.
     limit : int
-        Maximum size, in characters, of an answer that is held back.
+        Maximum size, in characters, of an answer that is passed as an object.
 
     Attributes
     ----------
     served : int
-        Number of times that the whole request was taken through ``sys.stdin``.
+        Number of times that the script has read the whole request from ``sys.stdin`` at once.
     denied : bool
-        True if the request is lent, and the script tried to read it in a way that needs a real
-        descriptor 0.
+        True if the request is lent, but the script tried to read it in a way that only works if
+        descriptor 0 holds the request.
     dumped : Captured or None
-        The document that was dumped last.
+        The document that the script dumped last; None before the first.
     """
 
     def __init__(self, request: PendingRequest, *, lent: bool = False, limit: int = 0) -> None:
@@ -126,7 +126,7 @@ current: ScriptCall | None = None
 
 
 def begin(exchange: ScriptCall | None) -> None:
-    """Set the script call that is in progress; None once the call has ended."""
+    """Record that `exchange` is the script call in progress; None means that none is."""
     global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
     current = exchange
 

@@ -78,8 +78,9 @@ class Sightings:
         fd : int
             Descriptor of the file with the records.
         scratch : str
-            The worker's own folder, which is empty at first and removed with the worker. It is in
-            the folder that all workers of one server share, which is temporary, too.
+            The worker's own temporary folder, if it has one. Uses of files below it are not
+            recorded. If several workers share its parent as a temporary folder, uses of files below
+            that parent are not recorded either.
         """
         self._followed.setdefault(fd, 0)
         if scratch:
@@ -119,7 +120,7 @@ class Sightings:
         return self._made
 
     def asked_in_vain(self) -> frozenset[str]:
-        """Return the variables that the program's own code read but did not receive."""
+        """Return the environment variables that the program's own code read but did not receive."""
         for fd in self._followed:
             self._drain(fd)
         return frozenset(self._asked)

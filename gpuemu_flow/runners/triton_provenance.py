@@ -116,7 +116,14 @@ class Provenance:
             touched[offsets + byte] = True
 
     def launched(self, storages: Iterable[Any]) -> None:
-        """Record the end of a launch, whose stored elements are now in these storages."""
+        """Flag the bytes that a kernel has stored, and copy them, after its launch has ended.
+
+        Parameters
+        ----------
+        storages : iterable of torch storages
+            The storages of the kernel's arguments. In these, the bytes that were reported to
+            `stored` are flagged.
+        """
         for storage in storages:
             touched = self._touched.pop(storage.data_ptr(), None)
             if touched is not None and len(touched) == storage.nbytes():
@@ -239,12 +246,22 @@ class Provenance:
         )
 
     def _carry(self, name: str, sources: Sequence[Any], target: Any) -> bool:
-        """Copy the flags from a copy's source to its target.
+        """Flag the elements of a copy whose source elements were stored by a kernel.
+
+        Parameters
+        ----------
+        name : str
+            Name of the torch function that made the copy.
+        sources : sequence of Tensor
+            The tensors among the function's arguments.
+        target : Tensor
+            The copy.
 
         Returns
         -------
         bool
-            False if the flags of the target are unknown, so that nothing was copied.
+            False if no flag was changed: no kernel stored to the source's memory, the shapes of
+            source and copy differ, or both are in one storage.
         """
         source = sources[1] if name == "copy_" and len(sources) > 1 else sources[0]
         if name == "copy_" and len(sources) < 2:

@@ -129,7 +129,7 @@ class GpuemuCase(Mapping[str, Any]):
         return self._inputs
 
     def _arrays_after(self) -> dict[str, NDArray[Any]] | None:
-        """Return the input arrays as the test left them; None if it did not ask for them."""
+        """Return the input arrays as the test left them; None if the test did not use them."""
         return None if self._inputs is None else {**self._inputs, **self._replaced}
 
     def __getitem__(self, name: str) -> Any:
@@ -232,10 +232,10 @@ class GpuemuCase(Mapping[str, Any]):
                 raise self.error
 
     def _verdict(self, result: CheckResult) -> Verdict:
-        """Return the verdict on a test that judges no other case.
+        """Return the verdict of `result`, or inconclusive if the case passed but proves nothing.
 
-        For a case that passed, the verdict is inconclusive if the case alone is too weak to show
-        that the op is correct.
+        It proves nothing if the test judges only this case, with a tolerance so large that zeros
+        would pass.
         """
         weak = result.verdict is Verdict.PASSED and self._weakness
         return Verdict.INCONCLUSIVE if weak else result.verdict
