@@ -84,7 +84,8 @@ def gc(remote: bool, size: str | None) -> None:
 def verify(remote: bool) -> None:
     """Read the whole content of a cache; exit code 1 if something is damaged.
 
-    Damaged entries are set aside, or deleted from a shared folder that may be written to.
+    Damaged entries of the workspace's cache are set aside. Those of a shared folder (--remote) are
+    deleted if the configuration allows writing to it.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

@@ -12,7 +12,7 @@ from gpuemu_flow.cli.say import say
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 @format_option("text", "mermaid", "dot")
 def graph(words: tuple[str, ...], output_format: str) -> None:
-    """Draw the tasks, and for each task the tasks that it reads."""
+    """Draw the graph of tasks: each task with the tasks whose results it reads."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports.graph_writer import WRITERS  # noqa: PLC0415
     from gpuemu_flow.selection.words import select  # noqa: PLC0415

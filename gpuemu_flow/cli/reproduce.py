@@ -30,10 +30,10 @@ def reproduce(
 ) -> None:
     """Run a failing case again on its exact inputs.
 
-    With --op, a case need not be recorded here: it is made from its seed, and also from --case if
-    the run that printed it had options or another master seed. Exit code 1 if it still fails; 0 if
-    it is fixed; 4 if there is no verdict on it, for example because it passes although nothing has
-    changed since it failed; 2 if there is no such case.
+    With --op, a case need not be recorded here: it is made from its seed. Give --case, too, if the
+    run that printed the case had options or another master seed. Exit code 1 if it still fails; 0
+    if it is fixed; 4 if there is no verdict on it, for example because it passes although nothing
+    has changed since it failed; 2 if there is no such case.
     """
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

@@ -299,7 +299,8 @@ class Spread:
 
         Parameters
         ----------
-        longest_dim : int unit_roundoff : float
+        longest_dim : int
+        unit_roundoff : float
             Largest relative error of one rounding.
         terms : int
             Largest number of terms of a sum.

@@ -46,7 +46,6 @@ class _Writer:
     """Collector of the files and ops of the workspace."""
 
     options: Options
-    root: Path
     files: dict[str, bytes] = field(default_factory=dict)
     ops: list[dict[str, Json]] = field(default_factory=list)
     taken: dict[str, ImportedProblem] = field(default_factory=dict)
@@ -68,7 +67,7 @@ def import_pytest(path: Path, options: Options, announce: Callable[[str], None])
         ``import-not-found``, ``import-too-many``, ``import-unreadable``. A test that is not
         understood does not raise an error; `ImportOutcome.left` lists it.
     """
-    writer = _Writer(options, path if path.is_dir() else path.parent)
+    writer = _Writer(options)
     for file in python_files(path):
         if path.is_dir() and not (file.name.startswith("test") or file.stem.endswith("_test")):
             continue
@@ -93,7 +92,7 @@ def _file(file: Path, writer: _Writer, announce: Callable[[str], None]) -> None:
         )
         return
     module, expander = ModuleText(text, tree), Expander(tree)
-    modules = LocalModules(file, writer.root)
+    modules = LocalModules(file)
     for test in find_tests(tree):
         announce(test.name)
         name = unique_name(plain_name(test.name), writer.problems)

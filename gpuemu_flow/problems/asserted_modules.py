@@ -25,14 +25,11 @@ class LocalModules:
     Attributes
     ----------
     file : Path
-    root : Path
-        The folder of tests from which the user has a workspace made.
     found : dict of str to bytes
         Contents of the modules found so far, by path in the workspace.
     """
 
     file: Path
-    root: Path
     found: dict[str, bytes] = field(default_factory=dict)
 
     def imported(self, node: ast.stmt, text: str) -> str:
