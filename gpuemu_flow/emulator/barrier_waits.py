@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from gpuemu_flow.emulator.types import Array
@@ -40,6 +42,12 @@ class BarrierRequest:
         """Tell whether the request is a ``bar.sync`` of all threads, without a predicate."""
         return self.wanted is None and self.name.size == 1
 
+    def by_name(self, group: Array) -> Iterator[tuple[int, Array]]:
+        """Yield the number of each barrier that a group of threads names, and these threads."""
+        names = np.broadcast_to(self.name, group.shape)
+        for name in np.unique(names[group]).tolist():
+            yield name, group & (names == name)
+
 
 class BarrierWaits:
     """The warps that wait at each barrier of each block."""
@@ -57,12 +65,12 @@ class BarrierWaits:
 
     def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
         """Record that a group of threads has reached a barrier."""
-        names = np.broadcast_to(request.name, group.shape)
         if request.arrive_only:
-            for name in np.unique(names[group]).tolist():
-                here = (group & (names == name)).sum(axis=1)
+            for name, arrived in request.by_name(group):
+                here = arrived.sum(axis=1)
                 self.arrived[name] = self.arrived.get(name, np.zeros(len(group), np.int64)) + here
             return
+        names = np.broadcast_to(request.name, group.shape)
         self.block[group] = block
         self.name[group] = names[group]
         self.step[group] = step
@@ -74,10 +82,9 @@ class BarrierWaits:
             self.predicate[group] = np.broadcast_to(request.predicate, group.shape)[group]
             self.results[step] = (request.operation, request.result)
 
-    def learn(self, request: BarrierRequest, known: Array | None) -> None:
+    def learn(self, name: int, known: Array | None) -> None:
         """Store the vector clocks of threads that arrived at a barrier without waiting."""
-        if known is not None and request.name.size == 1:
-            name = int(request.name.flat[0])
+        if known is not None:
             before = self._known.get(name)
             self._known[name] = known if before is None else np.maximum(before, known)
 

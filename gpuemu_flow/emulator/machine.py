@@ -288,7 +288,8 @@ class _Schedule:
             self._waiting = BarrierWaits(group.shape)
         self._waiting.arrive(request, group, block + 1, index)
         if request.arrive_only:
-            self._waiting.learn(request, self._m.barrier_arrived(group))
+            for name, arrived in request.by_name(group):
+                self._waiting.learn(name, self._m.barrier_arrived(arrived))
             self._put(block + 1, group, count)
         self._release()
 

@@ -329,3 +329,20 @@ def test_a_barrier_forgets_who_arrived_once_it_is_passed(backend: str) -> None:
     found = launch(REUSED.format(read=read), block=160, backend=backend).findings
     assert [(f.check, f.rule) for f in found] == [("race", "read-after-write")]
     assert not launch(REUSED.format(read=""), block=160, backend=backend).findings
+
+
+COMPUTED = (
+    "shr.u32 %r8, %r2, 5; setp.eq.u32 %p0, %r8, 0; setp.eq.u32 %p1, %r8, 2; "
+    "and.b32 %r12, %r8, 0; add.u32 %r12, %r12, {number}; @%p0 bra W0; @%p1 bra W2; "
+    "bar.sync 1, 64; ld.shared.u32 %r10, [%r5]; bra END; "
+    "W0: setp.eq.u32 %p5, %r7, 0; @%p5 st.shared.u32 [%r5], 5; bar.arrive %r12, 64; bra END; "
+    "W2: bar.arrive 1, 64; END:"
+)
+"""Warp 0 writes and arrives at a barrier of a computed number; warp 1 waits at barrier 1."""
+
+
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("c", marks=needs_compiler)])
+def test_a_barrier_whose_number_is_computed_orders_who_arrives_there(backend: str) -> None:
+    assert not launch(COMPUTED.format(number=1), block=64, backend=backend).findings
+    found = launch(COMPUTED.format(number=2), block=96, backend=backend).findings
+    assert [(f.check, f.rule) for f in found] == [("race", "read-after-write")]
