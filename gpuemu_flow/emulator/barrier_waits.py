@@ -75,7 +75,11 @@ class BarrierWaits:
             self.results[step] = (request.operation, request.result)
 
     def learn(self, request: BarrierRequest, known: Array | None) -> None:
-        """Store the vector clocks of threads that arrived at a barrier without waiting."""
+        """Store the vector clocks of threads that arrived at a barrier without waiting.
+
+        `known` has these clocks; it is None if races are not checked. Nothing is stored if the
+        number of the barrier is given for each thread separately.
+        """
         if known is not None and request.name.size == 1:
             name = int(request.name.flat[0])
             before = self._known.get(name)
