@@ -139,13 +139,14 @@ ELEMENTWISE = ("positive", "indices", "packed")
 def is_kept_finite(
     kind: str, low: Bound | None, high: Bound | None, rule: ValueRule | None
 ) -> bool:
-    """Tell whether only a range, and no explicit setting, keeps NaN and Inf out of an input.
+    """Tell whether an input's range is the only reason why it gets no NaN or Inf.
 
     Parameters
     ----------
     kind : str
-        Family of the dtype.
+        Family of the dtype; the result is False for all families but ``float``.
     low, high : int, float, str or None
+        Range of the input; a range of the rule replaces it.
     rule : ValueRule or None
     """
     if kind != "float":
@@ -220,19 +221,18 @@ class InputSpec:
     layout : str
         One of `types.LAYOUTS`: the real layout of the tensor in memory.
     strategy : str
-        One of `types.STRATEGIES`, or of the strategies of the rule's kind in `PATTERNS`. It decides
-        which values are drawn.
+        The way in which the values are drawn: one of `types.STRATEGIES` or, if the rule has a kind,
+        one of the strategies that `PATTERNS` has for this kind.
     position : int
         Index in the op's ``input_names``; it names the random stream (``input_<position>``).
     low, high : float or None
         Range of the values from the op's schema, both ends included.
     ends : int
-        If not 0, the ends of the range are inserted among the values. The number counts the cases
-        in which this is done, beginning with 1.
+        If above 0, both ends of the range are inserted among the values. This is done in the first
+        cases of a run that have this range. `ends` is the number of this case among them, from 1.
     turn : int
-        A strategy has several varieties of values, which its first cases show in turn; see
-        `cases.turns`. This is the number, counted from 1, of the variety that the values show; 0
-        for none.
+        Number of the variety of values that the input shows, counted from 1; 0 leaves the variety
+        to chance. The first cases with a strategy show its varieties in turn; see `cases.turns`.
     rule : ValueRule or None
         Further rules of the schema for the values.
     given : GeneratedValues or None

@@ -189,10 +189,11 @@ def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
 
 
 def _preferred(options: dict[Conditions, int], slack: int) -> Conditions | None:
-    """Return the option of the likeliest kind among those with nearly the fewest exceptions.
+    """Return the condition, or pair of conditions, of the likeliest kind; None without options.
 
-    `options` has the number of exceptions of each option. Options with up to `slack` more
-    exceptions than the fewest are considered.
+    `options` maps each condition or pair to the number of its exceptions: passing cases that meet
+    it. An option is considered if it has at most `slack` more exceptions than the option with the
+    fewest.
     """
     if not options:
         return None
@@ -206,7 +207,7 @@ def _places(conditions: Conditions) -> int:
 
 
 def _rank(conditions: Conditions) -> tuple[int, list[tuple[int, int, str, str]]]:
-    """Return a sort key: preferred conditions come first, and no two conditions are equal."""
+    """Return a sort key that puts preferred conditions first; different conditions never tie."""
     keys = []
     for kind, subject, value in conditions:
         number = value if isinstance(value, int) else 0

@@ -46,18 +46,27 @@ class ArgumentGroup:
 def spread(
     schema: Json, names: Sequence[str], report: Report
 ) -> tuple[Json, tuple[str, ...], dict[str, ArgumentGroup]]:
-    """Return a schema and input names with groups replaced by their members, and the groups.
+    """Replace the groups in an op's schema and input names by the members of the groups.
 
-    The groups are returned by name.
+    A group is one argument of the op that consists of several input tensors, such as a list.
 
     Parameters
     ----------
     schema : JSON
         As written in the file; only tables that map names to inputs have groups.
     names : sequence of str
-        The op's ``input_names``, or none.
+        The op's ``input_names``; empty if the file does not set them.
     report : callable
-        See `schema.parse_schema`.
+        Called for every error; see `schema.parse_schema`.
+
+    Returns
+    -------
+    schema : JSON
+        The schema, with a table for each member instead of the table for the group.
+    names : tuple of str
+        The input names, with the names of the members instead of the name of the group.
+    groups : dict of str to ArgumentGroup
+        The groups by name.
     """
     inputs = schema.get("inputs") if isinstance(schema, Mapping) else None
     if not isinstance(inputs, Mapping):

@@ -17,14 +17,15 @@ Element = TypeVar("Element", bound=np.generic)
 
 @dataclass(frozen=True)
 class ManyRows:
-    """The rows (along the last axis) of several tensors of one shape, and their generators.
+    """The rows (along the last axis) of several tensors of one shape, and their random streams.
 
     Each array that a method returns has one more axis, the first, for the tensors.
 
     Attributes
     ----------
     rngs : SeededStreams
-        Generators of the values. Each kind of random choice uses a separate domain.
+        One random stream for each tensor, from which its values are drawn. Each kind of random
+        choice uses other streams, which are derived from these.
     number : int
         Number of rows of one tensor, at least 1.
     count : int
@@ -50,16 +51,21 @@ class ManyRows:
         return len(self.rngs), self.number, self.width
 
     def _turns_from(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
-        """Return, for each tensor, the kind (0 to `kinds` - 1) of its first row."""
+        """Return, for each tensor, the kind (0 to `kinds` - 1) of its first row.
+
+        The kind is random, unless `turn` is above 0 and there are fewer rows than kinds. It is then
+        `first` in turn 1, the next kind in turn 2, and so on.
+        """
         if self.turn and self.number < kinds:
             return np.full(len(self.rngs), (self.turn - 1 + first) % kinds)
         return self.rngs.derive("turns").gen_range(0, kinds)
 
     def turns(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
-        """Return a kind for each row: 0 to `kinds` - 1 in rotation.
+        """Return a kind for each row: the kinds 0 to `kinds` - 1 in rotation.
 
-        The kind of the first row is random, with one exception: if `turn` is above 0 and there are
-        fewer rows than kinds, it is `first` in turn 1, the next kind in turn 2, and so on.
+        The kind of a tensor's first row is random, unless `turn` is above 0 and there are fewer
+        rows than kinds. The first row then has kind `first` in turn 1, the next kind in turn 2, and
+        so on.
         """
         start = self._turns_from(kinds, first)
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
@@ -89,11 +95,12 @@ class ManyRows:
         return bits.view(np.bool_).reshape(self.shape)
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Return a mask of the elements that are to be 0: about half of them, at random.
+        """Return a mask of the elements that are to be 0: about half of them, chosen at random.
 
-        In every eighth row, all elements except one are marked: if that one lies in the last tile,
-        the result shows whether that tile is read. If there is only one row, its first element (if
-        `turn` is above 0, its first half) is marked and its last one is not.
+        If there are several rows, all elements of every eighth row are marked, except for one at a
+        random position. If this element lies in the last tile of the row, the op's result shows
+        whether the op reads that tile. If there is only one row, its last element is not marked,
+        and its first one is. If `turn` is above 0, the whole first half of this row is marked.
         """
         zeros = self.coin_flips()
         if self.number > 1:

@@ -35,7 +35,8 @@ def allowed_sizes(
     Returns
     -------
     dict or None
-        None where no allowed sizes were found among `MOST_TRIED`.
+        A size for each dim. None if the search tries up to `MOST_TRIED` combinations of sizes and
+        finds no allowed one.
     """
     sizes = dict(wanted) if wanted else {dim.name: dim.smallest for dim in schema.dims}
     if schema.allows(sizes):
@@ -55,10 +56,10 @@ def allowed_sizes(
 
 
 def some_sizes(schema: OpSchema, derived: str) -> Iterator[dict[str, int]]:
-    """Yield allowed sizes of all dims that give a derived dim its extreme sizes, too.
+    """Yield allowed sizes of all dims, chosen so that a derived dim takes extreme sizes, too.
 
-    A dim on which the derived dim depends takes all sizes of its list, or the sizes near the ends
-    of its range. Every other dim takes its smallest and its largest size.
+    `derived` is the name of this dim. A dim on which it depends takes all sizes of its list, or the
+    sizes near the ends of its range. Every other dim takes its smallest and its largest size.
     """
     needed = {derived}
     for each in reversed(schema.derived):
@@ -86,7 +87,11 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
-    """Return sizes of a dim to try, those near other dims' sizes first: limits compare dims."""
+    """Return sizes of a dim to try: its whole list, or else at most 24 sizes of its range.
+
+    Limits compare dims with each other. Sizes equal or next to those in `sizes`, which has the
+    wanted sizes of all dims, therefore come first.
+    """
     if dim.candidates:
         return list(dim.candidates)
     step = dim.multiple_of

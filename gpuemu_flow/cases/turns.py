@@ -1,25 +1,33 @@
 """Choose the variety of values that an input shows in each of the first cases of a run.
 
-A tensor has no room for all that a strategy can draw: a vector is a single row, near -100 or not,
-and NaN in a sum hides an infinity. Chance would then decide whether a run meets a variety at all.
-So the first cases in which an input has a strategy show its varieties in turn. They are:
+A strategy can draw several varieties of values. A tensor with few rows has no room for all of them
+at once: the single row of a vector is either near -100 or near 0. One variety can also hide another
+one: if a tensor holds NaN, its sum does not depend on an infinity. Chance would then decide whether
+a run tests a variety at all. The first cases in which an input has a strategy therefore show the
+varieties of this strategy one after the other:
 
-- `negative`: a row near -100,000, for certain. Fewer than 3 rows are near -100, near 0 and near
-  -100,000 in turn.
-- `offset`, with fewer than 4 rows: each spread of the values around the offset, 0.01 first.
-- `extremes`: a number that overflows when it is squared, for certain.
-- `wide`: the first rows of an input and of the next input have opposite signs, so that a product of
-  the two is far below 0; then magnitudes of all orders from 1 to 1000. In either case, a vector
-  consists of halves.
-- `ties`: a few values, then only zeros, of both signs if the range allows it.
-- `sparse`, with a single row: its first half is zeros.
-- `special`: NaN and both infinities, then a single +Inf, a single NaN, and only -Inf. In the first
-  case in which several inputs of the same shape have this strategy, some NaN and infinities of one
-  are also written into the others.
-- `normal`, beside another input that is drawn in another way and may be compared with this one: a
-  quarter of the values are values of that input, in two cases. Then, in three cases of long rows,
-  a row with a single zero, and one with a single nonzero value. Integers have all of these, and
-  booleans have the single values.
+- `negative`: with at least 3 rows, one row is near -100,000 in the first case, or as near as the
+  dtype allows. With fewer rows, this is the first row in the third case. A single row is near -100
+  in the first case, and near 0 in the second.
+- `offset`, with fewer than 4 rows: each case spreads the first row's values around the offset by a
+  different amount; in the first case, it is about 0.01 for float32.
+- `extremes`: in the first case, one number overflows when it is squared.
+- `wide`: in the first case, the first rows of an input and of the next input have opposite signs if
+  the inputs have no range, so that the product of the two rows is far below 0. A vector instead
+  consists of numbers halfway between two steps of a quantiser. In the second case, magnitudes of
+  all orders from 1 to about 500 occur.
+- `ties`: in the first case, each row has few different values. In the second case, all values are
+  zeros, of both signs if the range allows negative numbers.
+- `sparse`, with a single row: in the first case, the first half of the row is zeros.
+- `special`: the first case has NaN and both infinities. The next cases have only +Inf, then a
+  single NaN, and then -Inf everywhere; see `Turns.of` for the choice of these cases. In one further
+  case of an input, some of its NaN and infinities are copied to the other inputs that have the same
+  shape and this strategy.
+- `normal`: in two cases, a quarter of the values are copied from another input that is drawn in
+  another way, if the op may compare the two inputs. In three more cases, if the rows are long, one
+  row has a single zero, and another row has a single nonzero value; see `lone_values`.
+
+Integers show only the varieties of `normal`. Booleans show only single zeros and nonzero values.
 """
 
 from __future__ import annotations
@@ -89,7 +97,8 @@ def _is_free(spec: InputSpec) -> bool:
 class Turns:
     """Chooses the variety of values that each input shows in a case.
 
-    To take turns, it counts the varieties that each input has shown of each strategy.
+    The class counts the varieties that have been shown, separately for each input and strategy. The
+    next case in which an input has the same strategy then shows the next variety.
     """
 
     def __init__(self) -> None:
@@ -99,21 +108,23 @@ class Turns:
         self._longest: Counter[str] = Counter()
 
     def of(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
-        """Return the inputs of the next case, with the varieties that they are to show.
+        """Return the inputs of the next case, each with the variety that it is to show.
 
-        Except for the first one, a variety of `special` is shown only in a case in which no other
-        input may have NaN or infinities: the difference of two infinities is NaN.
+        The varieties of the strategy `special`, except for the first one, need a case in which no
+        other input may have NaN or infinities. Otherwise, special values of two inputs could hide
+        each other's effect: for example, the difference of two infinities is NaN.
         """
         alone = sum(map(holds_specials, inputs)) == 1
         turned = tuple(self._with_turn(spec, inputs, alone=alone) for spec in inputs)
         return self._with_shared_specials(self._with_lone(turned))
 
     def _with_lone(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-        """Give lone values to the input that had them least often; see `lone_values`.
+        """Demand lone values in the input that has had them in the fewest cases.
 
-        Only inputs without another variety are considered. Nothing is done if any input has a
-        strategy other than `normal`, because such strategies can draw many zeros, which could hide
-        the lone values.
+        A lone value is the only zero or the only nonzero value in a row; see `lone_values`. Inputs
+        that show another variety in this case are left out. If any input has a strategy of
+        `STRATEGIES` other than `normal`, no input gets lone values: such a strategy can draw many
+        zeros, which could hide the lone values.
         """
         for spec in inputs:
             width = spec.shape[-1] if spec.shape else 0
@@ -130,10 +141,13 @@ class Turns:
         return tuple(replace(spec, turn=turn) if spec is chosen else spec for spec in inputs)
 
     def _lone_turn(self, spec: InputSpec) -> int:
-        """Return the turn in which an input should have lone values now; 0 if it should have none.
+        """Return the next turn in which an input can get lone values; 0 if there is none.
 
-        Its rows must be long. In the second turn, all elements of a vector but one are 0; for this
-        turn, a vector of medium length is enough.
+        A lone value is the only zero or the only nonzero value in a row; see `lone_values`. The
+        input must have the strategy `normal`, and must show no other variety in this case. Its rows
+        must be long: at least half as long as the longest rows that it has had so far. It then gets
+        each of `LONE_TURNS` once. A shorter vector of more than `MEDIUM` elements gets only the
+        second of them.
         """
         if spec.turn or spec.ends or spec.strategy != LONE or not may_hold_lone(spec):
             return 0
@@ -145,9 +159,11 @@ class Turns:
         return next((turn for turn in turns if (spec.name, turn) not in self._lone), 0)
 
     def _with_shared_specials(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-        """Let inputs of the same shape share NaN and infinities, once for each lending input.
+        """Let one input lend NaN and infinities to the other inputs of its shape.
 
-        The lending input must have shown its first variety before, in which it alone had NaN.
+        The lender is the first input that may hold NaN and infinities and that shows no variety in
+        this case. Other inputs of its shape that may hold them copy some to the same positions,
+        unless they show a variety other than the first one. Each input lends in one case only.
         """
         lender = next((spec for spec in inputs if not spec.turn and _may_share(spec, spec)), None)
         if lender is None or lender.name in self._lent:

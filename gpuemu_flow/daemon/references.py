@@ -39,7 +39,10 @@ class _Stop(threading.Event):
 
 @dataclass
 class _Warm:
-    """Loaded programs of one subject, to be discarded after a failure or a cancellation."""
+    """The loaded programs of one subject, kept for further requests.
+
+    They are discarded after a failed or cancelled request, and when they have been idle for long.
+    """
 
     key: str
     evaluator: CaseEvaluator
@@ -76,7 +79,10 @@ class References:
 
     @staticmethod
     def sessions_for(limit: int) -> int:
-        """Return the number of sessions needed for `limit` busy and as many idle subjects."""
+        """Return the number of sessions that the pool must have room for.
+
+        They suffice for `limit` subjects (ops with their programs) in use, and as many idle ones.
+        """
         return 2 * limit * SESSIONS_PER_EVALUATOR
 
     @contextmanager

@@ -83,7 +83,10 @@ class BarrierWaits:
             self.results[step] = (request.operation, request.result)
 
     def learn(self, name: int, known: Array | None) -> None:
-        """Store the vector clocks of threads that arrived at a barrier without waiting."""
+        """Store the vector clocks of threads that arrived at a barrier without waiting.
+
+        `known` has these clocks; it is None if races are not checked.
+        """
         if known is not None:
             before = self._known.get(name)
             self._known[name] = known if before is None else np.maximum(before, known)

@@ -107,7 +107,11 @@ class QuickGlobalRaces(GlobalRaces):
         super().collide(state, lanes, lost, step)
 
     def _record_pending(self) -> None:
-        """Record the times and steps of pending stores, which only conflicting accesses need."""
+        """Record the times and steps of pending stores.
+
+        This is put off as long as possible, since only accesses that may conflict with a store need
+        them.
+        """
         for store in self._pending:
             for cells in store.cells:
                 self._written.when[cells] = store.time

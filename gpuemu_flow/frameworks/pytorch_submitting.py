@@ -1,4 +1,4 @@
-"""The context of ``validate_pytorch`` for an op with ``gradients``: it also submits these."""
+"""The context of ``validate_pytorch``, which can submit gradients together with the outputs."""
 
 from __future__ import annotations
 

@@ -36,7 +36,10 @@ class Bound(Protocol):
         ...
 
     def no_verdict(self, where: Where) -> BoolArray | None:
-        """Mark the elements at `where` that have no verdict if they fail; None if all have one."""
+        """Mark the elements at `where` on which a failure proves nothing; None if there are none.
+
+        A marked element passes if its error is within its tolerance. Otherwise it has no verdict.
+        """
         ...
 
 
@@ -97,9 +100,9 @@ class Rules:
     special_inputs : bool
         True if the case's inputs hold NaN or Inf.
     clip : FloatLimits or None
-        Format of the output if the expected values are wider than this format. The actual and the
-        expected values are clipped to its largest value, so that an overflow that occurs in any
-        correct op is no failure.
+        Format of the output if the expected values have a wider range than this format, else None.
+        Finite expected values are clipped to the format's largest value, and an overflow in the
+        output counts as this value. Thus an overflow that every correct op has is no failure.
     """
 
     nan: str = "match"

@@ -187,9 +187,10 @@ def _median(values: NDArray[Any]) -> float:
 
 
 def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
-    """Return outputs that copy an input, reshaped or broadcast; None if it fits no output.
+    """Return outputs that copy an input, reshaped or broadcast to the shape of each output.
 
-    An output that the input does not fit is zeros. `right` has the correct outputs.
+    `array` is the input, and `right` has the correct outputs. If the input does not fit the shape
+    of an output, this output is filled with zeros. If it fits no output, the result is None.
     """
     outputs: dict[str, NDArray[Any]] = {}
     fits = False

@@ -235,7 +235,11 @@ def _program(
     bound: Mapping[str, ast.expr | None],
     where: _Where,
 ) -> str:
-    """Return the program of one side of the comparison, without the end that `_ended` appends."""
+    """Return the source of a program that computes one side of a comparison in a test.
+
+    The source lacks its last statement, which `_ended` appends. `bound` has expressions that
+    replace parameters of the test.
+    """
     needed = set(side.needed)
     lines = compared.bindings(side)
     extra: set[str] = set()

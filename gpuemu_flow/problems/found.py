@@ -233,9 +233,12 @@ def asks_for_gpu(content: bytes) -> bool:
 
 
 def named_home(path: Path, names: list[str]) -> int | None:
-    """Return the index of the name in `names` after which a file or its folder is named.
+    """Return the index in `names` of the problem to which a file belongs; None if there is none.
 
-    Returns None if there is none. If `names` has one element, every file belongs to it.
+    A file belongs to the problem whose name is also the name of the file (without suffix), of its
+    folder, or of the folder above. The name of the file or of its folder may continue after the
+    problem's name with ``_``, ``-`` or ``.`` and other text. If several names fit, the longest one
+    counts. If `names` has one element, every file belongs to this problem.
     """
     words = (path.stem, path.parent.name, path.parent.parent.name)
     best: int | None = None

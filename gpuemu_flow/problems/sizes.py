@@ -218,9 +218,11 @@ def same_but_shapes(one: ProblemFacts, other: ProblemFacts) -> bool:
 def _together(
     tries: CachedAttempts, scaled: Constants, about: ProblemFacts, varied: VariableSizes
 ) -> VariableSizes:
-    """Drop the smallest size of each dim until the model runs with all sets of `_corners`.
+    """Drop small sizes until the model runs when several dims vary together.
 
-    If this would leave a dim with fewer than two sizes, the result has no dims.
+    The model must run with each combination of sizes that `_corners` returns. As long as it does
+    not, the smallest size of every dim is dropped. If this would leave a dim with fewer than two
+    sizes, the result has no dims.
     """
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):
@@ -233,7 +235,11 @@ def _together(
 
 
 def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
-    """Return sets of sizes to try: all smallest, all largest, and largest with one dim smallest."""
+    """Return combinations of sizes to try, as the sizes of all dims by name.
+
+    In the first combination all dims have their smallest size, in the second their largest size. In
+    each further one, a single dim has its smallest size and all others have their largest.
+    """
     least = {name: sizes[0] for name, sizes in dims.items()}
     most = {name: sizes[-1] for name, sizes in dims.items()}
     return [least, most, *({**most, name: least[name]} for name in dims if len(dims) > 1)]

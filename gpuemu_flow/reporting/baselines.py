@@ -215,9 +215,10 @@ def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
 
 
 def _unjudged(result: OpResult | None) -> str:
-    """Return the verdict on an op and dtype if it was not judged, and this counts as a regression.
+    """Return the verdict of a result without cases if this lack counts as a regression.
 
-    An error counts as one, and so do outdated results. Return an empty text otherwise.
+    The lack counts if the check ended in an error, or if the results are outdated. Otherwise,
+    return an empty text.
     """
     if result is None or result.cases:
         return ""
@@ -235,8 +236,15 @@ def _result(
 ) -> ResultDiff:
     """Compare an old and a new summary of an op in one dtype; a missing summary is None.
 
-    If `new` is missing and this counts as a regression, `unjudged` is the verdict instead; else it
-    is empty.
+    Parameters
+    ----------
+    op, dtype : str
+    old, new : mapping or None
+    threshold : float
+        Fraction by which an error may grow before this is a regression; see `compare_summaries`.
+    unjudged : str
+        If not empty, a missing `new` is a regression for an op that passed before, and this verdict
+        is reported as the new one.
     """
     if new is None:
         before = None if old is None else old["verdict"]

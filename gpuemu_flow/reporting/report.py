@@ -74,8 +74,8 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     stale : set of str
         Tasks that would run.
     outdated : set of str
-        The stale tasks whose results are outdated, since an input has changed. The others ended in
-        an error, made no result, or depend on such a task.
+        The stale tasks whose results are outdated, since an input has changed. Every other stale
+        task ended in an error, made no result, or depends on a task that did so.
     """
     graph, states = workspace.graph, workspace.states()
     stale = workspace.stale(set(graph.tasks))

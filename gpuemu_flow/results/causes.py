@@ -40,7 +40,7 @@ class Explained:
 
     @property
     def line(self) -> str:
-        """Return `text` for a line of its own; a confirmed cause is preceded by ``cause:``."""
+        """Return `text` to stand on its own line; ``cause:`` precedes a confirmed cause."""
         return f"cause: {self.text}" if self.cause is not None else self.text
 
 

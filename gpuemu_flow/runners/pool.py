@@ -119,9 +119,9 @@ class Pool:
         return ServerHandle({**self._env, **dict(start.env)}, start.around, start.framework)
 
     def _close_idle(self) -> None:
-        """End the least recently used idle servers of those that serve one op each.
+        """End the least recently used of the idle servers that each serve a single program.
 
-        A run may start thousands of them.
+        A run may start thousands of such servers. At most `_most_idle` of them may stay idle.
         """
         idle = [s for s, server in self._servers.items() if s.around and server.idle()]
         for start in idle[: max(0, len(idle) - self._most_idle + 1)]:
@@ -135,7 +135,11 @@ class Pool:
         server.close()
 
     def _start_for(self, program: Program) -> ServerStart:
-        """Return the settings of the fork server for a program that `_equipped` returned."""
+        """Return the settings of a program's fork server.
+
+        The program's `env` must be complete; see `_equipped`. If `_MOST_PRELOADED` other servers
+        import a framework, the settings are those of a server without a framework.
+        """
         start = ServerStart.of(program)
         if start.framework:
             with self._lock:

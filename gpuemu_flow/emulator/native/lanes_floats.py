@@ -12,9 +12,16 @@ _SUFFIX = {"f32": "f", "f64": "d"}
 
 
 def _flagged(kind: str, words: Words, inner: str) -> str | None:
-    """Add ``.ftz`` and ``.sat`` to the C of a result; None if the back end lacks the combination.
+    """Apply ``.ftz`` and ``.sat`` to a result; None if the back end lacks the combination.
 
-    The operands must have been flushed already.
+    Parameters
+    ----------
+    kind : str
+        Type of the result.
+    words : frozenset of str
+        Words of the opcode, such as ``ftz``.
+    inner : str
+        The result as a C expression, whose operands have been flushed already.
     """
     if kind == "f64":
         if words & {"ftz"}:

@@ -105,7 +105,12 @@ def assigned(node: ast.stmt) -> str:
 
 
 def changed_globals(module: ModuleType, constants: dict[str, int]) -> dict[str, Any]:
-    """Return those globals of `module` that differ because `constants` have other values."""
+    """Return the globals of a module that its changed constants make different, by name.
+
+    `module` was loaded with the values in `constants` in place of those in the problem's file. Its
+    numbers, tuples and lists are compared with those that the unchanged file gives. The values are
+    returned as JSON.
+    """
     if not constants:
         return {}
     before = load({})
