@@ -54,17 +54,18 @@ class Minimized:
     dims : mapping of str to int
         Sizes of the schema's dims, where dims were given.
     layouts : mapping of str to str
+        Memory layout of each input.
     steps : int
         Number of times that a smaller failing case was found.
     calls : int
         Number of calls of the predicate.
     one_minimal : bool
-        True if no single step that the strategy allows makes the case smaller: no element can be
-        zeroed, no input can be made contiguous, and no smaller size of a dim fails. For each
-        smaller size, these slices were tried: the first and the last indices, windows at the
-        failing element, evenly spaced indices, and the indices with the most non-zero values. For
-        the next smaller size, all slices that drop one run of indices were tried as well. False if
-        the budget ended first.
+        True if no single step that the strategy allows makes the case smaller; False if the budget
+        ended first. A step zeroes an element, makes an input contiguous, or makes a dim smaller.
+        For each smaller size of a dim, several slices are tried: the first and the last indices,
+        windows at the failing element, evenly spaced indices, and the indices with the most
+        non-zero values. For the next smaller size, all slices that drop one run of indices are
+        tried as well.
     reproduced : bool
         False when the original itself did not fail; the other attributes then describe the
         original.

@@ -72,7 +72,7 @@ class LiveListener(Listener):
                 self._finished += 1
 
     def on_progress(self, progress: Progress) -> None:
-        """Advance a running task."""
+        """Remember the progress of a running task, so that the display shows it."""
         with self._lock:
             self._fresh[progress.task] = progress.fresh
             if progress.task in self._running:

@@ -230,7 +230,7 @@ class OpParser:
         return kinds.xla(table, where, op), reference
 
     def needs(self, table: Table, where: KeyPath) -> tuple[str, ...]:
-        """Return the rules whose outputs an op uses, its own ``build`` first."""
+        """Return the rules that an op needs: its own ``build`` first, then those of ``needs``."""
         own = [table["name"]] if "build" in table else []
         named = self.rules.named(table.get("needs", ()), (*where, "needs"), self.out)
         return tuple(dict.fromkeys((*own, *named)))
@@ -320,7 +320,7 @@ class OpParser:
         return contracts, tuple(found)
 
     def generators(self, schema: OpSchema, where: KeyPath) -> dict[str, ProgramRef]:
-        """Return the functions that return values of inputs."""
+        """Return the functions that the schema's ``generate`` keys name, by the keys' values."""
         found: dict[str, ProgramRef] = {}
         for tensor in schema.inputs:
             label = tensor.rule.generate if tensor.rule else ""

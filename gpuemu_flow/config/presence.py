@@ -131,6 +131,15 @@ class ExpectedFiles:
         Paths outside of the workspace whose folders are missing as well cause only one warning in
         all, and no error: the workspace may have been imported from these folders, and then copied
         to another machine.
+
+        Parameters
+        ----------
+        paths : iterable of (str, Path)
+            Each path as the configuration gives it, and as an absolute path.
+        writable : iterable of Path
+            Folders that a run may write to: paths in them may be created later.
+        mild : bool
+            True to give warnings in place of errors.
         """
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)

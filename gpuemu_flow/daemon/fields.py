@@ -226,7 +226,7 @@ class Fields:
         return found
 
     def object(self, name: str) -> dict[str, Json]:
-        """Return a field with a JSON object, unchanged."""
+        """Return the JSON object in a field, unchanged."""
         value = self._get(name)
         if not isinstance(value, dict):
             raise invalid(f"{name} must be an object, not {json_type(value)}")

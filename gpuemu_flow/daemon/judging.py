@@ -67,7 +67,10 @@ def _judged_of_subject(
     others: list[Numbered],
     job: Job | JobGroup,
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
-    """Judge submissions with the same subject as `first`, and append all others to `others`."""
+    """Judge `first` and those of the `following` submissions that have the same subject.
+
+    Yield them as `judged` does. All other submissions are appended to `others`.
+    """
     subject = first[1].subject
     sent: deque[list[Numbered]] = deque()
 
@@ -142,7 +145,10 @@ class JudgedReplies:
         Parameters
         ----------
         number : int
-            Number of the submission: its key in the result of `store`.
+            The submission's number, by which `store` returns the reply.
+        one : Submission
+        found : CheckResult
+            The submission's verdict.
         """
         notes = (*one.notes, *note_of_tolerance(found))
         notes = notes if one.issued is not None else (*notes, *note_of_zeros(found))

@@ -1,6 +1,6 @@
 """Find the tasks that may have to run.
 
-To start the run sooner, most manifests can be checked only after these tasks have run.
+Most manifests can be checked later, after these tasks have run, so that the run starts sooner.
 """
 
 from __future__ import annotations

@@ -133,9 +133,9 @@ class TaskStates:
         return self._files.digest(self.manifest(spec.target))
 
     def targets_in(self, paths: Iterable[str]) -> set[str]:
-        """Return the targets among `paths`, which are paths of the file table.
+        """Return the targets whose manifests are among `paths`.
 
-        Targets are returned relative to the cache folder.
+        `paths` are as in the file table. A target is a manifest's path below the cache folder.
         """
         start = self._manifests
         return {path[len(start) :] for path in paths if path.startswith(start)}
@@ -157,7 +157,7 @@ class TaskStates:
         return replace(static, observed=self._inputs.parts(record.discovered))
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
-        """Return the parts that are known without the observed inputs of the task's program."""
+        """Return the parts of a task's key that need no observed inputs of the task's program."""
         runs_program = bool(spec.sources or spec.packages)
         judge = self.record(spec.judge) if spec.judge else None
         hidden = [] if judge is None else revealed(judge.discovered, spec.known, self._files.root)
@@ -334,7 +334,7 @@ class TaskStates:
     def moved(self, spec: TaskSpec) -> bool:
         """Tell whether a task has no record, or its key, manifest or outputs differ from it.
 
-        A task is not reported only because a case ended in an error, although it will run again.
+        Cases that ended in an error make no difference here, although the task will run again.
         """
         record = self.record(spec.name)
         if record is None:
@@ -350,7 +350,7 @@ class TaskStates:
 
 
 def _once(changes: Iterable[BuildReason]) -> list[BuildReason]:
-    """Return the changes without those of observed files that are also declared sources."""
+    """Return the changes, but omit an observed file that also changed as a declared source."""
     found = list(changes)
     twice = {f"file {change.name}" for change in found if change.part == "code"}
     return [c for c in found if c.part != OBSERVED or c.name not in twice]

@@ -59,7 +59,7 @@ def require_trust(
     environ: Mapping[str, str] = os.environ,
     ask: Ask | None = None,
 ) -> None:
-    """Raise an error for a workspace with other users' files that the user does not trust.
+    """Raise an error if a workspace contains other users' files, unless the user trusts it.
 
     Parameters
     ----------

@@ -25,7 +25,11 @@ WRITE_SECONDS = 0.25
 
 
 def checks_for(number: int) -> Checks:
-    """Return the checks of a case: all for the first cases and then for every n-th, else few."""
+    """Return the checks for the case with a given number in a run: all of them, or only a few.
+
+    The first `FULLY_CHECKED_FIRST` cases get all checks, and so does every further case whose
+    number is a multiple of `FULLY_CHECKED_EVERY`.
+    """
     full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
     return FULL_CHECKS if full else PLAIN
 
@@ -37,7 +41,7 @@ def expected_key(subject: OpSubject) -> str:
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return a digest of everything known before a run that decides verdicts, except the case."""
+    """Return a digest of all that decides verdicts and is known before a run, except the case."""
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])
 
@@ -105,9 +109,11 @@ class VerdictCache:
         self._write(force=True)
 
     def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
-        """Collect verdicts, and store them in groups: a transaction costs more than a tiny case.
+        """Add `records` to the waiting verdicts, and store all of these if that is due.
 
-        Verdicts are dropped if a program, or a file that it reads, was edited meanwhile.
+        Verdicts are stored in groups, since a transaction costs more than a tiny case. `force`
+        stores them at once. They are dropped if a program, or a file that it reads, was edited
+        meanwhile.
         """
         with self._lock:
             self._unwritten += records
@@ -124,7 +130,11 @@ class VerdictCache:
             )
 
     def _is_due(self, *, force: bool) -> bool:
-        """Tell whether to write now: many verdicts wait, or some have waited long enough."""
+        """Tell whether to store the waiting verdicts now.
+
+        With `force`, one verdict suffices. Otherwise, `MOST_WRITTEN` verdicts must wait, or only
+        `FEWEST_WRITTEN` if the last transaction was at least `WRITE_SECONDS` ago.
+        """
         count = len(self._unwritten)
         if force or count >= MOST_WRITTEN:
             return count > 0

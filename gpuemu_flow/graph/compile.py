@@ -301,7 +301,7 @@ class Compiler:
         return {name: value for name, value in program.items() if name not in limits}
 
     def _interpreter(self) -> dict[str, Json]:
-        """Return the entry of a key for the configured interpreter; {} if none is configured."""
+        """Return the task parameter that names the configured interpreter; {} if there is none."""
         python = self._config.execution.python_path
         return {"python": self.sources.relative(Path(python))} if python else {}
 

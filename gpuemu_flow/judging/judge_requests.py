@@ -40,6 +40,7 @@ class Setup:
         True if float64 outputs are requested from the reference.
     compare : CompareParams
     samples : sequence of JSON
+        Cases that decide the op's traits (see `Judge`), as `Case.to_json` returns them.
     probes : bool
         True to run the reference once in the case's dtype, to find the dtypes of its outputs.
     facts : dict
@@ -61,7 +62,7 @@ class Setup:
 
 @dataclass
 class _Current:
-    """The cases that a worker's judge service has prepared last, and its memory shared with the op.
+    """The cases that a judge service has prepared last, and the memory that it shares with the op.
 
     Attributes
     ----------
@@ -89,7 +90,8 @@ class PreparedBatch:
         True to write the inputs into the memory shared with the op. False once this is done, since
         the op's outputs follow the inputs in that memory.
     bring : bool
-        True to send the inputs of the only case, and those of its decoy, to this process.
+        True to send two sets of inputs to this process: those of the only case, and those of its
+        decoy, a copy of the case with another seed (see `runners.decoys`).
     known : sequence of str or None
         Per case: the file with the reference's stored outputs; None if the reference must be run.
     stage : sequence of str

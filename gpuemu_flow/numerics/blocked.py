@@ -89,11 +89,16 @@ class Prover:
 
     Notes
     -----
-    ``|a-e| <= atol + rtol*|e|`` is tried as ``|a-e| / (|e| + atol/rtol) <= rtol``, which saves a
-    multiplication per element. Each of the three roundings is relative and at most half an epsilon,
-    because ``atol/rtol`` is rounded down and a subnormal difference or sum is exact; a left side of
-    at most 1 - 8 epsilon times `rtol` is therefore a proof. NaN and Inf on either side make the
-    largest error NaN or infinite.
+    An element passes if ``|a-e| <= atol + rtol*|e|``, where a is its actual and e its expected
+    value. The proof divides instead, which saves a multiplication per element::
+
+        |a-e| / (|e| + atol/rtol) <= (1 - 8*epsilon) * rtol
+
+    The factor ``1 - 8*epsilon`` covers the three roundings on the left side. Each of them is
+    relative and at most half an epsilon, since a subnormal difference or sum is exact. Besides,
+    ``atol/rtol`` is rounded down, which can only make the left side larger. If `rtol` is 0, the
+    largest error is compared with `atol` times the same factor. If a or e is NaN or Inf, the
+    largest error is NaN or infinite, and there is no proof.
     """
 
     def __init__(self, atol: float, rtol: float, work: np.dtype[Any]) -> None:
@@ -281,8 +286,9 @@ def compare_floats(
     Returns
     -------
     BlockedOutcome
-        The failing elements and their number, ``max_abs``, ``share`` and the worst element are
-        exact for any size. ``sum_abs`` of proven blocks is added in float32 within a block, to a
+        An element's share is its error divided by its tolerance. The failing elements and their
+        number, ``max_abs``, the largest ``share`` and the worst element are exact for any size.
+        ``sum_abs`` of proven blocks is added in float32 within a block, to a
         relative error below 2e-4. ``max_rel`` and ``max_ulp`` are exact up to `FULL_EXTREMES`
         elements. In larger outputs they are lower bounds: they cover the blocks without a proof,
         a part of the proven blocks, the sample, and the elements of largest error and share.

@@ -44,9 +44,10 @@ def unit(fmt: FloatLimits) -> float:
 def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
     """Return the least absolute tolerance, which is large enough for an op that flushes subnormals.
 
-    Pass `longest_dim` for ops that are not exact. Their intermediate products may underflow, and
-    may then be multiplied by up to the square root of a dim's size, for example in a norm. The
-    result is therefore larger by the factor ``8 g``, where g is `growth`.
+    It is the smallest normal number: of float64 for float64 outputs, else of float32. Pass
+    `longest_dim` for ops that are not exact; the tolerance is then multiplied by ``8 g``, where g
+    is `growth`. The reason: intermediate products of such ops may underflow, and may then be
+    multiplied by up to the square root of a dim's size, for example in a norm.
     """
     smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
     return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest
@@ -56,17 +57,16 @@ def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
 class QuickBound:
     """A lower bound of the envelope that needs no evaluation of the reference.
 
-    It is ``8 g u |r| + 2 ulp(r) + 8 g least``, and ``2 ulp(r) + least`` for exact ops, where r is
-    the expected value, g is `growth`, and u is `unit`.
+    The bound of an element is ``relative |r| + 2 ulp(r) + floor``, where r is its expected value.
 
     Attributes
     ----------
     relative : float
-        ``8 g u``; 0 for exact ops.
+        0 for exact ops, else ``8 g u``, where g is `growth`, and u is `unit`.
     fmt : FloatLimits
         Format of the output.
     floor : float
-        ``8 g least``; ``least`` for exact ops.
+        Absolute part of the bound; see `least`.
     """
 
     relative: float
@@ -164,7 +164,10 @@ class ElementBound:
 
 
 def make_quick_bound(fmt: FloatLimits, longest_dim: int, *, exact_op: bool) -> QuickBound:
-    """Return the quick bound of an output of format `fmt`; `longest_dim` is the inputs' longest."""
+    """Return the quick bound of an output in the format `fmt`.
+
+    `longest_dim` is the largest size of a dim of the inputs.
+    """
     if exact_op:
         return QuickBound(0.0, fmt, least(fmt))
     relative = FACTOR * growth(longest_dim) * unit(fmt)

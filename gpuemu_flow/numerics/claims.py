@@ -1,9 +1,9 @@
 """Claims about which elements of an output are wrong, by an input's value or by index.
 
-A claim is learned from all cases seen so far. It predicts about the next case that no element
-outside of the claim is wrong, and that many elements inside of it are wrong (for a threshold, many
-of those next to it). Values between the last right and the first wrong element are *free*: nothing
-is known about them yet.
+A claim is learned from all cases seen so far. It makes two predictions about the next case: no
+element outside of the claim is wrong, and many elements inside of it are wrong. A claim with a
+single threshold makes the second prediction only about the elements next to the threshold. Values
+between the last right and the first wrong element are *free*: nothing is known about them yet.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Claim:
     low, high : tuple of float
         The last right and the first wrong value at the lower end (`low`) and at the upper end
         (`high`); empty if there is no such end. Values between the two are free. Kinds without ends
-        use `low` only: ``equal`` for the value, ``residue`` for remainder and modulus, ``tail`` for
-        the tile.
+        use `low` only: ``equal`` for the value, ``residue`` for remainder and modulus, ``tail``
+        (the last, incomplete tile of an axis) for the size of a tile.
     also : Claim or None
         A claim about another axis; an element is wrong only if both claims cover it.
     whole : bool
@@ -209,11 +209,12 @@ def claims(seen: Sequence[LabelledUnits]) -> list[Claim]:
 def _with_axes(
     ordered: Sequence[Claim], features: Sequence[Feature], seen: Sequence[LabelledUnits]
 ) -> Iterator[Claim]:
-    """Yield `ordered`, with claims inserted that all but the first index of an axis are wrong.
+    """Yield the claims of `ordered`, with claims about single axes inserted.
 
-    Such a claim says little by itself, since most wrong orders of elements leave the first index in
-    place. It is therefore yielded only before the first claim that all elements from a flat index
-    on are wrong, and only if at least the same share of its elements is wrong.
+    An inserted claim says that every index of an axis except the first is wrong. It says little by
+    itself, since most wrong orders of elements leave the first index in place. It is inserted only
+    before the first claim that says: all elements from some flat index on are wrong. The share of
+    wrong elements in the inserted claim must be at least as large as in that claim.
     """
     first = next((c for c in ordered if c.feature.kind == "flat" and c.kind == "above"), None)
     for claim in ordered:
@@ -252,9 +253,10 @@ def is_known(claim: Claim, ends: tuple[float, ...]) -> bool:
 
 
 def is_firm(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
-    """Tell whether the borders of values stay where they are if only severe errors are counted.
+    """Tell whether the claim's borders stay in place if only severe errors are counted.
 
-    An error that fades has no border: only the tolerance decides where it ends.
+    They do not if the error fades: only the tolerance then decides where it ends. Claims by index,
+    and claims without borders, are always firm.
     """
     if claim.kind not in STRETCHES or claim.feature.of_place:
         return True
@@ -275,7 +277,10 @@ def is_firm(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
 
 
 def _severely_wrong(claim: Claim, seen: Sequence[LabelledUnits], degree: int) -> Float64Array:
-    """Return the values that the claim's feature has for severely wrong units, sorted."""
+    """Return the values of the claim's feature for severely wrong elements or rows, sorted.
+
+    `degree` selects the factor in `SEVERELY` that defines a severe error.
+    """
     level = claim.feature.level
     found = [
         each.values[claim.feature][each.severe[level][degree]]
@@ -302,7 +307,10 @@ def _is_there(border: float, severe: float, side: float) -> bool:
 
 
 def has_moved(before: Claim, after: Claim) -> bool:
-    """Tell whether a border that seemed known has moved with more cases, and thus was none."""
+    """Tell whether a border of the claim `before` has moved in `after`, learned from more cases.
+
+    Only claims whose borders seemed well known are compared: such a border should not have moved.
+    """
     if before.kind not in STRETCHES or not is_sharp(before):
         return False
     pairs = [(old, new) for old, new in ((before.low, after.low), (before.high, after.high)) if old]
@@ -362,7 +370,7 @@ def is_zero(right: float, wrong: float) -> bool:
 
 
 def density(claim: Claim, seen: Sequence[LabelledUnits]) -> float:
-    """Return the share of wrong units among those that the claim calls wrong."""
+    """Return the share of wrong ones among the elements, or rows, that the claim calls wrong."""
     wrong = count = 0
     for each in seen:
         if not each.passed and not each.chosen:
@@ -405,7 +413,7 @@ def _holds(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
 
 
 def _shows(claim: Claim, seen: LabelledUnits) -> bool:
-    """Tell whether a case has wrong units that the claim covers."""
+    """Tell whether a case has wrong elements, or rows, on which the claim is not silent."""
     _, free = claim.inside(seen)
     return bool((seen.wrong[claim.feature.level] & ~free).any())
 

@@ -219,9 +219,10 @@ class _Rows:
         self._correct_relative(relative, magnitude > 0.0)
 
     def _correct_relative(self, relative: Float64Array, counted: NDArray[np.bool_]) -> None:
-        """Correct the statistics of rows in which some elements have no relative error that counts.
+        """Correct the relative errors of rows in which some expected values are zero or NaN.
 
-        See `statistics.relative_errors`.
+        `counted` is False for these elements, which have no relative error; see
+        `statistics.relative_errors`.
         """
         numbers = counted.sum(axis=1)
         rows = np.flatnonzero(numbers < counted.shape[1])

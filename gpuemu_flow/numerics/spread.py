@@ -132,7 +132,7 @@ class Spread:
     def changes_with_constants(self) -> bool:
         """Tell whether perturbed constants change any element by more than rounding errors would.
 
-        After so large a change, the element may be the value at another index.
+        If constants decide which index is read, such a change may be the value at another index.
         """
         if self.fmt is None:
             return False
@@ -142,11 +142,11 @@ class Spread:
     def compare_constants(
         self, plain: NDArray[Any], pairs: list[tuple[NDArray[Any], NDArray[Any]]]
     ) -> None:
-        """Find the elements whose changes by perturbed constants are rounding errors.
+        """Find the elements that perturbed constants change by rounding errors only.
 
-        A rounding error grows with the perturbation: the larger perturbation must change the
-        element by several times the change under the small one, and by several times the error
-        without a perturbation. A value next to a step changes by the same amount under both.
+        A rounding error grows with the perturbation. The change by the larger perturbation must
+        therefore be at least `GROWS` times the change by the small one, and `GROWS` times the error
+        without a perturbation. Next to a step, both perturbations cause the same change.
 
         Parameters
         ----------
@@ -196,7 +196,7 @@ class Spread:
             self._fold(self._changed(values), self._error)
 
     def add_discrete(self, values: NDArray[Any]) -> None:
-        """Add an evaluation that preserves ties; integers that it changes have no verdict."""
+        """Withhold the verdict on integers that change although equal inputs are kept equal."""
         if self.fmt is None:
             self.unstable |= values != self._raw
 
@@ -205,8 +205,8 @@ class Spread:
     ) -> None:
         """Find the elements that depend on no rounding.
 
-        If they are integers, they get a verdict again, and integers that a perturbed rounding
-        changes lose their verdict. If they are floats, `bound` uses them later.
+        Integers that depend on none get their verdict back, while integers that a perturbed
+        rounding changes lose theirs. Floats that depend on none are remembered for `bound`.
 
         Parameters
         ----------
@@ -234,13 +234,13 @@ class Spread:
         np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
 
     def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
-        """Set the sum of magnitudes S from the reference at |x|; see `measure.ErrorMeasurement`.
+        """Raise each element's sum of magnitudes S to the reference's result on input magnitudes.
 
-        The first of `at_magnitudes` is the reference at |x|; for the others, each |x| was
-        multiplied by an independent factor of at least 1. A sum of magnitudes never shrinks as the
-        magnitudes grow, so the value at |x| should be the smallest. Where another value is smaller,
-        |x| lies near a pole, and the value at |x| proves nothing. An exponential at |x| is not a
-        sum of magnitudes at all.
+        The first item of `at_magnitudes` is the result on the magnitudes |x| of the inputs. For the
+        other items, each |x| was multiplied by its own random factor of at least 1. A sum of
+        magnitudes never shrinks as |x| grows, so the first item should be the smallest. If it is
+        not, |x| lies near a pole; the smallest item is therefore used. `at_headroom` is the result
+        on `HEADROOM` times |x|: results that grow exponentially are no sums, and leave S as it is.
         """
         if self.fmt is None:
             return
@@ -252,9 +252,9 @@ class Spread:
         np.fmax(self._magnitude, np.where(self._power_like, size, 0.0), out=self._magnitude)
 
     def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
-        """Withhold the verdict where the shadow overflows at large |x|.
+        """Withhold the verdict where `at_headroom`, the result on enlarged inputs, overflows.
 
-        A result that grows exponentially is exempt.
+        It is the result on `HEADROOM` times the inputs' magnitudes. Exponential results are exempt.
         """
         if self.fmt is not None:
             overflows = ~np.isfinite(to_float64(at_headroom))
@@ -268,12 +268,9 @@ class Spread:
     def exclude_downstream(self, overflowing: NDArray[Any], nearest: NDArray[Any]) -> None:
         """Withhold the verdict where values that overflow in a narrow type have an effect.
 
-        The tolerance of such elements stays: an op that keeps the values in a wider type passes.
-
-        Parameters
-        ----------
-        overflowing, nearest : ndarray
-            Evaluations with values rounded to the narrow type, with and without its upper limit.
+        Both arguments are results with intermediate values rounded to the narrow type. Only in
+        `overflowing` do values beyond that type's range become infinite or NaN. The tolerance of
+        the elements stays: an op that keeps the values in a wider type passes.
         """
         equal = (overflowing == nearest) | (_is_nan(overflowing) & _is_nan(nearest))
         self._downstream |= ~equal
@@ -305,20 +302,20 @@ class Spread:
         terms : int
             Largest number of terms of a sum.
         usual : float
-            The largest |x|, at least 1. An S up to this size needs no other evidence, because an
-            intermediate result may be as large.
+            Largest magnitude of an input, at least 1. The sum of magnitudes S may always be this
+            large, because an intermediate result may be.
         weak : bool
             True to make S at least the smaller of `usual` and the largest result.
         safety : float
-            Factor on E.
+            Factor on the measured errors.
 
         Notes
         -----
-        The change of an element by perturbed constants widens only this element's tolerance. A
-        change that is large relative to the value counts only if it grows with the perturbation,
-        and then without the factor for long dims. There is, however, no verdict where such a change
-        does not count but is as small as a few roundings of an input: in an interpolation, the
-        input with the weight 0 may be larger than the result by orders of magnitude.
+        If perturbed constants change an element, only its own tolerance becomes wider. A change
+        that is large relative to the value counts only if it grows with the perturbation, and then
+        without the factor for long dims. An element whose change does not count gets no verdict if
+        the change is as small as a few roundings of an input: in an interpolation, the input with
+        the weight 0 may be larger than the result by orders of magnitude.
 
         Elements that depend on no rounding (see `restore_exact`) get the quick bound if their own
         bound would be loose: the op's inputs then lie exactly on a step of the reference, which
@@ -365,8 +362,8 @@ class Spread:
     def _spread_error(self, judged: BoolArray) -> Float64Array:
         """Return each element's largest error, raised to the largest error in its binade.
 
-        Errors that cancellation leaves count only for elements that have such errors themselves:
-        zeros that no perturbation changes, such as masked elements, must not get this allowance.
+        Errors from `add_cancelled` are raised only among the elements that have such errors: zeros
+        that no perturbation changes, such as masked elements, must not get this allowance.
         """
         error = _spread_over_binades(self._error, self._reference, judged)
         some = judged & (self._cancelled > 0.0)
@@ -383,7 +380,7 @@ class Spread:
         scale: Float64Array,
         judged: BoolArray,
     ) -> ElementBound:
-        """Return the bound from each element's `own` allowance and its binade's `spread`."""
+        """Return the bound: each element's `own` allowance, or its binade's `spread` if larger."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
@@ -405,8 +402,9 @@ class Spread:
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
         """Return the condition under which rounded operands excuse an op's errors.
 
-        It is derived from errors drawn with rounded operands. The variance is the mean over an
-        element's binade, plus the variance of rounding the output, plus the square of `error`.
+        Each element's variance is a sum of three: the mean squared error of evaluations with
+        rounded operands over the element's binade, the variance of rounding the output, and the
+        square of `error`, the largest other error. `without` is the bound without the excuse.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         squares = np.zeros(error.size)
@@ -425,10 +423,10 @@ class Spread:
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
         """Return the sum of magnitudes S, limited to what the measured error supports.
 
-        If the computation had rounding errors as large as S implies, E would show them, because
-        each term of a sum was perturbed by a rounding: ``u S / E`` is at most about the root of the
-        number of terms, where u is one rounding. A value at |x| that is merely large, such as that
-        of ``1 / (relu(-x) + eps)``, has no effect on E.
+        With N `terms` of a sum, one rounding u and the measured error E, the limit is the larger of
+        ``ACCOUNTED sqrt(N) E / u`` and the value itself. Each term was perturbed by a rounding: if
+        S were real, E would be at least about ``u S / sqrt(N)``. A result on magnitudes |x| that is
+        merely large, such as that of ``1 / (relu(-x) + eps)``, has no effect on E.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)

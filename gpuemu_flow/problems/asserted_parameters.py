@@ -32,6 +32,7 @@ class ParameterOfTest:
     values : tuple of JSON
         Plain values; empty for ``callable``, ``choice`` and ``default``.
     nodes : tuple of ast.expr
+        Source expressions of the values. Empty for a size that a default or an assignment sets.
     """
 
     name: str
@@ -41,7 +42,7 @@ class ParameterOfTest:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Return the dims that stand for the parameter's sizes."""
+        """Return the names of the parameter's dims: its own, or for a shape one for each axis."""
         if self.kind != "shape":
             return (self.name,)
         return tuple(f"{self.name}{at}" for at in range(len(self.values[0])))
@@ -93,7 +94,8 @@ class Parameters:
         sizes : mapping of str to (sequence of int)
             The dims; relations between other sizes are left out.
         scaled : int
-            Cap to which sizes are halved first; see `halved`.
+            Before the comparison, sizes are halved until they are at most this number; see
+            `halved`.
         """
         found = []
         for group in self.test.groups:

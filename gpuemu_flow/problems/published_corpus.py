@@ -133,7 +133,10 @@ def _name(text: str) -> str:
 
 
 def _left_keys(file: Path, about: Mapping[str, Json]) -> list[SkippedProblem]:
-    """List the keys that are not imported, each with the reason."""
+    """List the keys of an op's `meta.json` that are not imported, each with the reason.
+
+    `about` is the parsed content of `file`.
+    """
     reasons = {}
     for key in sorted(set(about) - _KNOWN - _TOLD):
         reasons[key] = "no meaning here; remove it"

@@ -20,8 +20,9 @@ def new_names(
 ) -> dict[str, str]:
     """Map the former names of ops that were renamed since the last run to their new names.
 
-    A submission is stored with a digest of everything that judged it, except the op's name. A
-    removed op counts as renamed if exactly one new op has the digest of one of its submissions.
+    A stored submission carries a digest of everything that decided its verdict, except the op's
+    name. A removed op counts as renamed if exactly one new op has the digest of one of its
+    submissions, and if this new op fits no other removed op.
     """
     moved = workspace.moved_names
     if not moved.gone or not moved.new:

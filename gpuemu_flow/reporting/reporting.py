@@ -165,13 +165,13 @@ def _unchecked_kernel(kernel: str, arch: str) -> KernelResult:
 
 
 def _outdated(result: R, unchecked: R) -> R:
-    """Return a failed result, or in place of any other `unchecked`, with a note that it is old."""
+    """Return `result` if it failed, else `unchecked`; add a note that the result is outdated."""
     shown = result if result.verdict in BAD else unchecked
     return replace(shown, reason="changed since it was checked", absence=Absence.OUTDATED)
 
 
 def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:
-    """Mark results as skipped that were not checked or confirmed in the last `hours`."""
+    """Mark ops' results as skipped unless they were checked or confirmed in the last `hours`."""
     begin = time.time() - hours * 3600
     seen = {(p.op, p.dtype) for p in history.read(workspace.cache) if p.time >= begin}
     for spec in workspace.graph.tasks.values():

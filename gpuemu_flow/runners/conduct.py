@@ -33,7 +33,10 @@ class Conduct:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Let this thread use any file during the context, in which no code of the program runs."""
+        """Let this thread use forbidden files inside the context.
+
+        No code of the program may run inside the context.
+        """
         if self._guard is None:
             yield
         else:

@@ -42,7 +42,11 @@ def fill_word(dtype: str, itemsize: int, run: int) -> int:
 
 
 def fill_uninitialised(torch: Any, tensor: Any, run: int = 0) -> None:
-    """Fill new memory with values that are recognised later: NaN, or a rare integer."""
+    """Fill new memory with values that are recognised later: NaN, or a rare integer.
+
+    A first run (`run` is 0) and a second run (1) use different values. Booleans become True, which
+    is not recognised later.
+    """
     if tensor.device.type != "cpu" or not tensor.numel():
         return
     if tensor.dtype == torch.bool:
@@ -65,7 +69,10 @@ class _Suspects:
 
 
 def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
-    """Return the elements that hold the fill value of run 0 or 1; None if there are none."""
+    """Return the elements that still hold the fill value of new memory; None if there are none.
+
+    `run` is 0 for the fill value of a first run, and 1 for that of a second run.
+    """
     dtype = dtype_name(array.dtype) or ""
     known = DTYPES.get(dtype)
     if known is None or known.kind == "bool" or not array.size:
@@ -79,7 +86,7 @@ def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
 
 
 def suspicious(outputs: Outputs) -> bool:
-    """Tell whether any output holds the fill value of new memory in run 0."""
+    """Tell whether any output of a first run still holds the fill value of new memory."""
     return any(_suspects(array, 0) is not None for array in outputs.values())
 
 

@@ -27,7 +27,7 @@ def _permutation(setting: Setting) -> Array:
 
 
 def _ranked(values: Array, setting: Setting) -> Array:
-    """Return the permutation that has the same order in each row as the given values."""
+    """Replace each value by its rank in its row, so that each row becomes a permutation."""
     rows = values.reshape(-1, setting.width)
     order = np.argsort(rows, axis=1, kind="stable")
     return np.argsort(order, axis=1, kind="stable").reshape(values.shape)

@@ -17,10 +17,12 @@ from adapters.tensors import as_array, as_tensor, leaves, mapped
 
 
 def kernel(path: str, *, gpu: bool) -> Callable[..., Any]:
-    """Make the function that runs `run` of a kernel's file.
+    """Load a kernel's file, and return a function that calls the file's function `run`.
 
     Parameters
     ----------
+    path : str
+        Path of the file.
     gpu : bool
         True to run GPU code on the CPU. False under Triton's interpreter, which already does this.
     """
