@@ -51,10 +51,11 @@ def clipped(text: str, width: int) -> str:
 
 
 def inert(document: str) -> str:
-    """Return a document in which no CI system finds a command, even if parts are not `printable`.
+    """Return a document in which no CI system finds a command.
 
-    Colours are kept, and only newlines end lines. Bytes of a path that are not valid text are
-    replaced by their code.
+    The parts of the document need not be results of `printable`. Colours are kept, and only
+    newlines end lines. Bytes that are not valid UTF-8, such as those of a file's name, are replaced
+    by their code.
     """
     return _without_commands(_NOT_SHOWN.sub(_by_number, document))
 

@@ -97,7 +97,8 @@ class Tool:
     def newest_ptx(self) -> tuple[int, int]:
         """Return the newest PTX version that the ptxas of this CUDA release reads.
 
-        A release newer than the known ones gives a lower bound, an unknown older one gives (0, 0).
+        For a release that is newer than all known ones, the result is a lower bound. For any other
+        unknown release, the result is (0, 0).
         """
         known = _PTX_OF_CUDA.get(self.release)
         if known is not None:

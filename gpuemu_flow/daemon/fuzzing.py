@@ -34,7 +34,15 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class _Judged:
-    """One judged case of a fuzz request; `reply` is None if it did not fail."""
+    """One judged case of a fuzz request.
+
+    Attributes
+    ----------
+    case : Case
+    result : CheckResult
+    reply : dict or None
+        The failure as the client receives it; None unless the verdict is ``failed`` or ``error``.
+    """
 
     case: Case
     result: CheckResult

@@ -45,7 +45,19 @@ class BlockTrace:
         self.step: Array = np.zeros(cells, np.int32)
 
     def record(self, cells: Array, me: Array, now: int, step: int) -> None:
-        """Record an access to some cells in place of the last one."""
+        """Record accesses to some cells; each replaces the recorded access to its cell.
+
+        Parameters
+        ----------
+        cells : array
+            Indices of the cells.
+        me : array
+            The block that accessed each cell, counted from 1.
+        now : int
+            Time of the accesses.
+        step : int
+            Index of the kernel's step that made the accesses.
+        """
         self.block[cells] = me
         self.when[cells] = now
         self.step[cells] = step

@@ -50,10 +50,14 @@ class StartDigests:
 
         Parameters
         ----------
+        graph : Graph
+        todo : iterable of str
+            Names of the tasks that are due.
+        files : FileTable
         judge : str
-            The digest in the tasks' keys.
+            Digest of our own code, as in the tasks' keys.
         config : iterable of str
-            Absolute paths.
+            Absolute paths of the configuration's files.
         """
         began = time.time_ns()
         references = {

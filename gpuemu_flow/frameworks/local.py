@@ -48,7 +48,15 @@ def reference_of(
     function: Callable[..., Any] | Versions,
     call: Callable[[Callable[..., Any], Arrays], Any],
 ) -> LocalReference:
-    """Return a function as a `LocalReference`; `call` calls a version of it on arrays."""
+    """Return a function as a `LocalReference`.
+
+    Parameters
+    ----------
+    function : callable or Versions
+    call : callable
+        Calls a version of the function, such as its float32 version, on arrays by name. Returns the
+        outputs in a form that `outputs_by_name` accepts.
+    """
     return LocalReference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
 
 

@@ -114,11 +114,13 @@ def disallowed_sizes(schema: OpSchema, case: Case) -> str:
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
-    """Return the case with these inputs, from which its layout, strategy and target are inferred.
+    """Return the case with these inputs; infer its layout, strategy and target from them.
 
-    All three are taken from the first input whose layout is not ``contiguous`` or, if there is
-    none, from the first whose strategy is not ``normal``. If all inputs, or none, are of that sort,
-    the case has no target.
+    An input is special if its layout is not ``contiguous``. If all layouts are ``contiguous``, an
+    input is special if its strategy is not ``normal``.
+
+    The case has the layout and strategy of its first special input; without one, of its first
+    input. The first special input is the target, unless all inputs are special.
     """
     special = [i for i in inputs if i.layout != "contiguous"] or [
         i for i in inputs if i.strategy != "normal"
@@ -179,6 +181,17 @@ def records_from_words(
     workspace: Workspace, seed: int, op: str, dtype: str | None = None, text: str | None = None
 ) -> list[FailureRecord]:
     """Make records of the cases with a seed, as if ``run`` had found that they fail.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    seed : int
+    op : str
+    dtype : str or None
+        None for all dtypes of the op. Not used if `text` is given.
+    text : str or None
+        The only case, as a report printed it. If None, the first cases of the op are searched for
+        the seed.
 
     Raises
     ------

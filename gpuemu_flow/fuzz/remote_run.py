@@ -150,7 +150,9 @@ class RemoteRun:
         self._ready[queued.number] = (which, Judged(queued.number, case, result), evaluated)
 
     def _agrees(self, which: int, reply: BatchReply) -> bool:
-        """Tell whether a worker's verdicts may be cached: no input was written to while it judged.
+        """Tell whether a worker's verdicts may be cached.
+
+        They may be cached if no input was written to while the worker judged.
 
         Raises
         ------

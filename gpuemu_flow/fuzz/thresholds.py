@@ -80,9 +80,23 @@ def _multiple(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Return a predicate whose multiple is halved as often as new cases support it.
+    """Halve the multiple in a predicate as often as new cases support it; return the new predicate.
 
-    In the new cases, the size is a multiple of the half, but not of the multiple itself.
+    For example, 16 may be replaced by 8. To decide this, `SIZES` new cases are judged whose size is
+    an odd multiple of 8. All of them must end as the predicate with 8 predicts.
+
+    Parameters
+    ----------
+    predicate : Predicate
+        A condition that the size of one dim is, or is not, a multiple of a number.
+    others : sequence of Predicate
+        Further conditions, which hold in all new cases.
+    known : sequence of (CaseFacts, bool)
+        All cases judged so far, and whether they fail.
+    probe : Probe
+        Judges a new case with a chosen size.
+    left : _Allowance
+        Limits the number of new cases.
     """
     name, step = predicate.subject, int(str(predicate.value))
     as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true
@@ -131,7 +145,26 @@ def _threshold(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Return a predicate with an exact threshold, found by bisection between known sizes."""
+    """Make the threshold in a predicate exact, by bisection between sizes that pass and fail.
+
+    Parameters
+    ----------
+    predicate : Predicate
+        A condition that the size of one dim is above a threshold, or that it is not above it.
+    others : sequence of Predicate
+        Further conditions, which hold in all new cases.
+    known : sequence of (CaseFacts, bool)
+        All cases judged so far, and whether they fail.
+    probe : Probe
+        Judges a new case with a chosen size.
+    left : _Allowance
+        Limits the number of new cases. If they are used up, the result is less exact.
+
+    Returns
+    -------
+    Predicate
+        `predicate` itself if the known cases give no interval to bisect.
+    """
     name, bound = predicate.subject, int(str(predicate.value))
     fit = [each for each in known if all(other.holds(each[0]) for other in others)]
     rising = predicate.kind == "above"

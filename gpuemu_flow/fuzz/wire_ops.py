@@ -416,9 +416,9 @@ class Subjects:
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
     """Convert a request's keyword arguments from strings to other types where this is safe.
 
-    For a callable, texts of numbers, booleans and None are converted. A script must receive the
-    text that was sent. So its values are converted only if they are converted back to the same
-    text.
+    A string is kept if the configuration sets the argument to a string. Else, for a callable, texts
+    of numbers, booleans and None are converted. A script must receive the text that was sent.
+    Therefore, a text for a script is converted only if `kwarg_text` turns the value back into it.
     """
     typed = {}
     for name, value in given.items():

@@ -86,10 +86,11 @@ class ForbiddenFiles:
         }
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files for which it is decided before the run whether the op may read them.
+        """List the files that are allowed or forbidden to the op already before it runs.
 
-        These are the files that op and reference import, the files that ``depends`` and ``shared``
-        name, and the configuration. All paths are relative to the workspace, and sorted.
+        For other files, this depends on what the reference is seen to read. The list contains the
+        files that the op and the reference import, the files that ``depends`` and ``shared`` name,
+        and the configuration. All paths are relative to the workspace, and sorted.
         """
         _, found = self._judges(op)
         own = self._starts(program)
@@ -118,17 +119,23 @@ class ForbiddenFiles:
     def _judges(self, op: OpConfig) -> tuple[tuple[Path, ...], set[str]]:
         """Return the files of the reference and of other judging functions, and their imports.
 
-        The imports are relative paths of all workspace files that these files import, and of the
-        files themselves.
+        Returns
+        -------
+        files : tuple of Path
+        imported : set of str
+            Relative paths of `files`, and of all workspace files that they import.
         """
         starts = tuple(start for ref in (op.reference, *op.compares) for start in ref.files)
         return starts, {f for start in starts for f in self._sources.closure(start).files}
 
     def _alone(self, op: OpConfig, *programs: ProgramRef) -> list[str]:
-        """Return modules that the reference imports and that neither the op nor ``shared`` names.
+        """Return the Python files that only the judging functions of an op import, sorted.
 
-        Imports that the op reaches only through its reference do not count as the op's own. If the
-        imports of a program cannot be read, for example of an executable, nothing is listed.
+        The judging functions are the reference and the functions in `OpConfig.compares`. Their own
+        files are left out. So are files that ``depends`` or ``shared`` names, and files that one of
+        `programs` imports. An import that a program reaches only through a judging function does
+        not count as the program's own. If a program is not Python source, its imports are unknown,
+        and the result is empty.
         """
         starts, made_of = self._judges(op)
         own = {start for program in programs for start in self._starts(program)}

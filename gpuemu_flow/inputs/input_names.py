@@ -68,14 +68,16 @@ class InputNames:
                 self._prefixes.append((prefix + "/", token))
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
-        """Convert an observation into a set of names.
+        """Return the names of all inputs that a program was seen to use.
 
         Parameters
         ----------
+        seen : Observation
+            The files, modules and variables that the program used.
         given : ConfiguredEnv
-            The configuration's rules for the environment. Variables that it sets are already part
-            of the key. Variables that it lets through are inputs even if unread, since reads by
-            machine code are not seen.
+            The configuration's rules for environment variables. A variable that they set is left
+            out, since the cache key contains its value anyway. A variable that they let through is
+            an input even if it was not seen to be read, since reads by machine code are not seen.
         """
         files: set[str] = set()
         links: set[str] = set()
@@ -156,7 +158,21 @@ class InputNames:
         return paths - known
 
     def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None, looked: Looked) -> None:
-        """Cache what stands for an installed file, since every worker loads the file again."""
+        """Cache the name under which an installed file is an input.
+
+        Every worker loads the same installed files, so that each name is needed again.
+
+        Parameters
+        ----------
+        path : str
+        stdlib : str
+            Folder of the standard library that contains the file; empty if none does.
+        owner : (str, str) or None
+            Site folder and name of the package that lists the file; None if there is none.
+        looked : Looked
+            The folders read in this scan. A file outside of any library and package is cached only
+            if it is not in the workspace, and if no folder above it has packages.
+        """
         if stdlib:
             self._settled.keep(path, _Installed(python=self._encode(stdlib)))
         elif owner is not None:
@@ -168,12 +184,12 @@ class InputNames:
             self._settled.keep(path, _Installed(file=self._encode(path)))
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
-        """Return the paths outside of this tool and of Python's library, as members of a set."""
+        """Name the paths as `Discovered` does; drop this tool's files and the standard library."""
         kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
         return frozenset(map(self._encode, kept))
 
     def path(self, member: str) -> str:
-        """Return the absolute path of a member of a set."""
+        """Return the absolute path of a file named in a `Discovered`."""
         key = self.key(member)
         return key if key.startswith("/") else self._inside + key
 
@@ -184,7 +200,7 @@ class InputNames:
         return "." if path == self._root else path
 
     def key(self, member: str) -> str:
-        """Return the path under which the file table lists a member of a set."""
+        """Return the path under which the file table lists a file named in a `Discovered`."""
         if member.startswith("<"):
             for prefix, token in self._prefixes[1:]:
                 if member.startswith(token):

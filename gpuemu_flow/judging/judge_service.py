@@ -102,7 +102,10 @@ class JudgeService:
         return self._judge_all(payload, context)
 
     def _evaluate(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Run the reference, or its shadow, on the inputs of a request."""
+        """Run the reference, or its shadow, on the inputs of a request.
+
+        The shadow is the reference's source with float64 replaced by float32.
+        """
         inputs = _copies(context.own, payload["slots"])
         rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
         shadow = bool(payload["shadow"])
@@ -144,7 +147,8 @@ class JudgeService:
     def _bring(self, context: ServiceContext) -> Json:
         """Write the inputs of the only case and of its decoy to this worker's shared memory.
 
-        Return their positions, or None if they are too large.
+        The decoy is a case with the same shapes, layouts and dtypes, but other values. Return the
+        positions of both, or None if the inputs are too large.
         """
         (item,) = self._items
         if sum(array.nbytes for array in item.inputs.values()) > MOST_BROUGHT:

@@ -34,7 +34,9 @@ class Document:
     outline : Outline or None
         None until the text has been parsed.
     findings : list of Diagnosis
-        Findings of this version; until it is `checked`, the findings of the previous version.
+        Findings of this version; before this version is checked, those of the previous version.
+    checked : bool
+        True if `findings` belongs to this version.
     """
 
     uri: str

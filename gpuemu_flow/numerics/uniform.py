@@ -46,11 +46,12 @@ def truncate_to_half(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 def fill_uniform(
     rng: SeededRng | SeededStreams, count: int, dtype: str, *, protocol_v1: bool = False
 ) -> NDArray[Any]:
-    """Return `count` values, each from one word of the stream, or a row of them for each stream.
+    """Draw `count` values from a stream or, with `SeededStreams`, `count` values from each stream.
 
-    Floats are uniform in [-10, 10) and signed integers in [-100, 99]. Unsigned integers are the low
-    bits of the word. A bool is true if the word is below 2**63. float16 is truncated from float32;
-    the narrower formats are rounded to nearest even from float32.
+    Each value is made from one 64-bit word of its stream. Floats are uniform in [-10, 10) and
+    signed integers in [-100, 99]. Unsigned integers are the low bits of the word. A bool is true if
+    the word is below 2**63. float16 is truncated from float32; the narrower formats are rounded to
+    nearest even from float32.
 
     Parameters
     ----------

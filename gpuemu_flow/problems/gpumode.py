@@ -178,7 +178,10 @@ def _calls(
     options: Options,
     left: list[SkippedProblem],
 ) -> list[Json]:
-    """Return the base arguments, followed by those of tests that differ in more than varied sizes.
+    """Return the sets of arguments to check: the base arguments, then those of further tests.
+
+    In the arguments of a test, the sizes in `varied` are replaced by those of the base arguments.
+    The test is left out if its arguments then equal an earlier set.
 
     Tests that do not run, or whose inputs have other shapes than the base inputs, are added to
     `left` instead.

@@ -178,7 +178,7 @@ def _quick(
     report : RunReport
         Its results include a skipped one for each op that the quick run leaves out.
     status : dict of str to str
-        The run's action for each task.
+        The status of each task, such as ``ran``; see `RunOutcome`.
     timed_out : bool
     """
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
@@ -220,7 +220,10 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
 
 
 def _deciding(workspace: Workspace, request: ReportRequest) -> dict[str, Json]:
-    """Return the options of a request, except those of its run, that decide ops or exit code."""
+    """Return the values of a request's options that decide what is checked, or the exit code.
+
+    The options in `RunOptions` are not among them.
+    """
     return {
         "--require-all": request.require_all,
         "--fail-on-regression": _gate(workspace, request),
@@ -272,8 +275,8 @@ def against(
     Parameters
     ----------
     partial : bool
-        True if the run covers only a part of the workspace. What only the baseline has is then not
-        reported as missing.
+        True if the run covers only a part of the workspace. Items of the baseline that the run
+        lacks are then not reported as missing.
 
     Returns
     -------

@@ -209,7 +209,7 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _location(place: FileLine | None, name: str) -> dict[str, Json]:
-    """Make the location of a result. Without a place, it is the configuration file.
+    """Make the location of a result; without a place, use the first line of ``gpuemu.toml``.
 
     Code review services require a file in each location.
     """

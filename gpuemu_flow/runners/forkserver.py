@@ -196,7 +196,10 @@ class ForkServer:
             os.close(fd)
 
     def _ready(self, sandbox: spec.Sandbox | None, scratch: str) -> enter.Ready | None:
-        """Return a prepared sandbox; None if this fails: the worker then tries and reports why."""
+        """Return a prepared sandbox; None if no sandbox is needed, or if preparing it fails.
+
+        After a failure, the worker prepares the sandbox itself, and reports the error.
+        """
         if sandbox is None:
             return None
         try:

@@ -61,13 +61,17 @@ def compare_summaries(
 
     If both summaries have the same cases, a changed overall verdict is a ``regression`` if it was
     ``passed`` before, an ``improvement`` if it is ``passed`` now, and else a ``change``. A case
-    that no longer passes is a ``regression``, too. If the overall verdict stayed ``passed``, the
-    largest errors are compared. An error that grew by more than the fraction `threshold` is a
-    ``growth``, and one that shrank in the same proportion is an ``improvement``.
+    that passed, and that now fails or ends in an error, makes the item a ``regression``, too. If
+    the overall verdict stayed ``passed``, the largest errors are compared. An error that grew by
+    more than the fraction `threshold` is a ``growth``, and one that shrank in the same proportion
+    is an ``improvement``.
 
-    If the cases differ, only the verdicts on common cases are compared. It is a ``regression`` if a
-    common case no longer passes. It is an ``improvement`` if a common case passes only now, and
-    none fails. Otherwise, it is a ``change`` of `OTHER_CASES`.
+    If the cases differ, only the verdicts on common cases are compared:
+
+    - The item is a ``regression`` if a common case passed, and now fails or ends in an error.
+    - Else it is an ``improvement`` if a common case failed or ended in an error before and passes
+      now, and if no common case fails or ends in an error now.
+    - Else it is a ``change``, and says only that the cases differ.
     """
 
     def change(kind: str, what: str, before: Json, after: Json) -> list[dict[str, Json]]:
@@ -121,13 +125,13 @@ def _case_changes(
     Returns
     -------
     broken : tuple of str
-        Old and new verdict of a case that no longer passes: of the case whose new verdict is worst,
-        if there are several. Empty if there is no such case.
+        Old and new verdict of a case that passed, and that now fails or ends in an error. If there
+        are several such cases, one that fails is preferred. Empty if there is none.
     mended : tuple of str
-        Old and new verdict of a case that passes only now: of the case whose old verdict was worst.
-        Empty if there is no such case.
+        Old and new verdict of a case that failed or ended in an error, and that passes now. If
+        there are several such cases, one that failed is preferred. Empty if there is none.
     wrong : bool
-        True if a common case fails now.
+        True if a common case fails or ends in an error now.
     """
     before, after = _by_case(old), _by_case(new)
     pairs = {(before[case], after[case]) for case in before.keys() & after.keys()}

@@ -60,7 +60,7 @@ class Linted:
         """Return the verdict on the artifact.
 
         This is ``failed`` if a kernel failed; else ``error`` if there is no kernel or an error was
-        found; else ``passed`` if all kernels passed.
+        found; else ``passed`` if all kernels passed; else ``inconclusive``.
         """
         if any(result.verdict is Verdict.FAILED for result in self.results):
             return Verdict.FAILED
@@ -151,9 +151,14 @@ def choose(views: Sequence[KernelView], name: str) -> list[KernelView]:
 
 
 def _comment_lines(comments: Mapping[str, str] | None) -> bytes | None:
-    """Return a source with only the lines that `allowances` kept of it, each at its line number.
+    """Rebuild a source file with only the lines in `comments`, each at its old line number.
 
-    All other lines are empty. Return None if no line was kept.
+    All other lines are empty. Return None if there are no comments.
+
+    Parameters
+    ----------
+    comments : mapping of str to str, or None
+        The texts of one file, by line number, as `build_kernel.allowances` returns them.
     """
     if not comments:
         return None

@@ -127,7 +127,7 @@ class _State:
         self._depth = 0
 
     def locate(self, numbers_text: str) -> int:
-        """Store a ``.loc`` statement; return its index, which equal statements share."""
+        """Store a ``.loc`` statement, unless an equal one is stored already; return its index."""
         known = self._location_numbers.get(numbers_text)
         if known is not None:
             return known
