@@ -154,7 +154,11 @@ def _load(
 
 
 def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """Return the paths of two files with defaults: the user's and the daemon's."""
+    """Return the paths of the user's and the daemon's configuration files, which hold defaults.
+
+    The user's file is below ``XDG_CONFIG_HOME`` if `environ` sets it to an absolute path, else
+    below ``.config`` in `home`.
+    """
     given = environ.get("XDG_CONFIG_HOME", "")
     # By the XDG specification, a relative path is ignored.
     user = Path(given) if given.startswith("/") else home / ".config"

@@ -97,7 +97,8 @@ class TargetParser:
     def task_fault(self, stage: str, subject: str, last: str, out: Reporter) -> tuple[str, str]:
         """Return the reason why a task does not exist, and a hint; both are empty if it exists.
 
-        They are also empty if the subject has errors of its own, which are reported anyway.
+        They are also empty if the subject has errors of its own, which are reported anyway. `last`
+        is the end of the task's name: a dtype, an architecture, or ''.
         """
         op, kernel = self.op_of.get(subject), self.kernel_of.get(subject)
         fault, hint = "", ""

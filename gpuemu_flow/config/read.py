@@ -150,7 +150,10 @@ def _decode(data: bytes, out: Reporter) -> str | None:
 
 
 def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
-    """Parse a text into raw tables, and set the positions of `out`."""
+    """Parse TOML text into tables, which are not checked; return None if the syntax is wrong.
+
+    Problems are added to `out`, and ``out.positions`` is set to the lines of the text's keys.
+    """
     found = scan(text)
     out.positions = found
     if found.too_deep:

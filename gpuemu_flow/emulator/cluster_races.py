@@ -83,7 +83,10 @@ class ClusterRaces(LoggedRaces):
         """Do nothing: each access was examined when it was made."""
 
     def cluster_arrive(self, chosen: Array, releases: bool) -> None:
-        """Record that threads arrived at the barrier of their cluster."""
+        """Record that threads arrived at the barrier of their cluster.
+
+        `releases` is False for a relaxed arrival, which does not publish the threads' clocks.
+        """
         warps = self._count(chosen)
         if releases:
             known = np.where(warps[:, :, None], self._clock, 0).max(axis=1)
@@ -137,7 +140,25 @@ class ClusterRaces(LoggedRaces):
         self, bad: Array, me: Array, who: Array, steps: Array, step: int, verb: str, write: bool,
         offsets: Array,
     ) -> None:  # fmt: skip
-        """Report accesses that are not ordered with an earlier access by another thread."""
+        """Report accesses that are not ordered with an earlier access by another thread.
+
+        Parameters
+        ----------
+        bad : array of bool
+            Marks the accesses to report.
+        me, who : array of int
+            For each access, its thread and the thread of the earlier access.
+        steps : array of int
+            For each access, the index of the instruction that made the earlier access.
+        step : int
+            Index of the instruction that makes all the present accesses.
+        verb : str
+            The kind of the earlier accesses: ``read`` or ``written``.
+        write : bool
+            True if the present accesses write.
+        offsets : array of int
+            For each access, its offset in bytes in the batch's shared memory.
+        """
         first = int(np.flatnonzero(bad)[0])
         mine, other, at = int(me[first]), int(who[first]), int(offsets[first])
         width, row = self._s.width, at // max(1, self._bytes)

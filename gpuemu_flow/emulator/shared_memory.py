@@ -77,7 +77,11 @@ class SharedMemory(ClusterMemory):
     def load_shared(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from shared memory."""
+        """Load from shared memory; return one array for each of a lane's `vector` elements.
+
+        Each element has `width` bytes. Only the lanes in `mask` load, or all lanes if it is None.
+        `strong` is True if the access is volatile, relaxed or stronger.
+        """
         size = width * vector
         races = self.shared_races
         if address.shape[1] == 1 and mask is None and self.cluster_size == 1:
@@ -114,7 +118,11 @@ class SharedMemory(ClusterMemory):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store to shared memory."""
+        """Store to shared memory; each array in `values` holds one element of all lanes' vectors.
+
+        Each element has `width` bytes. Only the lanes in `mask` store, or all lanes if it is None.
+        `strong` is True if the access is volatile, relaxed or stronger.
+        """
         size = width * len(values)
         lanes, good = self._shared_lanes(self.spread(address), mask, size, step, True, whole=True)
         if not lanes.offsets.size:

@@ -111,9 +111,9 @@ class RunOptions:
 
     @property
     def may_be_nothing(self) -> bool:
-        """Tell whether it is no error if these options select no task.
+        """Tell whether these options may select no task without causing an error.
 
-        This is so if all words are sets, such as ``@changed``, or if a commit or shard is given.
+        They may if all `words` name sets, such as ``@changed``, or if a commit or shard is given.
         """
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None
@@ -300,7 +300,7 @@ def count_jobs(workspace: Workspace, options: RunOptions) -> int:
 
 
 def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
-    """Return a warning, in a list, if tasks are left out that would run with all triggers."""
+    """Return a warning, in a list, if tasks in `left` changed only in ways that the run ignores."""
     if set(options.triggers) == set(TRIGGERS) or options.force:
         return []
     states, tasks = workspace.states(), workspace.graph.tasks

@@ -43,10 +43,10 @@ class RuleOutputs:
         For each output's absolute path (with links in its folder resolved), the rule's name and the
         output's name.
     op : str
-        Name of an op, if only rules are included for which this op does not wait; empty if all
-        rules of a graph are included.
+        Empty if all rules of a graph are included. Else the name of an op: the rules that this op
+        or its reference waits for are left out.
     needs : tuple of str
-        The rules for which `op` waits directly; these are not included.
+        Those of the left-out rules that `op` or its reference waits for directly.
     """
 
     root: Path
@@ -77,10 +77,11 @@ class RuleOutputs:
         return cls(root, others, op, tuple(_named_needs(own)))
 
     def used(self, names: Discovered) -> dict[str, str]:
-        """Map each rule to one of its outputs that a program used or looked for, if there is one.
+        """Map each rule to one of its outputs in `names`, the inputs of a program.
 
-        Folders that the program listed do not count, since an interpreter lists each folder in
-        which it looks for modules.
+        Rules without such an output are left out. An output that the program looked for in vain
+        counts. Folders that the program listed do not count, since an interpreter lists each folder
+        in which it looks for modules.
         """
         found: dict[str, str] = {}
         if not self.producers:
@@ -104,7 +105,10 @@ class RuleOutputs:
             raise RunnerError(_without_needs(f"{self.op} or its reference", self.needs, used))
 
     def refuse_seen(self, observed: Mapping[str, Observation], lookup: Lookup) -> None:
-        """Call `refuse` with the inputs that each of the op's programs was seen to use so far."""
+        """Call `refuse` with the inputs that each of the op's programs was seen to use so far.
+
+        `lookup` converts the observations in `observed` to names of inputs.
+        """
         for seen in observed.values() if self.producers else ():
             self.refuse(lookup.discover(seen, ConfiguredEnv()))
 
@@ -116,7 +120,7 @@ class RuleOutputs:
         names: Collection[str],
         finished: Collection[str] = (),
     ) -> dict[str, Problem]:
-        """Return a problem for each task that used such an output without waiting for the rule.
+        """Return a problem for each task that used one of the outputs without waiting for its rule.
 
         Parameters
         ----------

@@ -153,11 +153,24 @@ class GradientChecker:
         index: tuple[int, ...],
         here: float,
     ) -> tuple[float, bool]:
-        """Return the central difference, and whether the derivative seems to exist.
+        """Return the central difference for one element, and whether the derivative seems to exist.
 
-        It does if two step sizes agree, and if there is no kink. The slopes on the two sides of a
-        point converge as the step shrinks if the function is smooth there; at a kink they stay
-        apart.
+        The derivative seems to exist if two step sizes give nearly the same result, and if there is
+        no kink. To find a kink, the slopes on the two sides of the element's value are compared. As
+        the step shrinks, these slopes converge if the function is smooth, and stay apart at a kink.
+
+        Parameters
+        ----------
+        weighted : callable
+            The function to differentiate: the weighted sum of the op's outputs.
+        arrays : mapping of str to ndarray
+            The op's inputs.
+        name : str
+            The input that contains the element.
+        index : tuple of int
+            Index of the element in this input.
+        here : float
+            The value of `weighted` for `arrays`.
         """
         step = self.eps * max(1.0, abs(float(arrays[name][index])))
         found, apart = [], []

@@ -221,6 +221,17 @@ def causes_of(
 
     Parameters
     ----------
+    failing : sequence of (Case, CheckResult)
+    passing : sequence of Case
+        Cases of the op that passed, which the experiments compare with the failing ones.
+    budget : int
+        Number of new cases that may be run; no cause is returned if it is 0.
+    known_only : bool
+        True to return only causes that earlier experiments found.
+    cancel : Event, optional
+        Ends the experiments when it is set.
+    effort : ExperimentBudget, optional
+        Limits on the experiments of all ops of a report; what is used is subtracted.
     workers : _Workers, optional
         Workers shared by the experiments of several ops; by default each experiment starts its own.
     """

@@ -70,9 +70,9 @@ class Discovery(InputNames):
         return self._parts_of(names, [self._look_at(half) for half in halves])
 
     def _parts_of(self, names: Discovered, looks: list[Look]) -> dict[str, str]:
-        """Return the result of `parts`, joined from the latest looks at the halves of `names`.
+        """Return the result of `parts` for `names`.
 
-        See `looks.halves_of`.
+        `looks` holds the latest `Look` at each set in ``halves_of(names)``.
         """
         known = self._joined.get(names)
         if known is None or known[0] != looks:
@@ -82,10 +82,10 @@ class Discovery(InputNames):
         return dict(known[1])  # callers may change it
 
     def _look_at(self, names: Discovered) -> Look:
-        """Return the latest look at a set of inputs if nothing has changed since; else look again.
+        """Return the latest `Look` at a set of inputs; look again if anything has changed since.
 
-        A new look takes milliseconds, which is too long for every request and every group of
-        verdicts.
+        To look again takes milliseconds. This would be too slow in each request, and for each group
+        of verdicts.
         """
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):
@@ -95,7 +95,7 @@ class Discovery(InputNames):
         return known
 
     def _state_of(self, names: Discovered) -> Unchanged:
-        """Return the state of all paths and variables on which a look at these inputs depends."""
+        """Return the present state of all paths and variables that decide the inputs' states."""
         followed = [self.path(name) for name in names.files]
         for member in names.packages:
             followed.append(self.path(member.rpartition("|")[0]))
@@ -131,7 +131,7 @@ class Discovery(InputNames):
             self._memo = None
 
     def _at_once(self, names: Discovered) -> dict[str, str]:
-        """Return the states of a set as they were first found in the context."""
+        """Return the states of the inputs `names` as first found in the context of `at_once`."""
         if names not in self._memo_of_sets:
             if len(self._memo_of_sets) >= MOST_LOOKS:
                 self._memo_of_sets.clear()
@@ -232,9 +232,9 @@ class Discovery(InputNames):
         return self._parts_of(names, looks), self._moved_of(names, since, looks)
 
     def _moved_of(self, names: Discovered, since: int, looks: Iterable[Look]) -> list[str]:
-        """Return the result of `moved`, joined from the latest looks at the halves of `names`.
+        """Return the result of `moved` for `names`: the inputs that were written to since a time.
 
-        See `looks.halves_of`.
+        `looks` holds the latest `Look` at each set in ``halves_of(names)``.
         """
         found: list[str] = []
         for half, look in zip(halves_of(names), looks, strict=True):
@@ -287,7 +287,7 @@ class Discovery(InputNames):
 
 
 def _joined(halves: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Merge the states of inputs from the halves of a set, in the order of `grouped`."""
+    """Merge mappings of inputs to states into one mapping, in the order of `grouped`."""
     found = {name: state for half in halves for name, state in half.items()}
     return {name: found[name] for name in sorted(found, key=_place)}
 
@@ -299,9 +299,10 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def grouped(names: Discovered) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the kind, the name and the members of each input of a set, as parts of keys.
+    """Yield the kind, the shown name and the members of each input in `names`.
 
-    A name has several members only if one package is installed in several places.
+    The kind and the shown name identify the input in a key, as in ``file lib/table.npy``. An input
+    has several members only if it is a package that is installed in several places.
     """
     for kind, part in KINDS.items():
         members = sorted(getattr(names, part))
@@ -331,7 +332,7 @@ _STATES = {
 def _is_listing(names: Discovered) -> bool:
     """Tell whether a set of inputs contains listed folders.
 
-    Looks at such a set are not cached, since a folder's stamp may not show a change of an entry.
+    A `Look` at such a set is not cached, since a folder's stamp may not show a change of an entry.
     """
     return bool(names.listed or names.modules or names.sized)
 

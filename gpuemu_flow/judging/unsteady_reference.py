@@ -59,7 +59,10 @@ def unsteady_output(
 
 
 def blamed(result: CheckResult, found: Failure) -> CheckResult:
-    """Turn the result of a case that did not pass into an error that blames the reference."""
+    """Turn the result of a case that did not pass into an error that blames the reference.
+
+    `found` is the failure that `unsteady_output` returned.
+    """
     notes = tuple(failure.message for failure in result.failures)
     told = "it draws random numbers or keeps state between calls: no verdict on the op"
     return replace(
@@ -71,10 +74,11 @@ def blamed(result: CheckResult, found: Failure) -> CheckResult:
 
 
 def _once_more(evaluations: Evaluations, inputs: Arrays, expected: Arrays) -> Failure | None:
-    """Evaluate once more; return a failure for the first output that differs, None if all agree.
+    """Evaluate the reference again; return a failure for the first output that differs, or None.
 
     The expected outputs were computed either from float64 inputs or from inputs of the case's own
-    dtypes. So it is enough if one of these two evaluations agrees.
+    dtypes. So the reference is evaluated on both. The result is None if all outputs of one of these
+    two evaluations agree, or if both evaluations fail.
     """
     found: Failure | None = None
     for ask, given in ((evaluations.outputs, widen(inputs)), (evaluations.own_outputs, inputs)):

@@ -202,7 +202,12 @@ def fit_factor(
 
 
 def factor_name(factor: float, dims: tuple[int, ...], residual: float) -> str:
-    """Return the likely origin of a factor: a small number, a formula of a dim, or ''."""
+    """Return a name that tells a factor's likely origin, such as ``2`` or ``1/√64``; '' if none.
+
+    `dims` are sizes of axes, whose formulas are tried. `residual` is the relative error of the fit:
+    a name's value may differ from `factor` by three times as much. With a large `residual`, only
+    simple names are tried, or none.
+    """
     slack = max(3.0 * residual, 1e-6)
     for most, factors in ((SIMPLE_SLACK, _simple_factors(dims)), (EXOTIC_SLACK, _others(dims))):
         if slack > most:
@@ -224,8 +229,9 @@ def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
     """Yield likely factors, each as a name and a value.
 
-    These are dims, ratios n/(n-1) and n/(n padded to tiles), their inverses, the roots of ratios,
-    and usual constants.
+    For each dim n, these are n, the ratio of n to n-1, and the ratio of n to n padded to a multiple
+    of a tile. The inverses of all of these and the square roots of the ratios are included. Usual
+    constants follow.
     """
     for size in dims:
         if size < 2:

@@ -41,16 +41,32 @@ def neighbours(terms: Wide, axis: int) -> tuple[Wide, Wide]:
 def are_independent(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
     """Tell whether two sets of terms look independent: their products add up to about 0.
 
-    All terms have a mean of 0. The answer is False only if the sum of the products is farther from
-    0 than that of independent terms, except with a probability of about ``exp(-at_least)``.
+    For independent terms, the answer is False with a probability of at most about
+    ``2 * exp(-at_least)``.
 
-    `variance` is that of each term, 0 if unknown. It is needed where few skewed terms happen to be
-    all small: the squares of their products are then too small to measure the spread.
+    Parameters
+    ----------
+    first, second : ndarray
+        Terms with a mean of 0. Terms at the same place are multiplied.
+    at_least : float
+        Sets the probability of a wrong False; see above.
+    variance : float
+        Variance of a single term; 0 if unknown.
 
-    The products of skewed terms, such as those of a mask that is nearly always 0, are skewed: a few
-    are large, and many small ones are negative. If none of the large ones occurred, the sum is
-    negative and the squares of the products are far too small. The product of the terms' own
-    squares, which does not depend on which terms are paired, is then the better variance. The bound
+    Notes
+    -----
+    The answer is True if the square of the sum is at most ``2 * at_least`` times an estimate of the
+    sum's variance. The estimate is the largest of these numbers:
+
+    - The sum of the squared products.
+    - The square of `variance`, times the number of products that are not 0. It is needed if there
+      are few terms, of a skewed distribution, and all happen to be small.
+    - If the sum is negative: the sum of the squares of `first`, times that of `second`, divided by
+      the number of products. It does not depend on which terms are paired.
+
+    The last number serves skewed terms, such as those of a mask that is nearly always 0. Their
+    products are skewed, too: a few are large, and many small ones are negative. If none of the
+    large ones occurred, the sum is negative, and the squared products are far too small. The bound
     for symmetric terms also holds for the short tail of skewed ones.
     """
     products = first * second
@@ -71,9 +87,10 @@ def tile_lags(size: int) -> list[int]:
 def is_repeated(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
     """Tell whether the sum of the terms' products is larger than independent terms would give.
 
-    The products of repeated draws are positive, so a negative sum proves nothing. If few terms are
-    large, as in a mask that is nearly always 0, it can be that no large term is paired with
-    another. The other parameters are those of `are_independent`.
+    Repeated draws have positive products, so the answer is False if the sum is negative. A negative
+    sum is no sign of dependence: it occurs if few terms are large, as in a mask that is nearly
+    always 0, and no large term is paired with another. The parameters are those of
+    `are_independent`.
     """
     repeated = float((first * second).sum()) > 0.0
     return repeated and not are_independent(first, second, at_least, variance)
@@ -93,9 +110,23 @@ def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
     """Return a distance in memory after which draws repeat; None if they do not repeat.
 
     The test finds repeated rows and tiles of any length, and rows that are shifted copies of each
-    other. It compares all distances up to half of the output at once by Fourier transforms. If the
-    signs of the terms are independent, so are the signs of the products of terms a fixed distance
-    apart, although each term is in two products. Hence the bound of `are_independent` holds.
+    other. It examines the first `MOST_SHIFTED` terms. Fourier transforms compare all distances up
+    to half of their number at once.
+
+    Parameters
+    ----------
+    terms : ndarray
+        Terms with a mean of 0, in any shape.
+    variance : float
+        Variance of a single term; 0 if unknown.
+    rate : float
+        Maximum probability that a distance is returned although all terms are independent.
+
+    Notes
+    -----
+    The bound of `are_independent` needs products with independent signs. For a fixed distance, each
+    term is in two products. The signs of the products are independent all the same if the signs of
+    the terms are.
     """
     terms = terms.reshape(-1)[:MOST_SHIFTED]
     most = terms.size // 2

@@ -44,9 +44,10 @@ def normals_f64(uniforms: Doubles) -> Doubles:
 def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
     """Return exactly the values of `normals_f64` rounded to float32, but faster.
 
-    Vectorised functions differ from the C library's in the last bits of the float64. That alters
-    the float32 only next to a rounding boundary, so only values near a boundary are computed again
-    with the C library.
+    The values are first computed in float64 with vectorised functions. These differ from the C
+    library's functions in the last bits of their results. The difference changes the float32 only
+    if the float64 is near a rounding boundary. So only values near a boundary, and values near 0,
+    are computed again with the C library.
     """
     if uniforms.size <= FEW:
         return normals_f64(uniforms).astype(np.float32)
@@ -64,7 +65,7 @@ def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
 
 
 def _doubtful(values: Doubles) -> NDArray[np.bool_]:
-    """Return a mask of the values whose float32 may be wrong because of errors in the float64.
+    """Return a mask of the approximate float64 values that may round to a wrong float32.
 
     These are values within `GUARD_ULPS` of a rounding boundary, and values near 0, whose errors may
     be larger.
@@ -78,7 +79,10 @@ def _doubtful(values: Doubles) -> NDArray[np.bool_]:
 
 
 def approximate_normals(uniforms: Doubles) -> Doubles:
-    """Return `normals_f64` with errors of a few ulp, and larger ones below `NEAR_ZERO`."""
+    """Approximate the values of `normals_f64` with vectorised functions, which are faster.
+
+    The errors are a few ulp. They may be larger in values whose magnitude is below `NEAR_ZERO`.
+    """
     radius = np.maximum(uniforms[0::2], SMALLEST_UNIFORM)
     np.log(radius, radius)
     np.multiply(radius, -2.0, radius)

@@ -38,7 +38,7 @@ MAX_FAIL_LINES = 3
 
 
 def write(report: Report, look: ReaderOptions) -> str:
-    """Return the report as readable text."""
+    """Return the report as readable text; `look` holds the options of the reader."""
     style = Style(look.color)
     return render_report(report, style, warn_threshold=look.warn_threshold) + "\n"
 

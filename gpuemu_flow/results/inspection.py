@@ -154,7 +154,8 @@ class WorkspaceStatus:
     verdicts : mapping of str to int
         Maps each verdict to the number of items that last got it: kernels, and ops in each dtype.
     outdated : int
-        Number of these verdicts on ops that come from an earlier state of the workspace.
+        Number of kernels, and of ops in each dtype, whose result is outdated: an input has changed
+        since.
     cache : CacheSize
     """
 

@@ -35,20 +35,23 @@ class Given(NamedTuple):
 def calls_of(
     found: Any, name: str, given: Given, is_own: Callable[[FunctionType], bool]
 ) -> list[WatchedCall]:
-    """List the code that runs when the tool calls a function in the same way as references.
+    """List the calls of a reference that compute what the tool's own call of it computes.
 
-    With another value of a flag, a function may compute something else. So the values of parameters
-    that are not inputs are part of a call: defaults, keyword arguments that the tool passes, and
-    values that a partial or a method holds. Each function gets a code object of its own, since
-    functions that one ``def`` statement made share theirs.
+    In these calls, the parameters that are not inputs have the same values as in the tool's call:
+    defaults, keyword arguments that the tool passes, and values that a partial or a method holds. A
+    call with other values may compute something else.
+
+    Each function gets a copy of its code object. Otherwise, functions that one ``def`` statement
+    made would share one, and their calls could not be distinguished.
 
     Parameters
     ----------
     found : object
-        The function, or another object that can be called.
+        The reference: a function, or another object that can be called.
     name : str
-        The name by which the function is found in its module.
+        The name by which the reference is found in its module.
     given : Given
+        The arguments in the tool's call.
     is_own : callable
         Tells whether a function may be watched. A library's function may not, since others use it.
     """
@@ -106,7 +109,7 @@ def _expected(
 
 
 def calls_in(code: CodeType, name: str) -> list[WatchedCall]:
-    """Return the calls to watch of a function that the code of a script defines.
+    """Find a function in the code of a script; return its calls, with any arguments, for `watch`.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class TorchHost(Protocol):
         """Make host code and its imports see a GPU inside the context."""
 
     def failures(self) -> list[Failure]:
-        """Return the failures that were found in the latest `running`."""
+        """Return the failures that were found in the latest context of `running`."""
 
 
 def framework(package: str, extra: str) -> ModuleType:
@@ -76,7 +76,10 @@ class PlainTorch:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Make host code see a GPU inside the context; `run` selects the values in new memory."""
+        """Make host code see a GPU inside the context.
+
+        `run` selects the values that fill memory when it is allocated without initial values.
+        """
         self.device.made_uninitialised, self.device.run = False, run
         self.device.new.clear()
         with self.device.on():
@@ -281,7 +284,11 @@ class TorchRunner(GradientRunner):
         return outputs
 
     def _again(self, copies: Inputs, watch: Watch) -> dict[str, np.ndarray] | None:
-        """Repeat the call on `copies`, with other values in new memory; return None if it fails."""
+        """Repeat the call on `copies` of its inputs; return None if it fails.
+
+        Memory that is allocated without initial values is filled with other values than in the
+        first call. So outputs that the program did not write differ.
+        """
         self._run = 1
         try:
             return super().call(copies, watch)

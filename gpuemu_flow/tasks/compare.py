@@ -51,7 +51,7 @@ BATCH = 32  # cases per message to a worker: enough to hide the round trip, few 
 
 
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
-    """Judge every case of one op and dtype that has no verdict yet."""
+    """Judge the cases of one op and dtype, except cases with a cached verdict."""
     begin = time.perf_counter()
     cases, samples = read_planned(spec, context)
     manifests = {

@@ -24,7 +24,8 @@ def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Compare a kernel's stack with its limits, and report recursion.
 
-    If the stack is unknown, the local variables in the PTX are compared instead, as information.
+    If the size of the stack is unknown, the size of the local variables in the PTX is compared
+    instead, and a violation has the severity ``info``.
     """
     metrics, limit = view.metrics, policy.max_local_memory_bytes
     found = view.findings.get(ID, ())

@@ -69,7 +69,8 @@ class MachineResults:
 def machine_results(spec: TaskSpec, context: StageContext) -> MachineResults | None:
     """Return the access to a task's shared results; None if they cannot be shared.
 
-    This is so if there is no shared cache, or the workspace is huge or not entirely readable.
+    They cannot be shared without a shared cache, or if the workspace is huge or not entirely
+    readable.
     """
     cache = context.shared
     if cache is None:
@@ -108,9 +109,10 @@ def _tree(root: str, made: frozenset[str]) -> str | None:
 
 
 def _own_cache() -> str:
-    """Return gpuemu-flow's cache folder of the user; empty if there is no home folder.
+    """Return the folder of the user's own cache; empty if the user has no home folder.
 
-    This folder lies in the workspace if the workspace is the home folder.
+    `_tree` leaves this folder out. If the home folder is the workspace, the cache lies in the
+    workspace.
     """
     try:
         return os.path.realpath(user_cache_folder(os.environ))
