@@ -120,7 +120,16 @@ def apply_allowances(
     allowances: Allowances | None,
     allowed_by_policy: Mapping[str, str],
 ) -> list[Violation]:
-    """Return all violations; those that are accepted carry the reason in ``allowed``."""
+    """Return all violations; those that are accepted carry the reason in ``allowed``.
+
+    Parameters
+    ----------
+    violations : list of Violation
+    allowances : Allowances or None
+        The comments that accept violations; None to ignore comments.
+    allowed_by_policy : mapping of str to str
+        Rules whose violations the configuration accepts, each with the reason.
+    """
     marked = []
     for violation in violations:
         reason = allowed_by_policy.get(violation.rule, "")

@@ -58,10 +58,14 @@ def put_lone(
 ) -> None:
     """Write a lone zero into one row of an input, and a lone nonzero value into another, in place.
 
-    All other elements of the first row are made nonzero, and all others of the second row 0. A
-    single row gets the lone zero. In the second turn, the whole tensor instead of a row is written:
-    its last element is the lone zero or, in a vector, the lone nonzero value. In booleans, all rows
-    are written in every turn, alternately with a lone false and a lone true.
+    All other elements of the first row become nonzero, and all other elements of the second row
+    become 0. An input with a single row gets only the lone zero.
+
+    The second turn differs: it treats the whole tensor as one row, whose last element is lone. This
+    element is nonzero if the tensor is a vector, and else 0.
+
+    A tensor of booleans with several rows differs, too: each turn writes all its rows, alternately
+    with a lone false and a lone true.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Cases as wire protocol v1 defines them: from a request's fuzz_config to gpuemu's tensors."""
+"""Make the cases, and their tensors, that wire protocol v1 defines for a ``fuzz_config``."""
 
 from __future__ import annotations
 

@@ -35,11 +35,11 @@ COMPARABLE = ("", "sorted", "unique", SCALAR)
 
 
 def lenders_of(spec: InputSpec, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
-    """Return the inputs of a case from which an input can take values.
+    """Return the inputs of a case from which the input `spec` can take values.
 
-    There are none if the input must keep its own values. The others have the input's dtype, or are
-    Python numbers of the same family. Those without a kind must come before the input and be drawn
-    in another way.
+    The result is empty if `spec` must keep its own values, or has too few elements. A lender has
+    the dtype of `spec`, or is a Python number of the same family, such as the integers. A lender
+    whose rule has no kind must come before `spec`, and must have other bounds or another rule.
     """
     rule = spec.rule or ValueRule()
     whole = rule.kind or rule.values or rule.concerns_whole

@@ -101,8 +101,9 @@ def groups_of(op: OpConfig) -> dict[str, Json]:
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
     """Return the dtype to request from the reference; None means float64, if supported.
 
-    The tolerances of the documented table suppose a reference that computes in the op's own dtype.
-    If the outputs were compared with a more precise reference, correct outputs would fail.
+    If the op is judged by the documented table of tolerances, and its configuration names no dtype
+    for the reference, the result is `dtype`. The table supposes a reference that computes in the
+    op's own dtype: correct outputs would fail if they were compared with more precise ones.
     """
     by_table = op.tolerance == "table" and dtype is not None and dtype not in op.tolerances
     return dtype if by_table and op.reference_dtype is None else op.reference_dtype

@@ -92,10 +92,12 @@ class ConnectionTable:
             return None if found is None else found.user
 
     def overdue(self, now: float, is_busy: Callable[[int], bool]) -> list[int]:
-        """Return the numbers of connections to close.
+        """Return the numbers of the connections to close.
 
-        These are connections that are half-open for too long. If clients were refused lately, add
-        the one that is idle for longest.
+        A connection is closed if it has been half-open for `HALF_OPEN_SECONDS`. If the table is
+        full and a client was refused lately, one more connection is closed: the one that has been
+        idle for longest, provided that it was idle for at least `IDLE_SECONDS`. A connection is
+        never idle while `is_busy` returns true for its number.
         """
         with self._lock:
             late = [

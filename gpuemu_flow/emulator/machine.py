@@ -71,13 +71,24 @@ class BlockMachine(Printing):
         self, name: Array, wanted: Array | None, arrive_only: bool,
         predicate: Array | None, operation: str, result: int,
     ) -> None:  # fmt: skip
-        """Store the request of the barrier that ends a basic block."""
+        """Store the operands of the barrier instruction that ends a basic block.
+
+        The parameters are the fields of `BarrierRequest`.
+        """
         self.barrier_request = BarrierRequest(
             name, wanted, arrive_only, predicate, operation, result
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Record that the `released` threads passed a barrier; None stands for all threads."""
+        """Record that threads passed a barrier.
+
+        Parameters
+        ----------
+        released : array or None
+            Mask of these threads; None for all threads.
+        arrived : array or None
+            Vector clocks of the threads that arrived without waiting; None if there are none.
+        """
         if self.shared_races is not None:
             self.shared_races.barrier(released, arrived)
 

@@ -85,8 +85,13 @@ class SharedRaces:
             Offsets into the batch's shared memory, one for each active lane.
         good : array or None
             Mask or indices of the active lanes that take part in the access; None for all.
-        size, step : int
-        write, strong : bool
+        size : int
+            Number of bytes that each lane accesses.
+        step : int
+            Number of the instruction.
+        write : bool
+        strong : bool
+            True for an atomic, or an access that is volatile, relaxed or stronger.
         kept : bool
             True for stores that do not change the value, recorded with `write` False: like a load,
             such a store races only with stores that change the value.
@@ -157,7 +162,11 @@ class SharedRaces:
     def access_by(
         self, lane: int, places: Array, step: int, *, write: bool, strong: bool = False
     ) -> None:
-        """Record the bytes, by offset, that a copy started by one thread reads or writes."""
+        """Record an access by an asynchronous copy; report it if it races with another access.
+
+        The thread `lane` started the copy at instruction `step`. The array `places` holds the
+        offset of each byte that the copy reads or, if `write`, writes.
+        """
         places = np.unique(places // self._grain) * self._grain
         me = np.full(places.size, lane)
         self._access(me, places, self._grain, step, write, strong=strong)
@@ -180,7 +189,7 @@ class SharedRaces:
         return f"thread {show_index(self._s.thread_index(flat % self._s.width))}"
 
     def _did(self, step: int, verb: str) -> str:
-        """Return `verb`, or ``written`` if `step` is a store that was recorded as a load."""
+        """Return `verb`, or ``written`` if instruction `step` is a store recorded as a load."""
         return "written" if step in self._keeping else verb
 
     def _are_strong(self, step: int, other: int) -> bool:
@@ -188,7 +197,11 @@ class SharedRaces:
         return is_strong(steps[step]) and is_strong(steps[other])
 
     def _in_step(self, me: Array, who: Array, steps: Array, step: int) -> Array:
-        """Mark strong accesses of the same warp, if the target GPU executes a warp in lockstep."""
+        """Mark pairs of strong accesses of one warp, if the target GPU executes warps in lockstep.
+
+        In each pair, lane `me` executes instruction `step`; lane `who` has executed the instruction
+        in `steps`.
+        """
         if _sm(self._s.launch.program) >= _INDEPENDENT:
             return np.zeros(me.shape, bool)
         others = np.unique(steps).tolist()
@@ -235,7 +248,16 @@ class SharedRaces:
         return known
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the clocks of the warps that a barrier releases; `chosen` is None for all warps."""
+        """Join the clocks of the warps that a barrier releases.
+
+        Parameters
+        ----------
+        chosen : array or None
+            Mask of the released threads; None for all threads.
+        arrived : array or None
+            For each block, the joined clocks of the warps that arrived without waiting
+            (``bar.arrive``); None if there are none.
+        """
         clock = self._clock
         index = np.arange(self._warps)
         if chosen is None:
@@ -277,9 +299,10 @@ class SharedRaces:
                 self._clock[r, w] = np.maximum(self._clock[r, w], left)
 
     def knows(self, row: Array, warp: Array, of: Array) -> Array:
-        """Return the counts of some lanes' warps that other warps have received.
+        """Look up the counts of warps in the vector clocks of other warps.
 
-        The lanes are `of`; the receiving warps are those at `row` and `warp`.
+        For each element, the clock is that of warp number `warp` in the block in row `row`. The
+        result is the clock's entry for the warp of lane `of`.
         """
         return self._clock[row, warp, self._warp[of]]
 

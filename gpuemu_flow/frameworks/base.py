@@ -1,4 +1,4 @@
-"""The adapters' interface, the outcome of a check, and calls of an op."""
+"""The interface of framework adapters, the outcome of a check, and functions that call ops."""
 
 from __future__ import annotations
 
@@ -87,12 +87,16 @@ def named(inputs: Inputs) -> dict[str, Any]:
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
     """Wrap a function of any signature as a function of one mapping of tensors.
 
-    If `inputs` is a sequence, its members are passed in order. If it is a mapping, its values are
-    passed by name to a function that has parameters of these names, or ``**``. A function with a
-    single required parameter of another name gets the mapping itself. In all other cases, and if
-    the function has ``*args`` and no named parameter, the values are passed in order. Python
-    numbers and strings are always passed as they are in `inputs`, even if the mapping of a call has
-    other values for them.
+    The first of these rules that applies decides how the function gets the values:
+
+    - in order, if `inputs` is a sequence;
+    - in order, if the signature is unknown, or has ``*args`` and no named parameter;
+    - by name, if the function has parameters of all names in `inputs`, or ``**kwargs``;
+    - as one mapping, if the function's only required parameter is not a name in `inputs`;
+    - in order, in all other cases.
+
+    Python numbers and strings are always passed as they are in `inputs`, even if the mapping of a
+    call has other values for them.
     """
     given = named(inputs)
     plain = {name for name, value in given.items() if isinstance(value, PLAIN)}
@@ -191,9 +195,10 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor requires gradients or, if `requires` is given, set this.
+        """Read or set whether a tensor requires gradients.
 
-        In the second case, the tensor with this setting is returned.
+        If `requires` is None, return the present setting. Otherwise, return the tensor with the
+        setting `requires`.
         """
 
     @abstractmethod

@@ -46,7 +46,7 @@ class OpTasks:
         return schema_from_json(self.generate.settings["schema"])
 
     def samples(self) -> list[Case]:
-        """Plan the cases from which the op's traits are found.
+        """Plan the sample cases on which the op's traits (`OpTraits`) are decided.
 
         Raises
         ------

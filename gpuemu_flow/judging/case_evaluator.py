@@ -48,8 +48,8 @@ class CaseEvaluator(ReferenceEvaluator):
     ----------
     batch_size : BatchSize
     rounds : int
-        Number of times that programs were called, for one case or for many. While the number stays
-        the same, `observed` returns nothing new.
+        A counter that increases before programs are called. While the counter stays the same,
+        `observed` returns nothing new.
     """
 
     def __init__(

@@ -126,7 +126,11 @@ class CaseContracts:
         return None if contract is None else declared_dtype(contract, self._inputs)
 
     def dtypes(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """Map each output to the dtype in which it is compared, from its own dtype in `wanted`."""
+        """Return the dtype in which each output is compared, by the output's name.
+
+        `wanted` maps each output to its dtype before any conversion. Outputs that are judged as a
+        whole are left out.
+        """
         return {
             name: REAL_PARTS.get(dtype)
             or ((dtype_name(self.expected[name].dtype) or "") if self._changes(name) else dtype)

@@ -1,4 +1,4 @@
-"""Elements of an output as wrong or right units, with features that may distinguish them.
+"""Wrong and right units of an output, with features that may tell the wrong from the right.
 
 A unit is an element of the output, or a row of an input to which a row (or an element) of the
 output belongs. Features are values of the inputs at the same index, statistics of the row, and the

@@ -1,8 +1,8 @@
 """Arithmetic that marks rounded results, perturbs one operation, or multiplies by reciprocals.
 
-Random changes of roundings (see `noise`) may change no result although the result depends on the
-roundings: where three roundings decide a quantised value together, twelve draws may well agree. If
-each rounded result becomes NaN, the dependence always shows.
+A result may depend on roundings although random changes of these roundings (see `noise`) leave it
+unchanged. For example, where three roundings together decide a quantised value, twelve random draws
+may well agree. The dependence always shows if each rounded result becomes NaN.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ STAND_INS = (85, 86)
 
 
 class _Casting(Single):
-    """A float32 array whose NaN, cast to integers, become a chosen integer on every processor."""
+    """A float32 array that turns NaN into `stand_in` when it is cast to an integer dtype.
+
+    In numpy, the integer that NaN becomes depends on the processor.
+    """
 
     stand_in: int
 
@@ -36,7 +39,10 @@ class _Casting(Single):
 
 
 class _Marking(_Casting, Doubting):
-    """An array that replaces rounded results, and quotients that a reciprocal changes, by NaN."""
+    """An array that replaces each rounded result by NaN.
+
+    A quotient also becomes NaN if the product of dividend and reciprocal has another value.
+    """
 
     def _product(self, result: Any) -> Any:
         return np.full_like(bare(result), np.nan)
@@ -72,7 +78,10 @@ class _Stepping(Doubting):
 
 
 class _Inverting(_Casting):
-    """An array that multiplies by the reciprocal, not divides, where the reciprocal overflows."""
+    """An array that changes quotients where the divisor's reciprocal overflows.
+
+    Such a quotient becomes the product of the dividend and the infinite reciprocal.
+    """
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -119,8 +128,9 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
 
 
 def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
-    """Return arrays that multiply by the reciprocal, not divide, where the reciprocal overflows.
+    """Return the inputs as arrays that change quotients where the divisor's reciprocal overflows.
 
-    A cast to an integer turns NaN into `stand_in`.
+    Such a quotient becomes the product of the dividend and the infinite reciprocal, as in an op
+    that multiplies by reciprocals. A cast to an integer turns NaN into `stand_in`.
     """
     return wrapped(inputs, _Inverting, stand_in=stand_in)

@@ -1,9 +1,9 @@
 """Random outputs: tests of parts of an output, such as its rows, columns, tiles and lanes.
 
-An op that is wrong in one part alone changes little of the whole: a last tile without dropout, one
-lane that always draws 0, another rate in the second half. The choice of the parts does not depend
-on the drawn values, and a bound that holds for few terms as well as for many limits the chance that
-any part of a correct output looks wrong.
+An op that is wrong in one part alone changes little of the whole. For example, the last tile has no
+dropout, one lane always draws 0, or the second half uses another rate. The choice of the parts does
+not depend on the drawn values. The chance that any part of a correct output looks wrong is limited
+by a bound, which holds for parts with few terms and for parts with many terms.
 """
 
 from __future__ import annotations
@@ -65,10 +65,16 @@ class Division:
 def divisions_of(shape: tuple[int, ...], means: Wide | None) -> Iterator[Division]:
     """Yield all divisions of an output into parts.
 
-    The parts are: single indices of each axis, blocks of 2^k indices, and indices that are equal
-    modulo 2^k (lanes); square tiles of the last two axes; such blocks and lanes of elements in
-    memory order; and, if each element has a mean of its own, elements whose means are alike in
-    value or in magnitude.
+    The parts are:
+
+    - along each axis: single indices, blocks of 2^k successive indices, and lanes, which are the
+      indices with equal remainders modulo 2^k;
+    - square tiles of the output as a matrix: all axes but the last are merged into its rows;
+    - blocks and lanes of the elements in memory order;
+    - if `means` gives each element a mean of its own: elements whose means are similar in value or
+      in magnitude.
+
+    If only one axis is longer than 1, the first two kinds are left out.
     """
     size = math.prod(shape)
     if len([n for n in shape if n > 1]) > 1:
@@ -93,9 +99,9 @@ def _along(axis: int, rank: int) -> Sums:
 def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
     """Yield divisions of `count` indices into blocks of equal length, doubled for each division.
 
-    The first blocks have `first` indices. Each division gets its sums from sums over `first`
-    indices. A division is left out if its blocks have fewer than `LEAST` of the output's `size`
-    elements. `where` names the axis, or the memory, in messages.
+    A block of the first division has `first` indices. The `Parts.sums` of every division expects
+    the sums over such short blocks. A division is left out if its blocks have fewer than `LEAST` of
+    the output's `size` elements. `where` names the axis, or the memory, in messages.
     """
     length = first
     while length < count:
@@ -194,7 +200,7 @@ def _alike(keys: Wide, what: str) -> Iterator[Division]:
     """Yield a division of the elements into bins by their keys.
 
     The bins have about equal counts. Equal keys are in the same bin. Nothing is yielded if there
-    are too few finite keys.
+    are too few finite keys. `what` names the keys in messages.
     """
     flat = keys.reshape(-1)
     known = flat[:: -(-flat.size // SAMPLED)]
@@ -245,14 +251,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Zeros:
-    """The elements that are 0, and the share of the elements that should be 0.
+    """The zeros of a random output, and their expected share.
 
     Attributes
     ----------
     marks : ndarray of bool
         True for the tested elements that are 0.
     share : float
-        Expected share of these elements.
+        Expected share of zeros among the tested elements.
     text : callable
         Returns the message on a part, given the part's number of zeros, its number of elements and
         its name.
@@ -266,12 +272,28 @@ class Zeros:
 class PartEvidence:
     """Evidence that parts of an output are wrong, from sums over their terms.
 
-    The evidence is minus the logarithm of a bound on the probability that a correct op gives such a
-    part. If no term is below -L, ``log(1 + y t / L) >= y t / L - c (y t / L)^2`` for ``0 < y < 1``
-    with ``c = (-log(1 - y) - y) / y^2``, so that ``exp`` of the sum of the right-hand sides has a
-    mean of at most 1 for independent terms t of mean 0 (Fan, Grama and Liu, "Exponential
-    inequalities for martingales with applications", 2015). By Markov's inequality it exceeds 1/p
-    with a probability of at most p, even if the terms are few and skewed. Several `y` are tried.
+    The evidence against a part is minus the logarithm of a bound on the probability that a correct
+    op gives such a part. The bound holds even if the terms are few and skewed.
+
+    Notes
+    -----
+    Symbols:
+
+    - t is a term of the part. For a correct op, the terms are independent and have mean 0.
+    - L is a positive number such that no term is below -L. Without known limits (see `Series`), it
+      is taken from the smallest term.
+    - y is a number between 0 and 1.
+    - ``c = (-log(1 - y) - y) / y^2``.
+    - S is the sum of ``y t / L - c (y t / L)^2`` over the part's terms.
+
+    Every term satisfies ``log(1 + y t / L) >= y t / L - c (y t / L)^2``. Therefore, the mean of
+    ``exp(S)`` is at most 1 for a correct op (Fan, Grama and Liu, "Exponential inequalities for
+    martingales with applications", 2015). By Markov's inequality, ``exp(S)`` exceeds any 1/p with a
+    probability of at most p. So ``exp(-S)`` is the bound for a single y.
+
+    Several values of y are tried, for the terms and for the terms with opposite sign. The evidence
+    is the largest S minus the logarithm of the number of tries. In each S, the sum of the terms is
+    first reduced by their largest rounding errors.
     """
 
     def __init__(self, series: Series) -> None:

@@ -82,7 +82,10 @@ def read_published(file: Path) -> PublishedConfig:
 
 
 def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[SkippedProblem]:
-    """List the keys in tables of ops that gpuemu 0.1.0 reads without using their values."""
+    """List the keys in tables of ops that gpuemu 0.1.0 reads without using their values.
+
+    `out` tells the line of each key in `file`, whose content is `tree`.
+    """
     ops = tree.get("ops")
     found = []
     for at, table in enumerate(ops if isinstance(ops, list) else ()):

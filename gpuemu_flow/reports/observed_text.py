@@ -1,4 +1,4 @@
-"""Describe how an input that a program was seen to use has changed."""
+"""Describe a change to something that a program used, such as a file, package or variable."""
 
 from __future__ import annotations
 

@@ -81,9 +81,9 @@ class Picture:
     fold : str
         Description of how the tensor's dims were folded.
     scatter : tuple of (int, int, int, int)
-        Numbers of elements by magnitude and error. Each item has ``floor(2 log10 v)`` of the
-        expected magnitude, the same of the error, the number of elements, and the number of
-        failing elements.
+        Numbers of elements by magnitude and error. The numbers of an item are, in order:
+        ``floor(2 log10 m)`` for an expected magnitude m, ``floor(2 log10 e)`` for an error e, the
+        number of elements with these two values, and the number of failing elements among them.
     histogram : tuple of int
         Numbers of elements by the share of the tolerance that they use; see `SHARES`.
     elements, failing : int

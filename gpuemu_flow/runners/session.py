@@ -91,7 +91,7 @@ class ProgramSession:
         return None if worker_client is None else worker_client.shared()
 
     def ask(self, work: Work) -> Attempt:
-        """Run work in the worker that is not a call; it is supervised like a call."""
+        """Run work other than a call in the worker, and supervise it like a call."""
         return self._supervisor.run(work)
 
     def begin_work(self, work: Work) -> None:

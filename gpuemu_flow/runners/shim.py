@@ -40,7 +40,10 @@ class _ImportProbe:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, _: Any = None) -> None:
-        """Test whether each file exists that would be the module if its package were installed."""
+        """Test whether a file of the module exists in any folder of installed packages.
+
+        The result of the tests is not used, but the coordinator observes them.
+        """
         tail = name.rpartition(".")[2]
         for folder in sys.path if path is None else path:
             if "-packages" in folder:
@@ -49,7 +52,10 @@ class _ImportProbe:
 
     @staticmethod
     def find_distributions(context: Any) -> Any:
-        """Test whether the paths exist that `searches` records for a distribution."""
+        """Test whether ``NAME.dist-info`` of a distribution exists in each searched folder.
+
+        The module `searches` records the same paths. The result of the tests is not used.
+        """
         if context.name:
             name = re.sub(r"[-_.]+", "_", context.name).lower()
             for folder in context.path:

@@ -22,7 +22,10 @@ SEEDS = 1 << 31
 
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that runs `ref_kernel` in the dtype that the inputs have."""
+    """Make the function that runs `ref_kernel` in the dtype that the inputs have.
+
+    `names` are the globals of the problem's file; `folder` holds its ``problem.json``.
+    """
     described = files.described(folder)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
@@ -34,7 +37,10 @@ def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
 
 def candidate(path: str, folder: str) -> Callable[..., Any]:
-    """Make the function that runs `custom_kernel` of a candidate's file."""
+    """Make the function that runs `custom_kernel` of a candidate's file.
+
+    `path` is this file; `folder` holds the ``problem.json`` of the problem.
+    """
     described = files.described(folder)
     content = Path(path).read_bytes()
     # Triton's interpreter stands in for a GPU itself.
@@ -55,7 +61,10 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
 
 
 def generator(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that calls `generate_input` and returns one of its tensors."""
+    """Make the function that calls `generate_input` and returns one of its tensors.
+
+    `names` are the globals of the problem's file; `folder` holds its ``problem.json``.
+    """
     described = files.described(folder)
     known = [one["name"] for one in described["inputs"]]
 
@@ -70,7 +79,10 @@ def generator(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
 
 def checker(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that checks an output with `check_implementation`."""
+    """Make the function that checks an output with `check_implementation`.
+
+    `names` are the globals of the problem's file; `folder` holds its ``problem.json``.
+    """
     described = files.described(folder)
 
     def check(actual: Any, expected: Any, inputs: Mapping[str, Any], tolerance: Any) -> list[str]:
