@@ -1,4 +1,7 @@
-"""Figures of one kernel; all resource figures of a kernel come from the same source."""
+"""Figures of one kernel, such as its resources, occupancy and numbers of instructions.
+
+All figures about a kernel's resources come from the same source: a cubin, ptxas, or an estimate.
+"""
 
 from __future__ import annotations
 

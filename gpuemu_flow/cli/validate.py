@@ -1,6 +1,6 @@
 """Do the work of `run` once its options are known.
 
-This module does not import click, because that would delay the first call of an op that was edited.
+This module does not import click: that takes long, and ``run`` without arguments does not use it.
 """
 
 from __future__ import annotations

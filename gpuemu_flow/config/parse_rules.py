@@ -102,7 +102,10 @@ class RuleParser:
         return tuple(self.rules[name].rule for name in self._ordered())
 
     def refuse_names(self, kernels: Collection[str]) -> None:
-        """Report rules that have the name of a kernel, since one task would build both of them."""
+        """Report each rule that has the same name as a kernel.
+
+        A rule and a kernel are both built by a task called ``build:NAME``.
+        """
         for name, parsed in self.rules.items():
             if name in kernels:
                 text = f"a kernel is named {shown(name)}, too, and build:{name} makes it"
@@ -160,7 +163,21 @@ class RuleParser:
         return tuple(found)
 
     def _is_free(self, name: str, path: str, written: str, here: KeyPath, out: Reporter) -> bool:
-        """Tell whether no other rule makes this file; report a rule that makes it or its folder."""
+        """Add an output to `places` and `above`; return False if it conflicts with another output.
+
+        Outputs conflict if they have the same path, or if one lies below the other. The conflict is
+        reported, unless it is the same rule that lists the same path twice.
+
+        Parameters
+        ----------
+        name : str
+            Name of the output's rule.
+        path, written : str
+            The output's path relative to the workspace, and as written in the configuration.
+        here : KeyPath
+            Position of the output in the configuration.
+        out : Reporter
+        """
         root = self.workspace.root
         parent, _, last = path.rpartition("/")
         real = f"{os.path.realpath(root / parent)}/{last}"  # two folders may be one, by a link
@@ -185,7 +202,10 @@ class RuleParser:
         return False
 
     def _inside(self, written: str, here: KeyPath, out: Reporter) -> str | None:
-        """Return an output relative to the workspace; None if a problem was reported."""
+        """Return the path of an output relative to the workspace; None if a problem was reported.
+
+        `written` is the output's path in the configuration, and `here` the position to report.
+        """
         root, fault = self.workspace.root, ""
         path = Path(os.path.normpath(root / written))
         if not path.is_relative_to(root) or path == root:

@@ -34,9 +34,10 @@ def is_pattern(value: Json) -> bool:
 
 
 def listing(written: str) -> str:
-    """Return the pattern whose matches decide the values; folders that match count, too.
+    """Return the glob whose matches change whenever the result of `values_of` changes.
 
-    See `inputs.globs.glob_files`.
+    It is a glob for `inputs.globs.glob_files`. It also matches folders and broken links, since they
+    make `values_of` fail. `written` is the pattern in the configuration.
 
     Raises
     ------
@@ -55,8 +56,9 @@ def values_of(root: Path, written: str) -> list[str]:
     Raises
     ------
     FilesError
-        A bad pattern, too many files, or a match that is no file of the workspace or has an
-        unusable name. If such a match were ignored, a candidate would remain unjudged.
+        The pattern is bad or matches too many files, or a match is no regular file of the
+        workspace, or its name cannot be part of an op's name. Such a match is not ignored, since
+        its op would then be missing without notice.
     """
     pattern = _checked(written)
     folder = root.joinpath(*pattern.parts[:-1])

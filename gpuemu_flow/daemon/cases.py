@@ -29,7 +29,7 @@ class Issued:
     ----------
     case : Case
     shape : tuple of int
-        The single shape that the protocol gives for the whole case.
+        Shape that the protocol states for the case as a whole; single inputs may differ from it.
     fuzz_config : JSON
         Configuration from which the case was made.
     digest : str

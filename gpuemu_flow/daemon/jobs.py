@@ -100,7 +100,10 @@ class JobGroup:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """Do not link `event`: if one job is cancelled, the others still wait for the work."""
+        """Stand in for `Job.linked`, but never set `event`.
+
+        `event` would end the work, which the other jobs still need if one job is cancelled.
+        """
         yield
 
 
@@ -118,16 +121,16 @@ class JobTable:
     def add(self, job: Job) -> tuple[bool, Context | None]:
         """Register a job, or let its client wait for an equal job in progress.
 
-        The published client's transport repeats an unanswered request, and the client itself
-        repeats it after a time-out. All copies wait for the same result.
+        One request can arrive several times: a client's transport sends it again if no answer
+        arrives, and the client does so after a time-out. All copies wait for the same result.
 
         Returns
         -------
         fresh : bool
             True if the job is new.
         dropped : Context or None
-            The context that has waited longest, which the caller frees unanswered; None unless
-            too many contexts wait.
+            The context that has waited longest, if too many contexts wait; otherwise None. The
+            caller must free this context without sending an answer.
         """
         with self._lock:
             known = self._jobs.get(job.key)
@@ -157,7 +160,10 @@ class JobTable:
             return any(job.pipe == pipe for job in self._jobs.values())
 
     def connected(self, pipe: int) -> None:
-        """Register a new connection, which may have the number of an earlier connection."""
+        """Record a new connection, so that `add` does not cancel its requests.
+
+        Its number may be that of an ended connection, whose requests `add` cancels.
+        """
         with self._lock:
             self._gone.pop(pipe, None)
 

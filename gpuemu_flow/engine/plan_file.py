@@ -158,9 +158,10 @@ def _folders_of_manifests(
 ) -> dict[str, Stamp] | None:
     """Return the stamps of the folders that contain manifests; None if a manifest was replaced.
 
-    A plan checks these folders in place of the manifests, which would be half of its files. This
-    suffices because a manifest is always replaced as a whole, which changes its folder's stamp.
-    The parent of these folders is included, to detect that it was replaced by a link.
+    The plan stores these stamps instead of the manifests' own, which would double its number of
+    files. The folders suffice, because a manifest is only ever replaced as a whole, which changes
+    its folder's stamp. The result includes the common parent of all these folders, in order to
+    detect that the parent was replaced by a link.
 
     Parameters
     ----------

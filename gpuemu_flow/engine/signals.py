@@ -46,7 +46,10 @@ def terminating_as_interrupting() -> Iterator[None]:
 
 
 def _termination_signals() -> tuple[signal.Signals, ...]:
-    """Return SIGTERM and SIGHUP, except one that this process ignores, such as under ``nohup``."""
+    """Return those of SIGTERM and SIGHUP that this process does not ignore.
+
+    For example, a process that ``nohup`` started ignores SIGHUP.
+    """
     both = (signal.SIGTERM, signal.SIGHUP)
     return tuple(number for number in both if signal.getsignal(number) is not signal.SIG_IGN)
 
@@ -74,9 +77,9 @@ def _reacting(react: Callable[[], None], numbers: Sequence[signal.Signals]) -> I
 def handled(
     handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals
 ) -> Iterator[None]:
-    """Inside the context, handle the signals `numbers` with `handler`.
+    """Inside the context, let `handler` handle the given signals.
 
-    At the end, the former handlers are restored.
+    At the end, the signals get their former handlers again.
     """
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:

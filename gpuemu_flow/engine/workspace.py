@@ -218,7 +218,7 @@ class Workspace:
 
     @property
     def settled_overrides(self) -> Overrides:
-        """Return the overrides with a drawn seed fixed, so that a copy of the workspace uses it."""
+        """Return the overrides with the seed that was drawn, so that a copy draws no other seed."""
         drawn = self.settings.drawn_seed
         if drawn is None:
             return self.overrides
@@ -309,16 +309,17 @@ class Workspace:
         return search.stale(self.inputs, self.sights, put_off=self._put_off)
 
     def damaged(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
-        """Return the members of `names` to run because of manifests that `stale` did not check."""
+        """Check the manifests that `stale` put off; return the members of `names` that must run."""
         put_off, self._put_off = self._put_off, False
         if not put_off:
             return set()
         return StaleSearch(self.snapshot, self.states(triggers), names, set(triggers)).damaged()
 
     def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
-        """Let the next run check files that a report read but no task reads.
+        """Register files that a report read, so that the plan is void if one of them changes.
 
-        `stamps` are the files' stamps, taken before the report read the files.
+        Only files that no task reads need this. `stamps` are the files' stamps, taken before the
+        report read the files.
         """
         self.watched.update(stamps)
 
@@ -346,8 +347,8 @@ class Workspace:
     def is_as_judged(self) -> bool:
         """Tell whether configuration, globs and observed inputs are as when the tasks were judged.
 
-        Files whose digests are known are not checked here, since the plan contains the stamps that
-        they had at that time. New files made by rules may match globs if this makes no task stale.
+        The contents of input files are not compared: the plan stores the stamps that the files had
+        when the tasks were judged. A glob may match new files if they make no task stale.
         """
         if self.environment != fingerprint():
             return False
@@ -384,7 +385,7 @@ class Workspace:
             self.__dict__.pop("inputs", None)  # it uses the old snapshot's table of files
 
     def _compiled_anew(self, old: Snapshot | None) -> Snapshot:
-        """Compile the present configuration into a snapshot, without changing `cache`."""
+        """Compile the present configuration like `_compile`, but leave `self.cache` unchanged."""
         cache, self._config = self.cache, None
         try:
             return self._compile(old)
@@ -414,18 +415,19 @@ class Workspace:
         )
 
     def _changes_under(self, settings: Settings) -> dict[str, Json]:
-        """Return the changes to the configuration, given an earlier run's settings.
+        """Return the changes that this command makes to a configuration with these `settings`.
 
-        As a side effect, `target` is set to the options of the targets that the command names.
+        As a side effect, set `target` to the options of the targets that the command names.
         """
         own = self._overrides
         self.target = as_options(chosen_options(settings.targets, own.words, own.all_given))
         return self._changes(settings.samplings)
 
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the changes to the configuration: the overrides, the target's options, ``[ci]``.
+        """Return the changes that this command makes to the configuration, as plain JSON.
 
-        `sampled` are the cases and shapes of each mode of ``[ci]``.
+        They come from its options, from the options of its targets, and from its mode of ``[ci]``.
+        `sampled` maps each mode of ``[ci]`` to the cases, shapes and seed that it sets.
         """
         return {
             "seed": "random" if self._overrides.draw_seed else self.effective.seed,

@@ -81,7 +81,7 @@ def judge_in(
 
 
 def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], bool]) -> str:
-    """Return a sentence on the setting in which a failure occurred, if repeated runs confirm it.
+    """Return a sentence on the setting in which a failure occurs, after confirming it by new runs.
 
     Parameters
     ----------
@@ -93,7 +93,8 @@ def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], b
     Returns
     -------
     str
-        `DIFFERS` if identical runs gave different results; empty if `setting` is the simplest one.
+        The value of `setting`, which is empty for the simplest one. It is `DIFFERS` instead if the
+        new runs gave other results: the case passed in `setting`, or failed in the simplest one.
     """
     if setting is FailureSetting.ALONE:
         return ""

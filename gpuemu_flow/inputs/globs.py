@@ -1,4 +1,4 @@
-"""Globs of the configuration: the files that match, and the folders whose entries decide it."""
+"""Find the files that a glob matches, and the folders in which a new entry could match it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from gpuemu_flow.inputs.plan import CACHE_NAME
 
 
 def glob_files(root: Path, pattern: str) -> list[str]:
-    """Return the files that `pattern` matches, sorted: relative to `root`, absolute outside of it.
+    """Return the sorted paths of the files that `pattern` matches.
 
-    Files in our own cache are left out, since they change with every run. A pattern that ends in a
-    slash also matches entries that are no files, such as folders and broken links. A pattern may be
-    absolute. ``**`` also stands for links to folders, which `pathlib` passes over.
+    Paths below `root` are returned relative to it, and all others as absolute paths. Files in our
+    own cache are left out, since they change with every run.
+
+    A pattern that ends in a slash also matches entries that are no files, such as folders and
+    broken links. A pattern may be absolute. ``**`` also stands for links to folders, which
+    `pathlib` passes over.
     """
     anything = pattern.endswith("/")
     base = Path("/") if pattern.startswith("/") else root

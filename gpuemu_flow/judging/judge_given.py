@@ -174,7 +174,17 @@ class GivenRequest:
     def _group(self, numbers: Sequence[int], arrays: dict[str, NDArray[Any]]) -> dict[str, Json]:
         """Stack the tensors of cases with equal shapes, since each tensor in a message costs time.
 
-        The stacked tensors are added to `arrays`. The result describes the group for the message.
+        Parameters
+        ----------
+        numbers : sequence of int
+            Numbers of the cases.
+        arrays : dict of str to ndarray
+            The tensors of the message, to which the stacked ones are added.
+
+        Returns
+        -------
+        dict of str to JSON
+            The cases, and the key in `arrays` of each stacked input and output.
         """
         some = [self._given[number] for number in numbers]
 

@@ -174,13 +174,19 @@ def calibrate(observations: Iterable[MeasuredErrors]) -> list[Calibration]:
 
     Notes
     -----
-    For ``rtol``, each case counts with the largest relative error among its values of largest
-    magnitude; ``rtol`` is 1.5 times the 95th percentile of these. ``atol`` is 1.5 times the 95th
-    percentile of the part of the errors that exceeds ``rtol * |expected|``. An absolute tolerance
-    without a relative one would have to suit the largest values (1.0 for a correct float16 op whose
-    outputs reach 1000), and anything would pass where values are small. An exact implementation has
-    no errors, but a tolerance of 0 would fail any other: hence ``rtol`` is at least 2 eps, and
-    ``atol`` at least the smallest normal number.
+    Each tolerance is 1.5 times the 95th percentile, over the cases, of one figure per case:
+
+    - For ``rtol``, the figure is the largest relative error among the case's values of largest
+      magnitude.
+    - For ``atol``, which is chosen second, the figure is the most by which an error of the case
+      exceeds ``rtol * |expected|``, as `MeasuredErrors.beyond` estimates it.
+
+    Errors are not covered by ``atol`` alone, since it would have to suit the largest values (1.0
+    for a correct float16 op whose outputs reach 1000). Any result would then pass where values are
+    small.
+
+    ``rtol`` is at least 2 eps, and ``atol`` at least the smallest normal number. Otherwise, an
+    exact implementation would give tolerances of 0, which would fail any other implementation.
     """
     by_dtype: dict[str, list[MeasuredErrors]] = {}
     for observation in observations:
@@ -207,7 +213,10 @@ def _suggest(dtype: str, seen: list[MeasuredErrors]) -> Calibration:
 
 
 def _percentile(values: list[float]) -> float:
-    """Return the 95th percentile without interpolation: the largest of up to 20 values."""
+    """Return the 95th percentile without interpolation.
+
+    Of fewer than 40 values, it is the largest.
+    """
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(PERCENTILE * len(ordered)))]
 
@@ -215,7 +224,8 @@ def _percentile(values: list[float]) -> float:
 def round_up(value: float) -> float:
     """Round up to three significant digits.
 
-    A value that exceeds three digits by a relative 1e-12 or less is rounded down.
+    A relative excess of at most 1e-12 over a number of three digits counts as a rounding error, and
+    is rounded down.
     """
     if value <= 0.0 or not math.isfinite(value):
         return value

@@ -71,10 +71,18 @@ def failure_rate(failed: int, total: int, confidence: float = CONFIDENCE) -> Fai
 
     Notes
     -----
-    With p the rate, n the total and z the normal quantile, the interval ends at
-    ``(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)`` (Wilson, "Probable inference, the law of
-    succession, and statistical inference", 1927). Unlike p ± zσ, this interval lies within 0 and 1,
-    and is not empty when nothing failed.
+    The ends of the interval are computed from:
+
+    - p: the failure rate, ``failed / total``
+    - n: `total`
+    - z: the standard normal quantile at ``(1 + confidence) / 2``
+
+    They are ``(p + z²/(2n) ± z √(p(1-p)/n + z²/(4n²))) / (1 + z²/n)``.
+
+    The simpler interval ``p ± z √(p(1-p)/n)`` can reach below 0 or above 1, and has no width if
+    nothing failed. Wilson's interval avoids both.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """Plant known kinds of kernel bugs in a reference's output, to test the op's own check.
 
-Some bugs are planted in the output itself. Others are planted, if the reference can be evaluated,
-in its inputs as a buggy kernel would have read them (a tail of a reduction dropped, a stale row).
+Some bugs are planted in an output itself. Others are planted in an input, which is changed to what
+a buggy kernel would have read, such as a stale row, or a reduction's input without its tail. The
+reference then computes the wrong output from the changed input.
 """
 
 from __future__ import annotations
@@ -131,20 +132,23 @@ def plant(
     Parameters
     ----------
     mutant : OutputMutant
-    inputs, expected : mapping of str to ndarray
-        The case's inputs; the reference's outputs, which may be float64 for narrower ones.
+    inputs : mapping of str to ndarray
+        The case's inputs.
+    expected : mapping of str to ndarray
+        The reference's outputs. Their dtypes may be wider than the op's, such as float64 for
+        float16.
     seed : int
         The case's seed, which decides which tensor, row or element is hit. The same seed plants
         the same bug.
     dtypes : mapping of str to str, optional
-        Dtype of each output, where `expected` is wider.
+        The op's dtype of each output, needed only for outputs whose dtype in `expected` is wider.
     evaluate : Evaluate, optional
         The reference, without which no bug can be planted in an input.
 
     Returns
     -------
     dict of str to ndarray or None
-        All outputs in their dtypes; None where the bug does not apply or changes nothing.
+        All outputs in the op's dtypes; None if the bug does not apply or changes no output.
     """
     given = dtypes or {}
     wanted = {n: given.get(n) or dtype_name(a.dtype) or "" for n, a in expected.items()}
@@ -258,7 +262,7 @@ class MutationScore:
 
 
 def has_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
-    """Tell whether any element of the outputs is finite; if none is, no bug can be planted."""
+    """Tell whether any element of the outputs is finite; callers plant no bug if none is."""
     return any(bool(np.isfinite(to_float64(array)).any()) for array in outputs.values())
 
 

@@ -1,4 +1,4 @@
-"""Relations about parts of outputs that are never written, or in which all errors lie."""
+"""Hypotheses about a part of the outputs: it was never written, or all errors lie in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILLED = 0.5
 class Prediction:
     """The outputs that a relation predicts for one case.
 
-    The masks in `free` mark elements about which it predicts nothing.
+    The masks in `free` mark the elements for which the relation makes no prediction.
     """
 
     outputs: Floats
@@ -33,10 +33,15 @@ Hypothesis = tuple[Relation, Make]
 
 
 def unwritten(seen: ObservedCase, *, new: bool) -> Iterator[Hypothesis]:
-    """Yield hypotheses that parts of outputs were never written.
+    """Yield hypotheses that a part of the outputs was never written, or holds all errors.
 
-    With `new`, only hypotheses that can explain errors in this case are yielded. There are none if
-    the outputs differ in shape.
+    Parameters
+    ----------
+    seen : ObservedCase
+        The case that the hypotheses are about. If its outputs have different shapes, no hypothesis
+        is yielded.
+    new : bool
+        True to leave out axes of size 1, and tiles that are not smaller than the axis.
     """
     names = list(seen.actual)
     shape = seen.actual[names[0]].shape if names else ()

@@ -31,9 +31,10 @@ def _of_members(program: Program, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with groups in place of their members.
+    """Return a call's arguments by name, with the inputs of each group joined into one argument.
 
-    An absent input is left out of a group that is a list.
+    Depending on the group, its inputs become a list or one complex array. Absent inputs are left
+    out of a list.
     """
     if not program.groups:
         return dict(given)

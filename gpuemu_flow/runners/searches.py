@@ -130,11 +130,13 @@ class Searches:
                     break
 
     def present(self) -> list[str]:
-        """Return files that import searches found but that were not imported.
+        """Return the files of modules that were searched for and found, but not imported.
 
-        Call `missed` first: only the searches that it has gone through since the last call of
-        `present` are considered. For a namespace package, which has no ``__init__`` file, its
-        folders are returned, even if the package was imported.
+        The folders of a namespace package (without an ``__init__`` file) are returned even if it
+        was imported.
+
+        Call `missed` first, since it collects the paths that this method returns. A second call
+        returns only paths that `missed` has collected in the meantime.
         """
         present, self._present = self._present, []
         return present
@@ -180,7 +182,7 @@ def _names(folder: str) -> frozenset[str]:
 
 
 def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[tuple[str, bool]]:
-    """Yield the paths that are looked for in one folder, in the finder's order.
+    """Yield the paths where an import looks for a module in one folder, in the import's order.
 
     Parameters
     ----------
@@ -193,7 +195,8 @@ def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[tuple
     Yields
     ------
     str
-        The last path may be a folder without an ``__init__`` file: a part of a namespace package.
+        The path. If `folder` contains a folder with the module's name, that is the last path,
+        because without an ``__init__`` file it is a part of a namespace package.
     bool
         True if the path exists.
     """

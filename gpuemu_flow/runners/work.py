@@ -94,7 +94,10 @@ class CaseToFile:
         return attempt
 
     def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
-        """Finish a checked case; write its outputs here, to a file that the op cannot reach."""
+        """Finish a checked case, and write its outputs to the staged file.
+
+        This process writes the file, since the op in the worker must not reach it.
+        """
         attempt, outputs = self._checked.finish(worker_client)
         if not attempt.outcome.ok:
             return attempt

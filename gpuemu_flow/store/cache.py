@@ -236,10 +236,25 @@ class JsonStore:
     def _start_afresh(
         self, cache: Cache | None, error: Exception, *, last: bool, damaged: bool
     ) -> None:
-        """Close the database, so that it is opened again; if `damaged`, move it aside first.
+        """Close the database after an error, so that the next attempt opens it again.
 
-        SQLite also reports a damaged database after a single failed read. So callers set `damaged`
-        only if the error is still there after the database was opened again.
+        Parameters
+        ----------
+        cache : Cache or None
+            The database that failed; None if it could not be opened.
+        error : Exception
+        last : bool
+            True if this was the last attempt. If the database cannot be written, an error is then
+            raised.
+        damaged : bool
+            True to move the database aside, too. SQLite also reports a damaged database after a
+            single failed read. So callers set this only if the error is still there after the
+            database was opened again.
+
+        Raises
+        ------
+        StoreError
+            The database is locked, or cannot be written.
         """
         text = str(error).lower()
         if _LOCKED in text:

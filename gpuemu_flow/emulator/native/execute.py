@@ -138,7 +138,11 @@ def _arguments(launch: KernelLaunch, ids: Array) -> tuple[list[Array], _Args]:
 
 
 def _shared_template(launch: KernelLaunch, unwritten: int) -> Array:
-    """Return the initial state of each byte of a block's shared memory; 0 outside of variables."""
+    """Return the initial states of all bytes of a block's shared memory; see `emulator.memory`.
+
+    Bytes of variables and of dynamic shared memory have the state `unwritten`. All other bytes have
+    the state 0, unallocated.
+    """
     program = launch.program
     size = program.shared_bytes
     if launch.dynamic_shared:
