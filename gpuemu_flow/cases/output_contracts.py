@@ -48,7 +48,11 @@ _ONLY_FORMS = '"mask", "not mask", "labels != -100" or "T < lengths"'
 
 
 def plain_dims(value: object) -> object:
-    """Return an output's entry reduced to a list of dims, without the keys of its contract."""
+    """Return the dims in an output's entry of a schema, without axes of unknown size.
+
+    An entry is a list of dims, or a table with the key ``dims`` and the keys of the output's
+    contract. Dims that are not a list are returned as they are.
+    """
     dims = value.get("dims", []) if isinstance(value, Mapping) else value
     if not isinstance(dims, (list, tuple)):
         return dims

@@ -83,8 +83,9 @@ class BatchRequest:
     cases : tuple of QueuedCase
         The cases; their keys are not sent.
     known : tuple of str
-        Keys whose inputs the coordinator has already compared with its own. An answer whose key is
-        among them leaves out the inputs.
+        Keys of answers whose observed inputs (`BatchAnswer.names` and `BatchAnswer.parts`) the
+        coordinator has already compared with its own. An answer with one of these keys leaves out
+        its observed inputs.
     """
 
     setup: RunSetup

@@ -33,7 +33,17 @@ Table = Mapping[str, Json]
 
 @dataclass
 class KernelParser:
-    """Parses the kernels that one file defines; `shared_table` is ``[validation]``."""
+    """Parses the kernels that one file defines.
+
+    Attributes
+    ----------
+    workspace : WorkspacePaths
+    out : Reporter
+    shared_table : mapping
+        The table ``[validation]``, which contains default tolerances.
+    names : dict of str to str
+        Names of the kernels in the files parsed so far, and their locations.
+    """
 
     workspace: WorkspacePaths
     out: Reporter

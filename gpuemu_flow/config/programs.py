@@ -295,7 +295,12 @@ def _framework_kind(
 
 
 def _class_key(table: Mapping[str, Json], source: str) -> str:
-    """Return the key that names the callable: ``function``, or the key for a module's class."""
+    """Return the key of `table` that names the function or the class to call.
+
+    It is ``function``, unless the table defines a PyTorch module by its class. The class is named
+    by ``module_class`` or, if the code is in a file, by ``module``. `source` is the key that names
+    the file or the Python module with the code.
+    """
     if table["kind"] == "torch" and "function" not in table:
         if "module_class" in table:
             return "module_class"
@@ -319,7 +324,11 @@ def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) 
 def with_shared_weights(
     op: ProgramRef, reference: ProgramRef, where: KeyPath, out: Reporter
 ) -> tuple[ProgramRef, ProgramRef]:
-    """Make two modules draw the same weights, from the seed of either module, or else from 0."""
+    """Give two modules the same seed, so that both draw the same weights.
+
+    The seed is the one that is set for either module, or 0 if none is set. Two different seeds are
+    reported as a problem at `where`, the place of the reference.
+    """
     made = [json.loads(ref.argv[1]) for ref in (op, reference)]
     seeds = sorted({told["seed"] for told in made} - {None})
     if len(seeds) > 1:

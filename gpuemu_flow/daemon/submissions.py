@@ -58,7 +58,7 @@ class CommonFields:
     asked : tuple
         The keyword arguments, tolerance and precision as a key: equal if all of these are equal.
     client_text : str
-        `client` as JSON.
+        The client's description of itself, which `client` holds, as JSON text.
     """
 
     name: str
@@ -92,7 +92,8 @@ class CommonFields:
         found : Configured and OpConfig
             Result of `Service.op` for that name, obtained after the request arrived.
         is_file : callable
-            Tells whether there was a file at a path after the request arrived.
+            Takes a path, and tells whether there is a file. If it caches its answers, all of them
+            must be found after the request arrived.
         """
         configured, op = found
         client, text, files = service.clients.read(fields)
@@ -141,9 +142,9 @@ class _Form:
         Dtype of the cases.
     specs : tuple of InputSpec
     subjects : dict of tuple to WireSubject
-        Subjects of these cases. A key is `CommonFields.asked` and whether the subject's files are
-        checked for changes only after judging. Cases with the same subject object are judged
-        together, and its files are checked only once.
+        Subjects of these cases. A key is a pair: a bool, which is True if the subject's files are
+        checked for changes only after judging, and `CommonFields.asked`. Cases with the same
+        subject object are judged together, and its files are checked only once.
     """
 
     dtype: str
@@ -153,7 +154,10 @@ class _Form:
 
 @dataclass
 class Reader:
-    """Reads submissions for one op, all of which arrived before this reader was made.
+    """Reads a group of submissions for one op.
+
+    All submissions of the group must have arrived before the reader is made, since it may check
+    their files for changes only once.
 
     Attributes
     ----------
@@ -161,7 +165,7 @@ class Reader:
     handed_out : collection of int
         The submitted seeds whose cases the daemon handed out.
     checked_later : bool
-        See `Subjects.make`.
+        True if files are checked for changes only after judging; see `Subjects.make`.
     """
 
     service: Service
@@ -203,7 +207,19 @@ class Reader:
         issued: Issued | None,
         source: str,
     ) -> Submission:
-        """Read one case, and find its subject."""
+        """Read one submission, and find or make the subject that judges it.
+
+        Parameters
+        ----------
+        common : CommonFields
+        fields : Fields
+        seed : int
+        inputs : mapping of str to ndarray
+        issued : Issued or None
+            The handed-out case; None if the client made the inputs.
+        source : str
+            ``submit`` or ``validate``, to be recorded with the verdict.
+        """
         op = common.op
         if tuple(inputs) != op.input_names:
             inputs = _ordered(inputs, op.input_names)
@@ -232,9 +248,10 @@ class Reader:
         return Submission(common, given, subject, form.dtype, raised, issued, source, violations)
 
     def _form(self, op: OpConfig, inputs: Arrays, *, is_issued: bool, dtype: str = "") -> _Form:
-        """Return the form of a case's inputs, the same object for equal forms.
+        """Return the `_Form` for a case's inputs, and check inputs whose form is new.
 
-        Inputs of a new form are checked.
+        Cases whose inputs have equal names, shapes and dtypes get the same object, if `is_issued`
+        and `dtype` are equal, too.
 
         Parameters
         ----------

@@ -25,9 +25,9 @@ class GlobalMemory(Bytes):
     """Loads, stores and fences of one batch of blocks in global memory."""
 
     def fence(self, mask: Array | None, *, within_block: bool) -> None:
-        """Execute a fence.
+        """Execute a fence, which orders the accesses of the threads that execute it.
 
-        If `within_block`, it orders accesses only as seen by threads of the own block.
+        If `within_block` is True, only threads of the same block are sure to see this order.
         """
         chosen = None if mask is None else self.spread(mask)
         if self.global_races is not None and not within_block:

@@ -25,7 +25,7 @@ _ARRIVE = AtomicForm("mbarrier.arrive", "b64")
 
 
 class StuckError(Exception):
-    """Raised after a finding on threads that wait for ever at a barrier object."""
+    """Raised when threads wait for ever at a barrier object, after this has been reported."""
 
 
 @dataclass
@@ -75,7 +75,23 @@ class Mbarriers(Asynchronous):
         self, space: str, form: AtomicForm, address: Array, count: Array, awaited: Array,
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
-        """Execute ``mbarrier.arrive`` or a variant of it; return the previous state."""
+        """Execute ``mbarrier.arrive`` or a variant of it.
+
+        Parameters
+        ----------
+        form : AtomicForm
+            Tells whether the threads arrive, or arrive and drop out of later phases.
+        count : array
+            Number of arrivals of each thread; 0 for ``expect_tx`` and ``complete_tx``.
+        awaited : array
+            Number of bytes that the phase shall await in addition; negative for bytes that have
+            arrived.
+
+        Returns
+        -------
+        array
+            The previous state of the barrier object, by lane.
+        """
         self._begin_anew()
         active = self.spread(self.live if mask is None else mask)
         wide = self.spread(count).astype(np.uint64)

@@ -172,7 +172,19 @@ class _Shrinker:
         self._setting = FailureSetting.ALONE
 
     def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:
-        """Return the smallest failing case, in the simplest setting in which the original fails."""
+        """Return the smallest failing case.
+
+        The settings of `FailureSetting` are tried in order, until the original fails in one. All
+        smaller cases are judged in this setting. If the original fails in none,
+        `Minimized.reproduced` is False.
+
+        Parameters
+        ----------
+        inputs : mapping of str to ndarray
+            Inputs of the original.
+        ask : dict
+            The other arguments of `cases.minimize.minimise`, except `still_fails`.
+        """
         for setting in FailureSetting:
             self._setting = setting
             with self._evaluator() as evaluator:

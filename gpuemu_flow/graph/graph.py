@@ -37,8 +37,8 @@ class TaskOutline(NamedTuple):
         Names of the tasks whose manifests this task reads, in the order of its inputs.
     wavers : bool
         True if the task must always be checked, since it can be stale although no source and no
-        observed input has changed: if its outputs in the workspace were edited, or packages of an
-        unobserved program were upgraded.
+        observed input has changed. Such a task has outputs in the workspace, which may be edited,
+        or an unobserved program, whose packages may be upgraded.
     """
 
     stage: str

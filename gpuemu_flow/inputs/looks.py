@@ -1,4 +1,8 @@
-"""Cache the latest state seen (a look) of each set of inputs; split sets to share looks."""
+"""Cache the states of sets of inputs, as they were when last determined.
+
+A `Look` holds the states of one set. Sets are split in two, so that programs share the states of
+their inputs outside of the workspace.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,18 @@ _PATHS = ("files", "links", "missed", "looked")
 
 @dataclass(frozen=True)
 class Look:
-    """The states of a set of inputs, and the inputs written to after given times."""
+    """The states that a set of inputs had at one time.
+
+    Attributes
+    ----------
+    unchanged : Unchanged
+        Tells whether the files and variables are still as they were at that time. If they are,
+        `parts` is up to date.
+    parts : dict of str to str
+        The state of each input, by the input's name.
+    moved : dict of int to list of str
+        For a time that `Discovery.now` returned, the inputs that were written to since then.
+    """
 
     unchanged: Unchanged
     parts: dict[str, str]
@@ -25,18 +40,21 @@ class Look:
 
 
 class Looks:
-    """The most recently used looks at sets of inputs. Thread-safe."""
+    """Cache of one `Look` per set of inputs, for the sets used most recently. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._looks: dict[Discovered, Look] = {}
 
     def get(self, names: Discovered) -> Look | None:
-        """Return the latest look at a set, which may be out of date; None if there is none."""
+        """Return the cached `Look` of a set, which may be out of date; None if none is cached."""
         return self._looks.get(names)
 
     def keep(self, names: Discovered, look: Look) -> None:
-        """Cache a look that was just used; if there are too many, drop the least recently used."""
+        """Cache the `Look` of a set, and mark this set as the most recently used one.
+
+        If the cache is full, drop the `Look` of the least recently used set.
+        """
         with self._lock:
             self._looks.pop(names, None)
             self._looks[names] = look
@@ -46,10 +64,11 @@ class Looks:
 
 @lru_cache(maxsize=MOST_LOOKS)
 def halves_of(names: Discovered) -> tuple[Discovered, ...]:
-    """Split a set without listings into the workspace's inputs and all others; drop empty halves.
+    """Split a set of inputs into the paths in the workspace and all other inputs.
 
-    Most inputs outside of the workspace are the same for all programs, so that one look at these
-    inputs serves all programs.
+    Most inputs outside of the workspace are the same for all programs, so that their states need to
+    be determined only once. The set must not contain listed folders. An empty half is left out, and
+    so are the reasons in `Discovered.untracked`.
     """
     own: dict[str, frozenset[str]] = {}
     shared: dict[str, frozenset[str]] = {"untracked": frozenset()}

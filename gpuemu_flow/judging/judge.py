@@ -103,8 +103,8 @@ class Judge:
     expected_dtypes : mapping of output name to list of dtype names
         Dtypes that the reference manifest allows for each output; the op chooses among them.
     samples : sequence of Case
-        Cases on whose shapes, with plain values, the op's traits are decided, so that all cases are
-        judged alike. See `cases.samples`.
+        Cases whose shapes, filled with plain values, decide the op's traits. All cases are judged
+        by the same traits. See `cases.samples`.
     evaluate : Reference
         Evaluates the reference, for the ``auto`` tolerance if its quick bound does not suffice, and
         to explain cases that do not pass.
@@ -248,7 +248,10 @@ class Judge:
         criteria: Criteria,
         left_out: Mapping[str, BoolArray] | None = None,
     ) -> CheckResult:
-        """Compare outputs; an output with a contract is judged by its contract."""
+        """Compare outputs; an output with a contract is judged by its contract.
+
+        `left_out` holds, for outputs by name, a mask of the elements whose errors do not count.
+        """
         contracts = criteria.contracts
         if not contracts:
             return check_outputs(
@@ -435,9 +438,11 @@ class Judge:
     def _envelope(
         self, case: Case, last: _Measured, dtypes: Mapping[str, str], precision: str = ""
     ) -> Envelope:
-        """Return the error bounds (envelope) for a case's outputs in the form that is compared.
+        """Return the error bounds (envelope) for a case's outputs.
 
-        An empty `precision` means the op's configured precision.
+        Outputs that are converted for the comparison have bounds for their converted values. `last`
+        holds the facts about the case; bounds that have been computed are kept there. An empty
+        `precision` means the op's configured precision.
         """
         precision = precision or self._settings.precision
         key = (*sorted(dtypes.items()), ("", precision))

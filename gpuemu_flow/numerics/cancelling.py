@@ -1,11 +1,13 @@
 """Arithmetic that perturbs the terms of sums, to measure errors that the reference cancels exactly.
 
 ``dp - (p * dp).sum()`` is exactly 0 where p is 1, whatever errors dp has, since both terms have the
-same errors. A correct op computes the second term in another way, with other errors. Therefore, if
-an operand of a sum is a rounded value, it is perturbed independently of the other operands, by a
-random share of the error that it had in the previous evaluation (Parker's "precision bounding", see
-`noise`). Values that no rounding has touched still cancel exactly. Zeros stay zeros, unless they
-come from an underflow, as ``exp(-200)`` does: ``1 + exp(-200)`` counts as rounded.
+same errors. A correct op computes the second term in another way, with other errors. Therefore,
+each operand of a sum that is a rounded value is perturbed here, independently of the other
+operands. The perturbation is a random share of the error that the operand had in the previous
+evaluation (Parker's "precision bounding", see `noise`).
+
+Values that no rounding has touched still cancel exactly. Zeros stay zeros, unless they come from an
+underflow, as ``exp(-200)`` does. Thus, ``1 + exp(-200)`` counts as rounded.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ class Operands:
         self._size = 0
 
     def begin(self) -> None:
-        """Begin another evaluation; of the previous evaluations, keep the first and the last."""
+        """Begin another evaluation.
+
+        Of the operands recorded so far, keep those of the first and of the latest evaluation.
+        """
         self._evaluations = [*self._evaluations[:1], *self._evaluations[1:][-1:], []]
         self._size = 0
 
@@ -69,10 +74,11 @@ class Operands:
 
 
 class _Cancelling(Base):
-    """Base class of arrays that record whether they were rounded; sums perturb those that were.
+    """Base class of arrays that record whether they are rounded, and are perturbed in sums if so.
 
-    Equal results of one operation change by the same factor, so that ties stay ties. Each result
-    changes by at least half a unit, so that it is not rounded back.
+    The results of an operation that rounds are perturbed, too. Equal results of one operation
+    change by the same factor, so that ties stay ties. The relative change is at least half of
+    `unit`, so that it is not lost by rounding.
     """
 
     rng: SeededRng
@@ -107,8 +113,8 @@ class _Cancelling(Base):
     def _moved_terms(self, value: Any) -> Any:
         """Perturb an operand of a matrix product, even if it is not a rounded value.
 
-        The terms of the sums are products, which are rounded in any case but which numpy does not
-        show.
+        A matrix product adds products of elements, which are rounded in any case. Since numpy does
+        not show these products, the operand is perturbed in their place.
         """
         if type(value) in (list, tuple):
             return type(value)(map(self._moved_terms, value))
@@ -116,9 +122,9 @@ class _Cancelling(Base):
         return self._moved(_plain(value)) if known else self._moved_again(value)
 
     def _moved_again(self, value: Any) -> Any:
-        """Return a rounded operand perturbed, independently of its other uses.
+        """Perturb an operand if it is a rounded value; return any other value as it is.
 
-        All other values are returned as they are.
+        If an operand is used several times, each use is perturbed independently.
         """
         if not _is_rounded(value):
             return value
@@ -175,17 +181,20 @@ class _Cancelling64(_Cancelling, Noisy64):
 def cancelling(
     inputs: Arrays, rng: SeededRng, unit: float, operands: Operands
 ) -> dict[str, NDArray[Any]]:
-    """Return arrays whose arithmetic is perturbed as by `noise`; operands of sums are, too.
+    """Return inputs with which the reference perturbs its roundings and the operands of its sums.
+
+    Roundings are perturbed as in `noise`. A rounded operand of a sum is perturbed by a random share
+    of the error that it had in the previous evaluation.
 
     Parameters
     ----------
     inputs : mapping of str to ndarray
     rng : SeededRng
     unit : float
-        Relative size of one rounding; 0 for the first evaluation. With ``-unit``, everything that
-        ``unit`` would increase is decreased, and vice versa.
+        Relative size of one rounding; 0 for the first evaluation. A negative number perturbs each
+        rounding in the opposite direction.
     operands : Operands
-        Its `begin` is called.
+        Operands of the evaluations so far. This function calls `Operands.begin`.
 
     Notes
     -----

@@ -1,10 +1,10 @@
 """Arithmetic on constants (positions, windows and other tables) with each rounding perturbed.
 
-A reference may compute tables from ``np.arange`` and sizes alone. Perturbed inputs do not change
-these tables. Even the shadow, which is the reference computed in float32, does not compute them in
-float32: integers that the reference makes, and values computed from these alone, are not converted.
-A correct op computes a table in float32, and maybe in another order: ``(i + 0.5) * (n / o)`` in
-place of ``(i + 0.5) * n / o``.
+A reference may compute a table from ``np.arange`` and sizes alone. A correct op computes the table
+in float32, and maybe in another order: ``(i + 0.5) * (n / o)`` in place of ``(i + 0.5) * n / o``.
+Other measurements do not show the errors of such a table. Perturbed inputs do not change the table.
+The shadow, which is the reference computed in float32, does not convert integers that the reference
+makes, nor values computed from these alone. Therefore, it does not compute the table in float32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ many random draws."""
 
 
 class _BesideConstants(Single):
-    """A float32 input of a shadow; arrays that the shadow makes without inputs are `_Constant`."""
+    """A float32 or integer input of a shadow that perturbs its arithmetic on constants.
+
+    Arrays that the shadow makes without inputs are of the class `_Constant`.
+    """
 
 
 class _Constant(Single):
@@ -160,9 +163,20 @@ def add_constant_draws(
 def constant_draws(
     inputs: Arrays, rng: SeededRng, unit: float, *, thorough: bool
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the inputs of each draw, with which the shadow perturbs its arithmetic on constants.
+    """Yield, for each draw, inputs with which the shadow perturbs its arithmetic on constants.
 
-    The directions of the perturbations do not depend on `unit`. See `moving_constants`.
+    One draw increases all rounded results, one decreases them all, and the others change each
+    result at random. See `moving_constants`.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray
+    rng : SeededRng
+    unit : float
+        Largest relative change of each rounded result. The directions of the changes do not depend
+        on it.
+    thorough : bool
+        True for three times as many random draws.
     """
     count = 3 * RANDOM if thorough else RANDOM
     for draw, direction in enumerate((UP, DOWN, *[0.0] * count)):
@@ -184,7 +198,10 @@ def _is_input(value: Any) -> bool:
 
 
 def _as_input(result: Any) -> Any:
-    """Convert a result that depends on an input to an array that is no longer perturbed."""
+    """Convert each `_Constant` in a result to a `Single`, which is not perturbed.
+
+    Call this for a result that depends on an input.
+    """
     if isinstance(result, (tuple, list)):
         make = getattr(type(result), "_make", type(result))
         return make(map(_as_input, result))

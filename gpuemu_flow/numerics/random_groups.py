@@ -18,18 +18,19 @@ ROUNDINGS = 16.0
 
 @dataclass(frozen=True)
 class Groups:
-    """One element of each group of elements that share a random draw, or the failure of the op.
+    """One element of each group of elements that share a random draw.
 
     Attributes
     ----------
     drawn, wanted : ndarray of float64
         The op's element of each group, and its expected mean.
     telling : ndarray of bool
-        Groups that have an element which is tested.
+        True for each group with a tested element.
     what : str
-        The name of these groups in messages.
+        The phrase that names the groups in messages.
     failure : str
-        The message if the op's elements do not share a draw where the reference's do; else empty.
+        The failure's message if elements that share a draw in the reference do not share one in the
+        op; empty if there is no failure.
     """
 
     drawn: Wide
@@ -42,7 +43,10 @@ class Groups:
 def grouped(
     name: str, drawn: Wide, wanted: Wide, telling: Marks, reference: Wide, eps: float
 ) -> Groups | None:
-    """Return an element of each group that the reference drops together; None without groups.
+    """Return one element of each group of elements that the reference drops together.
+
+    Elements share a draw along an axis if, in each line along this axis, the reference's tested
+    elements are either all 0 or all nonzero.
 
     Parameters
     ----------
@@ -53,10 +57,14 @@ def grouped(
     telling : ndarray of bool
         Elements that are tested.
     reference : ndarray of float64
-        The reference's elements. Elements share a draw along an axis if, in each line along it,
-        either all elements are 0 or none is. If that holds for every axis, there are no groups.
+        The reference's elements.
     eps : float
         Relative spacing of the output's dtype.
+
+    Returns
+    -------
+    Groups or None
+        None if elements share a draw along no axis, or along every axis longer than 1.
     """
     axes = _shared_axes(reference == 0.0, telling)
     if not axes:
@@ -80,9 +88,17 @@ def grouped(
 
 
 def _shared_axes(zero: Marks, telling: Marks) -> tuple[int, ...]:
-    """Return the axes along which elements are always 0 together.
+    """Return the axes along which elements share a draw.
 
-    The result is empty if that holds for all axes.
+    In each line along such an axis, the tested elements are either all 0 or all nonzero. Axes
+    of size 1 are left out. If all other axes are such axes, the result is empty.
+
+    Parameters
+    ----------
+    zero : ndarray of bool
+        True for elements that are 0.
+    telling : ndarray of bool
+        True for elements that are tested.
     """
     wide = [axis for axis, size in enumerate(zero.shape) if size > 1]
     no, yes = telling & zero, telling & ~zero

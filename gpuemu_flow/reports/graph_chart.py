@@ -54,7 +54,8 @@ def chart(
     Parameters
     ----------
     found : mapping of (str, str) to str, optional
-        ``failed`` or ``error`` by subject and dtype or architecture; these rows come first.
+        The verdict ``failed`` or ``error`` by (subject, part), where the part is a dtype or an
+        architecture. All rows of these subjects come first.
     """
     found = found or {}
     wrong = {subject for subject, _ in found}

@@ -104,7 +104,8 @@ class WorkerClient:
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        For callers: they record here the cases for which they have prepared the worker's service.
+        Free for use by callers. They record here for which cases they have prepared the service
+        that judges cases in the worker.
     """
 
     def __init__(

@@ -185,10 +185,17 @@ class GradientRunner(CallableRunner):
         return super().call(inputs, watch)
 
     def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the outputs and the gradients by name."""
+        """Return the outputs and the gradients by name.
+
+        `returned` is the function's result. `given` holds the function's arguments by name, some of
+        which may hold outputs after the call.
+        """
         call = self._with_gradients
         return super()._named(returned, given) if call is None else call.outputs()
 
     def _plain(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the outputs of a call without gradients."""
+        """Return the outputs of a call without gradients, by name.
+
+        The parameters are those of `_named`.
+        """
         return super()._named(returned, given)

@@ -43,12 +43,15 @@ class _Tail(io.FileIO):
 
 
 class StandardStreams:
-    """Memory files behind descriptors 0 and 1; descriptor 2 is restored if a program closes it.
+    """The standard descriptors 0, 1 and 2 of this process, connected anew for each call.
+
+    Descriptors 0 and 1 are connected to files in memory. Descriptor 2 is restored in case a program
+    has closed it.
 
     Parameters
     ----------
     stderr_fd : int
-        Target of descriptor 2; stays open.
+        The descriptor to which descriptor 2 is connected. It must stay open.
     """
 
     def __init__(self, stderr_fd: int) -> None:
@@ -93,14 +96,17 @@ class StandardStreams:
         return stdin, stdout
 
     def connect(self, request: bytes) -> None:
-        """Connect descriptor 0 to a file with the request, and descriptor 1 to an empty one."""
+        """Connect descriptor 0 to a file with the request, and descriptor 1 to the stdout file."""
         stdin, stdout = self.load(request)
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
         os.dup2(self._stderr, 2)
 
     def lend(self) -> None:
-        """Connect as `connect` does, but no program can read descriptor 0; see `lending`."""
+        """Connect all three descriptors for a call that gets its request as an object.
+
+        Programs cannot read descriptor 0. See `lending`.
+        """
         os.lseek(self.files()[1], 0, os.SEEK_SET)
         os.dup2(self._write_only, 0)
         os.dup2(self.files()[1], 1)

@@ -69,7 +69,7 @@ class Change:
         ----------
         observed : ObservedSets
         path_of : callable
-            Returns the absolute path of an observed input, given its name in the set.
+            Returns the absolute path of an input, given its name in `observed`.
         """
         if not self.written:
             return set()
@@ -92,7 +92,10 @@ class Change:
         )
 
     def _spellings(self, path: str) -> tuple[str, ...]:
-        """Return a path with and without links resolved, except paths outside of the repository."""
+        """Return a path as it is and with its links resolved.
+
+        A result that lies outside of the repository is left out.
+        """
         known = self._spelled.get(path)
         if known is None:
             found = dict.fromkeys((os.path.normpath(path), os.path.realpath(path)))
@@ -137,9 +140,13 @@ class Unknown:
     cache: str
 
     def tasks_reading(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks that were seen to read one of these files.
+        """Return the tasks that were seen to read a file that may have changed unknown to git.
 
-        `path_of` returns the absolute path of an observed input, given its name in the set.
+        Parameters
+        ----------
+        observed : ObservedSets
+        path_of : callable
+            Returns the absolute path of an input, given its name in `observed`.
         """
 
         def holds(member: str) -> bool:

@@ -47,9 +47,10 @@ def _offsets(setting: Setting) -> Array:
 def _with_small(
     lengths: Ints, setting: Setting, least: int, most: int, *, summed: bool = False
 ) -> Ints:
-    """Replace up to half of the lengths above 0 by values of `SMALL`.
+    """Replace at most half of the lengths above 0 in each row by the lengths in `SMALL`.
 
-    Random draws seldom give such lengths. The first of `SMALL` to be used varies by case.
+    Random draws seldom give such lengths. A short row has room for only some of `SMALL`; which of
+    them it gets is random.
 
     Parameters
     ----------

@@ -115,7 +115,10 @@ def prefetch_problem(step: Step) -> str:
 
 
 def emit_prefetch(emitter: Emitter, step: Step, index: int) -> None:
-    """Write the code of a prefetch: for a tensor, a check of the map; for bytes, nothing."""
+    """Write the code of a prefetch.
+
+    For a tensor, the code checks the tensor map. A prefetch of bytes needs no code.
+    """
     place = step.operands[0]
     if isinstance(place, TensorPlace):
         where = emitter.address(place.map)
