@@ -116,7 +116,15 @@ def _pair(table: Mapping[str, Mapping[str, float]], dtype: Any) -> tuple[float, 
 
 
 def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json]:
-    """Return the ratios of two tolerances as text, and which is stricter in both numbers."""
+    """Compare the numbers of two tolerances.
+
+    Returns
+    -------
+    dict
+        ``atol_ratio`` and ``rtol_ratio`` are the numbers of `a` divided by those of `b`, as text
+        such as ``2.00x``. ``a_stricter`` and ``b_stricter`` are True if both numbers of this
+        tolerance are smaller.
+    """
 
     def ratio(name: str) -> str:
         return "inf" if b[name] == 0 else f"{a[name] / b[name]:.2f}x"

@@ -109,10 +109,11 @@ def _range(spec: InputSpec) -> tuple[float | None, float | None]:
 def _finished(
     values: Array, spec: InputSpec, seed: int, low: float | None, high: float | None
 ) -> Array:
-    """Add to drawn values what the input's spec demands, and repeat them for ``expanded``.
+    """Write the special values that an input's spec demands into drawn values, and return these.
 
     A spec can demand the ends of the range, lone values, negative zeros, NaN and infinities, or the
-    same sign in the whole first row.
+    same sign in the whole first row. For the layout ``expanded``, a view that repeats the drawn
+    values in the input's full shape is returned.
     """
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)
@@ -130,11 +131,14 @@ def _finished(
 
 
 def _sign_first_row(values: Array, *, negative: bool) -> None:
-    """If there are several rows, give all elements of the first one the same sign, in place.
+    """Give all elements of the first row one sign, in place: minus if `negative`, else plus.
 
-    The product of the first rows of two inputs is then far below 0. In causal attention, this
-    product is the only score of the first query that is not masked. An op that masks with -10,000
-    in place of -Inf fails, because the masked scores outweigh the product.
+    An array of only one row is left unchanged.
+
+    If one of two inputs gets minus and the other plus, the product of their first rows is far below
+    0. In causal attention, this product is the only score of the first query that is not masked. An
+    op that masks with -10,000 in place of -Inf fails, because the masked scores outweigh the
+    product.
     """
     if values.ndim > 1 and values.size > values.shape[-1]:
         first = values.reshape(-1, values.shape[-1])[0]
@@ -144,7 +148,10 @@ def _sign_first_row(values: Array, *, negative: bool) -> None:
 
 
 def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
-    """Return the values of the input that a rule compares with, by name; empty without one."""
+    """Return the values of the other input that a rule's relation names, by the input's name.
+
+    The dict is empty if the rule has no relation.
+    """
     return {
         spec.name: input_values(case, spec)
         for spec in case.inputs

@@ -119,8 +119,8 @@ class WatchState:
     def turn(self, saved: set[str]) -> bool:
         """Run the tasks that saved files affect, and show results; return True if interrupted.
 
-        While the configuration is broken, a saved file that might not be an input is mentioned only
-        if the change has an effect. The file could be a log, even of this command's own output.
+        While the configuration has errors, a saved file that might be no input is named only if the
+        errors change or vanish. The file could be a log, even of this command's own output.
         """
         from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
         from gpuemu_flow.watch.files import may_be_source  # noqa: PLC0415

@@ -379,8 +379,8 @@ def _about_cases(
 ) -> dict[str, Json]:
     """Return the fields of a request for cases.
 
-    With `own_cases`, cases follow the op's schema if the op has a schema and `config` has none.
-    With `own_dtypes`, they also have the op's own dtypes.
+    `own_cases` asks for cases that follow the op's schema, if the op has one and `config` has none.
+    `own_dtypes` asks for the op's own dtypes; it has no effect without `own_cases`.
     """
     return {
         "type": kind,

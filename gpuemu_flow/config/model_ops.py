@@ -45,7 +45,8 @@ class ProgramRef:
         Files that are known to be part of the program: `path` and, for a command, each argument
         that names a file of the workspace.
     loads : Path or None
-        The file with which `function` is called once, to return the function to run.
+        A file, for a loader: `function` is called once, with the path of this file, and returns the
+        function to run. None if `function` itself is run.
     loads_relative : str
         `loads` relative to the workspace: the form that belongs in action keys.
     skip : str

@@ -106,7 +106,10 @@ class Pace:
         self._seconds: dict[str, float] = {}
 
     def note(self, op: str, seconds: float) -> None:
-        """Record how long the latest case took, limited so that one slow case changes little."""
+        """Record how long the latest case took, as at most 1.25 times the last recorded time.
+
+        This limit keeps one slow case from changing much.
+        """
         self._seconds[op] = min(seconds, _SLOWER * self._seconds.get(op, seconds))
 
     def is_quick(self, op: str) -> bool:

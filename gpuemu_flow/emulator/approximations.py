@@ -30,7 +30,7 @@ def find_approximate(program: KernelProgram) -> list[int]:
 
 
 def perturb(program: KernelProgram, steps: list[int], draw: int) -> KernelProgram:
-    """Perturb the results of some steps.
+    """Return a kernel with added steps that perturb the results of some of its steps.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def perturb(program: KernelProgram, steps: list[int], draw: int) -> KernelProgra
     steps : list of int
         Some of the steps that `find_approximate` found.
     draw : int
-        0 raises all results by the bound, 1 lowers them by it; any other number is the seed of
-        random perturbations within the bound.
+        0 raises each result by the largest error that the ISA allows, and 1 lowers each result by
+        this error. Any other number is the seed of random perturbations that do not exceed it.
     """
     return rewritten(program, {n: [program.steps[n], _moved(program, n, draw)] for n in steps})
 

@@ -1,4 +1,4 @@
-"""Boxes of tensors copied by tensor maps (TMA): cp.async.bulk.tensor, and the maps themselves."""
+"""Instructions with tensor maps (TMA): copies of boxes of a tensor, and changes of the maps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ class TensorCopies(Bulk):
     def _of_box(
         self, copy: BulkCopy, tensor: TensorMap, near: int, corner: list[int], operation: str
     ) -> BulkCopy:
-        """Return the copy, completed by the byte offsets of its box and its reduction, if any."""
+        """Return a copy with the byte offsets of its box filled in.
+
+        `near` is the offset of the box in shared memory, and `corner` holds its coordinates in the
+        tensor. If `operation` names a reduction, the reduction is filled in, too.
+        """
         places, inside = tensor.elements(corner)
         far = (places - GLOBAL_BASE)[:, None] + np.arange(tensor.item)
         far = np.where(inside[:, None], np.maximum(far, 0), -1).reshape(-1)

@@ -196,9 +196,9 @@ class _LayerCopy:
 class _Versions(Versions):
     """A layer's float64 copy and, for PyTorch's own layers, a float32 copy.
 
-    Other layers get no float32 copy: it would make the same errors that validation should find, and
-    these would widen the tolerance. The operations within a layer cannot be rewritten, so there
-    are no further versions.
+    A user's own layer gets no float32 copy. If the layer has an error that validation should find,
+    its copy would make the same error, and so widen the tolerance. Of the other versions that
+    `Versions` describes, there are none, since operations within a layer cannot be rewritten.
     """
 
     def __init__(self, twin: Any) -> None:

@@ -98,7 +98,7 @@ class ClaimSearch:
     def cause(
         self, failing: Sequence[Case], passing: Sequence[Case], new: Iterator[Case]
     ) -> Cause | None:
-        """Return the cause that states a claim which new cases confirm; None if they confirm none.
+        """Return the first claim that new cases confirm, as a `Cause`; None if none is confirmed.
 
         Parameters
         ----------
@@ -161,11 +161,12 @@ class ClaimSearch:
         return Cause(True, sentence_of(claim), relation=named, counts=counts)
 
     def _refuted(self, claim: Claim) -> bool:
-        """Tell whether elements that a claim does not cover are wrong on inputs chosen to test it.
+        """Tell whether a test refutes a claim: elements that it does not cover are wrong, too.
 
-        For a claim about rows, rows of several failing cases are changed as little as possible, so
-        that the claim no longer covers them. For a claim about one value, half of the elements are
-        replaced by other round values.
+        The op runs on inputs that are made for the test. For a claim about rows, rows of several
+        failing cases are changed as little as possible, so that the claim no longer covers them.
+        For a claim about one value, half of the elements are replaced by other round values. For a
+        claim about large inputs, see `_scales_the_error`. Claims about positions are not tested.
         """
         feature = claim.feature
         if feature.of_place or not self._failed:
@@ -212,10 +213,13 @@ class ClaimSearch:
         return int(np.count_nonzero(wrong)) > MOST_WRONG_OUTSIDE * wrong.size
 
     def _scales_the_error(self, claim: Claim) -> bool:
-        """Tell whether a claim's border comes only from the tolerance: errors grow with the input.
+        """Tell whether the tolerance alone explains a claim that large elements get wrong results.
 
-        Half of the elements are set to half of the claim's border. If their relative error is not
-        much smaller than that of elements beyond the border, the border comes from the tolerance.
+        If each error is a fixed share of its input element, errors exceed the tolerance from some
+        size on. This size becomes the claim's border, although the op does nothing special there.
+        To test this, the op runs again, with half of the elements set to half of the border. The
+        result is True if the share for elements below the border is not much smaller than for
+        elements above it.
         """
         name, border = claim.feature.subject, 0.5 * claim.low[1]
         tried = self._telling_cases(claim.feature)
@@ -272,7 +276,10 @@ class ClaimSearch:
         return bool((seen.wrong[claim.feature.level] & ~inside & ~free).any())
 
     def _sharpened(self, claim: Claim) -> Claim | None:
-        """Find a claim's exact border by trying values near it; return None if this refutes it."""
+        """Return a claim with a more exact border, found by trying values near the border.
+
+        Returns None if these values refute the claim.
+        """
         for _ in range(0 if claim.feature.of_place else SWEEPS):
             if is_sharp(claim):
                 break
@@ -286,7 +293,12 @@ class ClaimSearch:
         return claim
 
     def _telling(self, claim: Claim, new: Iterator[Case]) -> Iterator[Case]:
-        """Yield new cases; three in four have outputs that contain the position of a claim."""
+        """Yield new cases on which to test a claim.
+
+        Three in four are large enough: the output has elements at the indices of the claim. If the
+        shape of the output is unknown, the case has to be at least as large as the smallest failing
+        case.
+        """
         least = min((tried.case.numel for tried in self._failed), default=0)
         for number in range(MOST_TRIED):
             for case in itertools.islice(new, PATIENCE):
@@ -380,7 +392,12 @@ def _counted(counts: Counts, *, failed: bool, told: bool) -> Counts:
 
 
 def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.float64]:
-    """Return values between the two ends of an interval, denser near 0."""
+    """Return values over an interval, in ascending order.
+
+    The spacing is geometric if the ends have the same sign and differ by more than a factor of 2;
+    otherwise it is even. Ends are first clipped to the range from -`largest` to `largest`. There
+    are `count` values, but at least 2 and at most 4096.
+    """
     low, high = np.clip(sorted(ends), -largest, largest)
     count = min(max(count, 2), 4096)
     if low * high > 0 and max(low / high, high / low) > 2.0:
@@ -393,10 +410,11 @@ def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.
 def _rows(
     values: NDArray[np.float64], chosen: NDArray[np.float64], kind: str
 ) -> NDArray[np.float64]:
-    """Clip each row of values so that the row's first chosen value becomes its extreme element.
+    """Return rows of `values`, changed so that each has a given extreme element.
 
-    The first chosen value becomes the row's largest element if `kind` is ``top``, the smallest if
-    `kind` is ``low``, and otherwise the largest in magnitude.
+    The extreme element of a row is the first element of the same row of `chosen`. It replaces the
+    row's first element, and the other elements are clipped to it. It is the largest element if
+    `kind` is ``top``, the smallest if `kind` is ``low``, and otherwise the largest in magnitude.
     """
     target = chosen[..., :1]
     if kind == "top":
@@ -410,7 +428,11 @@ def _rows(
 
 
 def _diverse(cases: Sequence[Case], most: int) -> list[Case]:
-    """Select small cases, but of at least 256 elements if possible, and of different strategies."""
+    """Select at most `most` cases, of as many different strategies as possible.
+
+    Of one strategy, the smallest case of at least 256 elements comes first. Empty and very large
+    cases are left out.
+    """
     by_strategy: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         if 0 < case.numel <= MOST_ELEMENTS:

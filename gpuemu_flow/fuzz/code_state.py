@@ -42,7 +42,7 @@ def has_changed(
 ) -> bool:
     """Tell whether code or configuration has, or may have, changed since a failure was recorded.
 
-    If nothing has changed, a failure that no longer occurs does not count as fixed.
+    A failure that no longer occurs counts as fixed only if there was such a change.
 
     Parameters
     ----------

@@ -136,8 +136,16 @@ class FailureLog:
 
         Parameters
         ----------
+        source : str
+            One of `failure_record.SOURCES`.
+        subject : Subject, optional
+            The programs that were judged; by default, those of the present configuration.
         inputs : mapping of str to ndarray, optional
             Input values in any layout; by default, they are made from the case.
+        cause : str
+            Probable cause of the failure; empty if unknown.
+        minimized_from : str, optional
+            Id of the failure from which this failure was shrunk.
         more : mapping, optional
             Further facts about how the outputs were made.
         """

@@ -262,7 +262,12 @@ class Fuzzer:
     def _judged(
         self, queue: CaseQueue, which: int, number: int, case: Case, outcome: OpFuzzOutcome
     ) -> Iterator[Judged]:
-        """Find the verdict on a case, or queue the case; yield all verdicts that are ready now."""
+        """Yield the cached verdict on a case; if there is none, queue the case.
+
+        Most queued cases are judged later, in groups. So after a case is queued, the call yields
+        the verdicts on all queued cases that were judged now, if any. `number` is the number of the
+        case, and `which` is the index of its subject.
+        """
         key = case_key(number, case)
         known = self._verdicts.find(which, key)
         if known is not None:

@@ -41,13 +41,14 @@ WARM = 4
 
 
 class OwnOutputs:
-    """Cases of a workspace's ops, and verdicts on outputs for them. Thread-safe.
+    """Makes cases of a workspace's ops, and judges outputs computed by the caller. Thread-safe.
 
     Parameters
     ----------
     start : Path
         The workspace's folder, or a folder below it.
     environ : mapping
+        Environment variables, by name.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""Choose the cases that show an op's traits, for requests that bring their own inputs."""
+"""Choose the cases on which an op's traits are found if a client sends inputs of its own.
+
+The traits, such as exactness, decide the ``auto`` tolerance; see `judging.traits`.
+"""
 
 from __future__ import annotations
 

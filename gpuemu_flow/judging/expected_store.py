@@ -166,7 +166,7 @@ class ExpectedStore:
         self.found = self.stored = 0
 
     def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
-        """Add inputs that the reference was seen to use to the key of the stored outputs."""
+        """Make the key of stored outputs depend on inputs that the reference was seen to use."""
         if self.inputs is not None:
             self.inputs.learn("reference", seen, given)
 
@@ -242,7 +242,11 @@ class ExpectedStore:
         return get(self._reference_key) if self.inputs is None else self.inputs.find(get)
 
     def _put(self, kind: str, what: Json, value: Json) -> None:
-        """Store a value, unless an input that it depends on was written to in the meantime."""
+        """Store a value, unless an input that it depends on was written to in the meantime.
+
+        `kind` and `what` name the value: ``outputs`` and the identity of a case, or ``fact`` and
+        the name of a fact.
+        """
         base = self._reference_key if self.inputs is None else self.inputs.key()
         if base is not None:
             self._cache.actions.put(_key(base, kind, what), value)

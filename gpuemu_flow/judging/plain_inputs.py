@@ -13,9 +13,10 @@ from gpuemu_flow.types import DTYPES, Case
 
 
 def plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
-    """Make inputs of a case's shapes, with values of the strategy ``normal``, floats as float32.
+    """Make inputs in a case's shapes, but with plain values: those of the strategy ``normal``.
 
-    Inputs that a user's function makes keep their strategy.
+    All inputs are contiguous, and floats have the dtype float32. An input that a user's function
+    makes keeps the values that it has in the case.
     """
     plain = tuple(
         replace(spec, layout="contiguous")

@@ -1,6 +1,7 @@
 """PyTorch's operators, backward passes included, with the terms of their sums perturbed.
 
-This module does the same as `cancelling`, for references whose arithmetic numpy does not see.
+The module `cancelling` perturbs arithmetic of numpy, and says why. This module does the same for
+references that compute with PyTorch.
 """
 
 from __future__ import annotations

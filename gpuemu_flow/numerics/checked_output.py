@@ -35,14 +35,13 @@ class Policy:
     nan_policy, inf_policy : str
         ``match``: the output must be NaN (the same Inf) exactly where the expected value is.
         ``strict``: the same, and there must be no NaN (Inf) at all unless the case's inputs hold
-        NaN or Inf. ``ignore``: elements whose expected value is NaN (Inf) are not judged. If the
-        case's inputs hold NaN or Inf, elements whose actual value is NaN (Inf) are not judged
-        either.
+        NaN or Inf. ``ignore``: elements whose expected value is NaN (Inf) are not judged; under
+        this policy, an actual NaN (Inf) is not judged either if the case's inputs hold NaN or Inf.
     invariants : tuple of str
         Names from `types.INVARIANTS`, checked on every output.
     shape_preserved_input : str or None
-        Input whose shape the first output must have. Set if ``invariants`` is a table that contains
-        ``shape_preserved``.
+        Input whose shape the first output must have; None if no shape is demanded. It is set if the
+        configuration has a table ``invariants`` that sets ``shape_preserved``.
     gradients : frozenset of str
         Outputs that are gradients; no invariant is checked on them.
     """
@@ -208,9 +207,17 @@ def compare_output(
     seen: SeenOutputs | None = None,
     excused: BoolArray | None = None,
 ) -> CheckedOutput:
-    """Compare one output; `seen` maps positions in a compared part to positions in the output.
+    """Compare one output of an op with the expected output.
 
-    The elements in `excused` have no verdict if they fail.
+    Parameters
+    ----------
+    tolerance : mapping of dtype to Tolerance, or Envelope
+        The tolerances; the envelope if the tolerance is ``auto``.
+    seen : SeenOutputs, optional
+        The op's outputs as it returned them, if `actual` is only a part or another form of the
+        output. Failures then name positions in the output itself.
+    excused : ndarray of bool, optional
+        Elements that get no verdict if they exceed the tolerance.
     """
     fmt = FLOAT_LIMITS.get(dtype)
     if fmt is None:
@@ -245,7 +252,13 @@ def _compare_auto(
     actual: Array,
     expected: Array,
 ) -> BlockedOutcome:
-    """Compare with the quick bound; if that fails, with envelopes from ever more evaluations."""
+    """Compare one output under the ``auto`` tolerance.
+
+    The quick bound, which takes no evaluation of the reference, is tried first. If an element
+    exceeds it or comes near it, an envelope from evaluations of the reference is used instead. If
+    elements exceed the envelope, too, it is made again from more evaluations. If a few elements
+    still exceed it, it is made once more.
+    """
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:

@@ -40,8 +40,8 @@ def without_lost(
 ) -> Any:
     """Return a float64 result with NaN in place of elements that are certainly rounded.
 
-    Where a function that is never 0 (such as ``exp``) underflows in float32, the returned result is
-    the smallest float64 number above 0.
+    A function such as ``exp`` is never 0. If its value is below the smallest positive float32
+    number, the element is not NaN, but the smallest positive float64 number.
 
     Parameters
     ----------

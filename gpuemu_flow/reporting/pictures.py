@@ -112,9 +112,10 @@ def _interrupting(cancel: threading.Event) -> Iterator[threading.Event]:
 def minimise_some(
     workspace: Workspace, report: Report, chosen: Iterable[CaseFailure], cancel: threading.Event
 ) -> None:
-    """Minimise and record the first few of these failures, until `cancel` is set.
+    """Minimise the first few failures in `chosen`, and record the results, until `cancel` is set.
 
-    Failures that have been minimised already are left out.
+    Failures without a record, failures that have been minimised already, and cases with the verdict
+    ``error`` are left out.
     """
     records = {r.id: r for r in FailureStore(workspace.cache)}
     count = 0

@@ -123,7 +123,12 @@ class Observer:
         self._count_preloaded()
 
     def _count_preloaded(self) -> None:
-        """Repeat, in this program's folders, the module searches that the fork server made."""
+        """Record the paths where a framework's modules could be found in this program's folders.
+
+        The fork server may have imported a framework before it started this worker, without looking
+        into these folders. If so, this worker is also traced from now on, since the framework's
+        machine code may open files.
+        """
         searches = preloaded_searches()
         if searches:
             self._searches.add(searches)
@@ -262,7 +267,7 @@ class Observer:
             self.note(b"r", path)  # its links decide which folder it is
 
     def _on_enter(self, path: object) -> None:
-        """Record the links in the path of a new working folder."""
+        """Record a new working folder, and the symbolic links in its path."""
         if isinstance(path, (str, bytes, os.PathLike)):
             self._note_file(absolute(path))
 
@@ -284,8 +289,8 @@ class Observer:
     ) -> bool:
         """Have the fork server trace the files that machine code and child processes use.
 
-        Returns False if that is impossible. This is then recorded as a reason why inputs may be
-        missing, unless `quietly`. For the other parameters, see `Tracing.begin`.
+        Returns False if the files cannot be traced. Unless `quietly`, the failure is then recorded
+        as a reason why inputs may be missing. For the other parameters, see `Tracing.begin`.
         """
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
@@ -309,7 +314,11 @@ class Observer:
             self._trace()
 
     def _on_symbol(self, *asked: object) -> None:
-        """Handle a program's own look-up of a function in the C library."""
+        """Trace a program that looks up a function of a library, since the function may use files.
+
+        If the function reads the environment, all variables are recorded as inputs. Look-ups in the
+        interpreter itself, and by this package, are ignored.
+        """
         interpreter = any(isinstance(part, ctypes.PyDLL) for part in asked)
         if interpreter or _is_ours(_caller(sys._getframe(2))):
             return
@@ -393,9 +402,10 @@ def _source_of(path: str) -> str:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Return True if our own code made the call, directly or through the standard library.
+    """Tell whether this package made a call, directly or through the standard library.
 
-    When our code reads the program's source, the program counts as the reader.
+    Modules of this package that read the program's source are an exception: for their calls, the
+    result is False, so that the calls count as the program's.
     """
     while frame is not None and frame.f_code.co_filename in _HELPERS:
         frame = frame.f_back

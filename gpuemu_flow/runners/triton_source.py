@@ -26,7 +26,7 @@ def _binds(node: ast.AST) -> bool:
 
 
 def transformer(base: Any) -> Any:
-    """Return a class that rewrites kernels, derived from the interpreter's class."""
+    """Return a class that rewrites kernels: a subclass of `base`, Triton's ``ASTTransformer``."""
 
     class Transformer(base):  # type: ignore[misc]
         """Rewrites a kernel's source; its values then have the types that a compiler gives them."""

@@ -117,8 +117,8 @@ class Lookup(Protocol):
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
         """Return the names of the observed inputs.
 
-        The variables that the configuration `given` sets are left out; those that it passes on are
-        included.
+        `given` is the configuration of environment variables. Variables that it sets are left out.
+        Variables of the user that it passes on are included.
         """
 
     def parts(self, names: Discovered) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Lookup(Protocol):
         """Return the inputs that were written to after `since`, an earlier result of `now`."""
 
     def parts_and_moved(self, names: Discovered, since: int) -> tuple[dict[str, str], list[str]]:
-        """Return `parts` and `moved`, found by a single look at the inputs."""
+        """Return the results of `parts` and `moved`, but examine each input only once."""
 
     def now(self) -> int:
         """Return the time of the file system's clock in ns."""
@@ -172,7 +172,10 @@ class KnownInputs:
         return self._sets
 
     def candidates(self) -> list[tuple[Discovered, str]]:
-        """Return each known set, with the key for the present states of its inputs."""
+        """Return the known sets, newest first, each with a key.
+
+        The key is the key of results that depend on the set's inputs in their present states.
+        """
         return [(names, self.key(names)) for names in self.sets()]
 
     def key(self, names: Discovered) -> str:
@@ -189,7 +192,7 @@ class KnownInputs:
 
 
 class SeenInputs:
-    """Collects the inputs of running programs and makes keys of their results. Thread-safe.
+    """Collects the inputs of running programs, and makes keys for the results. Thread-safe.
 
     Parameters
     ----------
@@ -199,7 +202,7 @@ class SeenInputs:
         Digest of all that is known before a program runs.
     lookup : Lookup
     start : Discovered
-        Inputs that belong to the set from the start.
+        Inputs with which the collection begins.
     force : bool
         True to ignore earlier results.
 
@@ -231,7 +234,7 @@ class SeenInputs:
     def find(self, get: Callable[[str], T | None]) -> T | None:
         """Return an earlier result whose inputs are in the same states now; None if there is none.
 
-        The inputs of the result that is found are added, as `join` does.
+        If a result is found, `join` is called with its inputs.
 
         Parameters
         ----------
@@ -273,8 +276,8 @@ class SeenInputs:
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
         """Add the inputs that a program was seen to use so far.
 
-        `who` names the program; for `given`, see `Lookup.discover`. Does nothing if the last call
-        for the same `who` passed the same object as `seen`.
+        `who` names the program; for `given`, see `Lookup.discover`. Does nothing if `seen` is the
+        very object that the last call for this program passed.
         """
         with self._lock:
             if self._last.get(who) is seen:

@@ -104,9 +104,9 @@ def _refuse_half_characters(value: Json) -> None:
 def _has_long_text(data: bytes | bytearray) -> bool:
     """Tell whether a message may have a text of `CUT_FROM` bytes.
 
-    The message is divided into pieces so small that each long text contains a whole piece, without
-    a quotation mark. Searching each piece for a quotation mark is quick, even if a message holds
-    thousands of small tensors.
+    The message is divided into pieces of half this size. A text that long contains a whole piece,
+    and no quotation mark. So the message has no such text if each piece has a quotation mark. This
+    test is quick, even if a message holds thousands of small tensors.
     """
     if len(data) < CUT_FROM:
         return False

@@ -4,12 +4,16 @@ A suspicious access sets ``err``. The launch is then repeated with `SharedRaces`
 which know more ways in which accesses are ordered, and report the findings. So this code may
 suspect accesses that are no races, but must not miss a race.
 
-A cell is ``quiet`` for one warp, or for all warps, as long as a further read by such a warp before
-the next barrier need be neither checked nor recorded. Such a cell is also readable, so most loads
-need no other check. The array ``quiet`` holds, for such a cell, the stamp of the warp or the stamp
-for all warps. Stamps are counted up. Before the count begins again at 0, the array is cleared, so
-that no old stamp is mistaken for a new one. The first stamps are near the largest value, so that
-this happens often.
+Many loads from shared memory repeat an earlier read. To make them quick, a cell can be ``quiet``
+for one warp or for all warps. A load by such a warp is neither checked for races nor recorded.
+Quiet cells are also readable, so most loads need no other check. A store to the cell ends this
+state. So does the next synchronisation of the warp or, if the cell is quiet for all warps, the next
+barrier of the whole block.
+
+The array ``quiet`` holds a stamp for each cell. A cell is quiet for a warp if this is the current
+stamp of the warp, or the current stamp for all warps. A synchronisation replaces the current stamp
+by the next number. Before the numbers begin again, the array is cleared, so that no old stamp is
+mistaken for a new one. The first stamps are near the largest value, so that this happens often.
 
 For shared memory, the code records the clocks of warps, as in `SharedRaces`. For each cell, it
 records the last writers, and the readers since the last barrier of the whole block (``epoch``).
@@ -17,13 +21,13 @@ Threads run one after another here, so a store of the value that a cell already 
 read: in another order, the store might change the value. For global memory, the code records which
 block accessed a cell, and whether several blocks did.
 
-To detect conflicting stores by one instruction, each cell has a mark. It holds the number of one
-run of a segment, the first thread that stored to the cell in this run, and whether the same thread
-changed the value once more. Another thread that stores a different value in the run is suspected.
-If the first thread changed the value once more, every other thread that stores to the cell in the
-run is suspected. Strong stores, each in a segment of its own, are compared only within a warp.
-Stores to shared memory that are not strong need no marks: if their values differ, they are
-suspected anyway.
+Threads may also conflict if they store to a cell by the same instruction. To detect this, each cell
+has a mark for the latest run of a segment (the code of one C function) that stored to the cell. The
+mark holds the number of the run, the first thread that stored to the cell in this run, and a flag.
+The flag is set if this thread changed the value again later in the run. A store by another thread
+in the same run is suspected if its value differs from the cell's, or if the flag is set. Strong
+stores, each in a segment of its own, are compared only within a warp. Stores to shared memory that
+are not strong need no marks: if their values differ, they are suspected anyway.
 """
 
 from __future__ import annotations

@@ -147,7 +147,15 @@ class SharedCache:
         return sets
 
     def store_set(self, place: str, used: Discovered, names: Sequence[str]) -> None:
-        """Store a set of inputs as the newest of the stored sets; see `sets` for `names`."""
+        """Store a set of inputs as the newest one, unless the cache has it already.
+
+        Parameters
+        ----------
+        used : Discovered
+            The set to store.
+        place, names
+            As for `sets`.
+        """
         known = self.sets(place, names)
         if used in known:
             return
@@ -385,7 +393,7 @@ def _digest(file: BinaryIO) -> str:
 
 
 def _sound(names: Discovered) -> bool:
-    """Tell whether this program could have stored a set of inputs that the cache returned."""
+    """Tell whether a set of inputs from the cache has only valid names, and not too many."""
     paths = [*names.files, *names.links, *names.missed, *names.listed, *names.modules]
     paths += [*names.sized, *names.looked, *names.packages, *names.pythons]
     return len(paths) <= MOST_NAMES and all(
