@@ -191,8 +191,8 @@ def generate_random_tensor(
 class FuzzConfig:
     """Settings that decide a sequence of cases: sizes per dim, or limits of random shapes.
 
-    ``FuzzConfig(iterations, seed, min_dims, max_dims, min_size, max_size)`` works, too: numbers in
-    place of the lists of sizes.
+    The class can also be called with limits in place of the lists of sizes:
+    ``FuzzConfig(iterations, seed, min_dims, max_dims, min_size, max_size)``.
 
     Attributes
     ----------

@@ -73,7 +73,10 @@ class Hypothesis:
 
 
 def sentence_of(predicates: Sequence[Predicate]) -> str:
-    """Return a sentence for people, without counts, that says that all predicates hold."""
+    """Return a sentence that says that all predicates hold.
+
+    The sentence is meant for people, and does not state numbers of cases.
+    """
     return " and ".join(predicate.sentence for predicate in predicates)
 
 

@@ -1,7 +1,7 @@
 """Read an op's schema from the configuration: a built-in name, or a table of dims and tensors.
 
-Errors are reported through a callback with the path of the key inside the schema value and never
-raised, so that one pass over a configuration file finds them all. Problems whose slugs are in
+Errors are not raised. They are passed to a callback, with the path of the key inside the schema
+value, so that one pass over a configuration file finds all errors. Problems whose slugs are in
 `WARNING_SLUGS` are warnings: the schema can still be used.
 """
 

@@ -193,7 +193,7 @@ class WatchState:
         return self.explained(workspace, report, pool)
 
     def least_sessions(self) -> int:
-        """Return the minimum number of workers that `explained` needs."""
+        """Return the minimum number of workers that the method `explained` needs."""
         return 1
 
     def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:

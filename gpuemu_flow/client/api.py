@@ -137,7 +137,7 @@ class Client(Calling):
     ) -> ValidationResult:
         """Judge an output for a case that the daemon handed out.
 
-        If this client received the case, the inputs may be left out:
+        If this client received the case, the seed may replace the inputs, as in
         ``submit_output(op, seed, output)`` or ``submit_output(op, seed=seed, output=output)``.
 
         Parameters

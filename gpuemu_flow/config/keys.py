@@ -398,8 +398,8 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
 def _is_possible(kind: ValueType, value: Json) -> bool:
     """Tell whether a value is plausible for a key of type `kind`.
 
-    For a key that takes one of several words, a string must be one of these words. All other values
-    are plausible.
+    If `kind` is a `Choice`, a string is plausible only if it is a valid choice. In all other cases,
+    any value is plausible, even an invalid one.
     """
     if not (isinstance(kind, Choice) and isinstance(value, str)):
         return True

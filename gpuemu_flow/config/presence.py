@@ -33,8 +33,8 @@ class ExpectedFiles:
     mild : bool
         True if this is a copy of the workspace that may lack files. All problems are then warnings.
     listings : tuple of str
-        Patterns of the files from which templates take their values. Their folders may be created
-        later.
+        Patterns of the files from which templates take their values. Files and folders that match
+        these patterns may be created later.
     made : frozenset of Path
         Files that rules and builds will make.
     programs : set of Path
@@ -42,8 +42,9 @@ class ExpectedFiles:
     looked_at : set of Path
         Paths whose appearance or disappearance may change the problems.
     awaited : set of str
-        Patterns that match nothing yet, each ending with a slash. As soon as one matches, a warning
-        or error of `check_apart` may be obsolete.
+        Patterns of files and folders that do not exist yet. The final slash of each pattern makes
+        it match folders, too. As soon as a pattern matches, a warning or error of `check_apart` may
+        be obsolete.
     """
 
     root: Path

@@ -56,7 +56,8 @@ class OwningTable:
     table : str
         Name of the table, as in its heading.
     is_meant : callable
-        Takes a value and the path of its table; returns True if the value seems meant for the key.
+        Takes the value of a misplaced key, and the path of the table in which the key was found.
+        Returns True if the key seems meant for the owning table.
     """
 
     table: str

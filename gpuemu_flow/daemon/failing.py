@@ -91,7 +91,9 @@ def wire_seed(record: FailureRecord) -> int:
 
 
 def _find(service: Service, fields: Fields) -> FailureRecord:
-    """Return the failure that a request names by its id, or by a seed as `wire_seed` defines it.
+    """Return the failure that a request names by its id or its seed.
+
+    The seed of a shrunk case is a number that is made from the failure's id; see `wire_seed`.
 
     Raises
     ------

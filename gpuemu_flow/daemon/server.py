@@ -82,7 +82,8 @@ class Server:
     last_request : float
         Monotonic time of the last request, in seconds.
     requests : int
-        Number of requests so far, without pings and copies of requests in progress.
+        Number of requests so far. Pings are not counted, and neither are messages about a request
+        in progress, nor repetitions of it.
     """
 
     def __init__(

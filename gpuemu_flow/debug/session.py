@@ -246,7 +246,10 @@ class DebugSession:
         raise problems.unknown_tensor(name, self._tensor_names())
 
     def _tensor_names(self) -> tuple[str, ...]:
-        """Return the names of the selected failure's tensors that are known without running it."""
+        """Return the names of the selected failure's tensors that are known without reproducing it.
+
+        The names of single outputs are known only after the failure was reproduced once.
+        """
         names = list(self.selected.shapes) if self.selected else []
         found = self._found
         for side, tensors in (

@@ -35,10 +35,10 @@ class Pair:
 
 
 def find_pairs(program: KernelProgram) -> list[Pair]:
-    """Find the pairs that a compiler may fuse.
+    """Find the multiplications that a compiler may fuse with an addition or subtraction.
 
-    Both steps of a pair are in one basic block, and nothing changes the product or its factors
-    between them.
+    The two steps of such a pair are in the same basic block. Between them, no step changes the
+    product or its factors.
     """
     blocks = split_blocks(program)
     found = []

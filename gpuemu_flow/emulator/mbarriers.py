@@ -121,7 +121,11 @@ class Mbarriers(Asynchronous):
         return self.spread(self.shared_places(offsets))[active].astype(np.int64)
 
     def signal_mbarrier(self, space: str, address: Array, active: Array) -> None:
-        """Store the arriving threads' clocks at the barrier objects, for later waits."""
+        """Store the vector clocks of the arriving threads' warps at the barrier objects.
+
+        A thread that later waits at the object takes over these clocks. What it does afterwards
+        is then ordered after everything that the arriving threads did before.
+        """
         if self.shared_races is not None:
             places = self._places(space, address, active)
             self.shared_races.signal(places, np.flatnonzero(active))

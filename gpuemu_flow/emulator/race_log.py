@@ -1,9 +1,9 @@
 """Races on shared memory between barriers; most intervals are cleared without an exact analysis.
 
-Between two barriers of whole blocks, accesses are only logged. At the second barrier, the interval
-is dropped if it has no writes, or if no thread touched bytes that another thread wrote. Any other
-interval is replayed, access by access, to `SharedRaces`, which knows every other way to order
-accesses.
+An interval lies between two barriers that all threads join. Its accesses are logged. At the second
+barrier, the log is dropped if it has no writes, or if no thread touched bytes that another thread
+wrote. Any other log is passed, access by access, to `SharedRaces`, which finds races exactly: it
+takes into account that ``bar.warp.sync`` and fences, too, order accesses.
 """
 
 from __future__ import annotations

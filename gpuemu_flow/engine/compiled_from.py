@@ -25,7 +25,8 @@ def settings_of(
 ) -> Settings:
     """Return the part of a configuration that a run needs besides the graph.
 
-    The settings contain the warnings about the configuration and about references in the graph.
+    The settings contain the warnings about the configuration, and about references that import the
+    files of their ops.
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ def settings_of(
     graph : Graph
         The graph that was just compiled from it.
     sampled : mapping of str to mapping
-        Cases and shapes of each mode of ``[ci]``.
+        For each mode of ``[ci]``, its number of cases, its shapes and its seed.
     drawn_seed : int or None
         The master seed that was drawn for this graph.
     """

@@ -43,7 +43,8 @@ def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
     ----------
     used : Discovered
     known : sequence of str
-        Files for which the op's access was decided before any task ran; see `TaskSpec.known`.
+        Files, or patterns of files, that are not hidden from the op even if the reference used
+        them; see `TaskSpec.known`.
     root : Path
         The workspace.
     """

@@ -83,8 +83,8 @@ class Reproduction:
     known : bool
         False if this workspace has no record of a failure of the case.
     disallowed : str
-        Sizes of the case that the op's schema does not allow, for which reason `run` never judges
-        the case. Empty if there are none, or if the case was recorded.
+        Sizes of the case that the op's schema does not allow. The command ``run`` never judges a
+        case with such sizes. Empty if the schema allows all sizes, or if `known` is True.
     """
 
     record: FailureRecord

@@ -45,7 +45,7 @@ class Settings:
         Number of fuzz cases of each op.
     cause_budget : int
     samplings : mapping of str to mapping
-        Cases and shapes of each mode of ``[ci]``.
+        For each mode of ``[ci]``, its number of cases, its shapes and its seed.
     warn_threshold : float
     drawn_seed : int or None
         The master seed that was drawn for this graph; None if the seed is fixed.

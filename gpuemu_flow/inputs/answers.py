@@ -89,7 +89,10 @@ class Answer:
         return _is_unlocked(path) if kind == "unlocked" else plan.holds(line, self._environ)
 
     def record(self, text: str, *, err: bool) -> None:
-        """Record a text that is printed; with text on standard error (`err`), nothing is cached."""
+        """Record a text that the command prints.
+
+        If the text goes to standard error (`err`), the answer will not be cached.
+        """
         self._said.append(text)
         self._discarded |= err
 
@@ -145,7 +148,7 @@ recording: Answer | None = None
 def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Tell whether a command's output may be cached.
 
-    It may be cached if the command, run again without any change, would write no files.
+    It may be cached if the command writes no files when nothing has changed since it last ran.
     """
     words = tuple(arguments)
     if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):

@@ -1,4 +1,7 @@
-"""Files of the workspace that belong to the configured interpreter: each program opens them."""
+"""The workspace's files that belong to the configured interpreter.
+
+Every program that runs in this interpreter opens these files.
+"""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class ObservedSets:
         }.values()
 
     def _used(self, keys: Iterable[str]) -> set[int]:
-        """Return the numbers of all facts in some sets."""
+        """Return the indices of all facts that are in at least one of the sets with these keys."""
         return set().union(*self._blocks(keys))
 
     def needed(self, lookup: Discovery) -> Needed:

@@ -3,10 +3,10 @@
 ==================  ==============================================================================
 kind                the failing elements are
 ==================  ==============================================================================
-``transposed``      the reference's with two axes of one size swapped
+``transposed``      the reference's with two axes of equal size swapped
 ``memory-order``    the reference's with two axes swapped, but read in the original memory order
 ``reversed``        the reference's from the other end of an axis
-``shifted``         the reference's at a fixed distance along an axis (along rows: ``stale``)
+``shifted``         the reference's at a fixed distance along an axis, as in stale rows
 ``repeated``        the reference's first row, or first tile, over and over
 ``input-copy``      an input's
 ``permuted``        the reference's in another order

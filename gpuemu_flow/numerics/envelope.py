@@ -115,9 +115,10 @@ class Envelope:
         return self._exact_op or name in self._exact_outputs
 
     def full(self, name: str) -> Bound:
-        """Return the envelope itself; the first call evaluates the reference about 20 times.
+        """Return the envelope of an output; measure all outputs' envelopes if none are known yet.
 
-        For exact outputs, and without a reference to evaluate, return the quick bound.
+        Measuring takes about 20 evaluations of the reference. If the output is exact, or if there
+        is no reference to evaluate, return the bound of `quick`.
         """
         if self._is_exact(name):
             return self.quick(name)

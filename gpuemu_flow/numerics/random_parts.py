@@ -234,11 +234,12 @@ class Series:
     Attributes
     ----------
     terms : ndarray
-        0 for elements that are not tested.
+        One term per element; 0 for elements that are not tested.
     rounding : ndarray
         Largest rounding error of each term.
     text : callable
-        Returns the message on a part, given the mean of its terms and the words that name it.
+        Returns the message about a part. Its arguments are the mean of the part's terms, and the
+        words that name the part.
     limits : (float, float) or None
         How far below and above 0 the terms of a correct op can be, if that is known.
     """

@@ -1,9 +1,11 @@
 """Arithmetic with regrouped sums and differences: ``a - (b + c)`` in place of ``(a - b) - c``.
 
-Perturbed inputs and another memory order do not show the effect of another grouping of three terms.
-A fused log-softmax computes ``x - (max + log sum)``, but its reference computes ``(x - max) - log
-sum``. If the maximum is 1000, the fused form is off by a rounding of 1000, however small its result
-is.
+A correct op may group three terms in another way than its reference, and so have other rounding
+errors. Evaluations on perturbed inputs, or in another memory order, do not show these errors.
+
+For example, a fused log-softmax computes ``x - (max + log sum)``, but its reference computes
+``(x - max) - log sum``. If the maximum is 1000, the fused form is off by a rounding of 1000,
+however small its result is.
 """
 
 from __future__ import annotations
@@ -66,11 +68,12 @@ class _Regrouped(Single):
 
 
 def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' float32 arrays so that their sums are grouped the other way.
+    """Wrap the inputs' float32 arrays so that sums and differences of three terms are regrouped.
 
     Notes
     -----
-    An intermediate sum keeps its usual value for everything except further sums. Arithmetic on
-    single elements, and that of other libraries, is unchanged.
+    Where a reference computes ``(a - b) - c``, the wrapped arrays compute ``a - (b + c)``. Any
+    other use of ``a - b`` gets the usual value of that difference. Arithmetic on single elements,
+    and that of other libraries, is unchanged.
     """
     return wrapped(inputs, _Regrouped)

@@ -141,7 +141,11 @@ def trivial_candidates(
 
 
 def assess(results: Iterable[TrivialResult]) -> TrivialReport:
-    """Combine the results of many cases; a candidate is accepted if it passed all of its cases."""
+    """Combine the results of trivial candidates in many cases.
+
+    A trivial candidate is a set of outputs that was made without computing the op. It is accepted
+    if it passed every case in which it was tried.
+    """
     tried: dict[str, int] = {}
     passed: dict[str, int] = {}
     strategies: dict[str, dict[str, None]] = {}

@@ -200,10 +200,15 @@ def needs_compiler(tree: ast.Module) -> str:
 
 
 def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | None:
-    """Return the index of the problem that a candidate solves, or None.
+    """Return the index of the problem that a candidate solves; None if it is unclear.
 
-    The names and numbers of the files decide. If they fit no problem, the result is the only
-    problem, or the only one in the candidate's folder or in a folder above it."""
+    A problem matches if the candidate's file, or one of the two folders around it, is named after
+    the problem's file, or if both files have the same number in their names. Of several matches,
+    the problem with the longest name is returned.
+
+    If no problem matches, the only problem is returned. If there are several problems, the only one
+    in the candidate's folder is returned, or else the only one in the folders above.
+    """
     number = _NUMBERED.search(candidate.path.stem)
     words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)
     best: tuple[int, int] | None = None

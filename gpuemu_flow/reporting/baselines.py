@@ -179,7 +179,15 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
 def _kernel_diffs(
     workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
 ) -> Iterator[tuple[str, KernelDiff]]:
-    """Yield, for each entry of each kernel, the kernel's name and the entry's difference."""
+    """Compare the entry functions of all kernels with a baseline.
+
+    Yields
+    ------
+    kernel : str
+        Name of the kernel in the configuration or the baseline.
+    diff : KernelDiff
+        The comparison of one of its entry functions for one architecture.
+    """
     from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
     from gpuemu_flow.graph.compile_kernels import kernel_policy  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Reduce an output of a failing case to figures that are small enough to draw."""
+"""Summarise the errors of a failing case's output by a map, a scatter plot and a histogram."""
 
 from __future__ import annotations
 

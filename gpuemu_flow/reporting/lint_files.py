@@ -203,7 +203,10 @@ class _Measurer:
 
     @cached_property
     def _chain(self) -> Toolchain:
-        """Return the installed tools; they are found on first use, since this runs each of them."""
+        """Return the installed tools.
+
+        The search for the tools runs each of them, so it is not made before the first use.
+        """
         return find_tools(self._configured, names=self._names, root=self._root)
 
     def measure(self, pair: _Pair) -> Measurement:

@@ -1,4 +1,7 @@
-"""Correct the line numbers of findings: editing comments moves lines, but makes no op run again."""
+"""Correct the line numbers in cached findings, which are wrong after comments were edited.
+
+Such an edit moves lines of code, but no op is run again because of it.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class PytestExport:
     tensors: bytes
 
     def write(self, folder: Path) -> Path:
-        """Write both files, and return the path of the test.
+        """Write the test file and its tensor file, and return the path of the test file.
 
         Raises
         ------

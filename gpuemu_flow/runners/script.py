@@ -255,7 +255,10 @@ _OWN_PID = 0
 
 
 def own_process() -> None:
-    """Record that this process is the worker, and drop the exit functions of the fork server."""
+    """Record that this process is the worker, and unregister all ``atexit`` functions.
+
+    A forked worker has inherited these functions from the fork server.
+    """
     global _OWN_PID  # noqa: PLW0603 - a fact on the process, like its id
     _OWN_PID = os.getpid()
     atexit._clear()

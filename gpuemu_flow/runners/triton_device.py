@@ -168,7 +168,10 @@ class CpuDriver:
         return self._torch.device("cuda", 0)
 
     def get_current_target(self) -> Any:
-        """Return a GPU of the same capability as the one reported to torch."""
+        """Return Triton's description of the GPU that this driver pretends to have.
+
+        Its compute capability is the one that is reported to torch.
+        """
         return self._target
 
     def get_current_device(self) -> int:

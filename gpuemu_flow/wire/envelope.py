@@ -60,7 +60,12 @@ class ParsedMessage:
     _cut: dict[str, memoryview] = field(default_factory=dict)
 
     def text(self, value: str) -> str | memoryview:
-        """Return the text of a string value; if the value is a token, the text that was cut out."""
+        """Return the text that a string value stands for.
+
+        Long base64 texts were cut out of the message before it was parsed, and short tokens were
+        put in their places. For a token, return the text that was cut out; return any other value
+        as it is.
+        """
         return self._cut.get(value, value)
 
     def part(self, fields: dict[str, Json]) -> ParsedMessage:

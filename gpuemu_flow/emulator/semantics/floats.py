@@ -115,7 +115,11 @@ def _overflow(value: Array, mode: str) -> Array:
 
 
 def _adjust(value: Array, error: Array, mode: str) -> Array:
-    """Move values that were rounded to nearest to the neighbour that a directed mode demands."""
+    """Turn values that were rounded to nearest into the results of the directed rounding `mode`.
+
+    `error` is the exact result minus the rounded value. A value that `mode` rounds to the other
+    side of the exact result is replaced by its neighbour on that side.
+    """
     if mode == "rm":
         move, toward = error < 0, np.float64(-np.inf)
     elif mode == "rp":

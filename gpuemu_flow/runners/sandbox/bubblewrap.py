@@ -184,7 +184,7 @@ def _links(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_unseen(path: str, mounts: Mapping[str, tuple[str, ...]]) -> bool:
-    """Tell whether a path is hidden, because the innermost mount around it is an empty folder."""
+    """Tell whether the innermost mount around a path is an empty folder, which hides the path."""
     above = [place for place in (_DEVICES, *mounts) if _is_below(path, place)]
     return bool(above) and mounts.get(max(above, key=len), (_TMPFS,))[0] == _TMPFS
 

@@ -32,7 +32,7 @@ class RemoteError(Exception):
 
 
 class TooLargeError(RemoteError):
-    """Error of an object that is larger than any object that this program writes."""
+    """The error that a remote object is larger than any object that this program writes."""
 
 
 class Transport(Protocol):
