@@ -225,7 +225,7 @@ class Discovery(InputNames):
         return self._moved_of(names, since, [self._look_at(half) for half in halves_of(names)])
 
     def parts_and_moved(self, names: Discovered, since: int) -> tuple[dict[str, str], list[str]]:
-        """Return `parts` and `moved`, found by a single look at the inputs."""
+        """Return the results of `parts` and `moved`, from a single check of the inputs."""
         if _is_listing(names) or self._memo is not None:
             return self.parts(names), self.moved(names, since)
         looks = [self._look_at(half) for half in halves_of(names)]
