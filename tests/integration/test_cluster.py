@@ -322,3 +322,15 @@ def test_run_takes_what_workers_computed_and_runs_no_program_itself(
 def plain(op: dict[str, object]) -> dict[str, object]:
     """An op's results, but for times and what was run here."""
     return {k: v for k, v in op.items() if k not in ("duration_s", "cached")}
+
+
+def test_processes_of_a_local_cluster_listen_on_this_machine_only() -> None:
+    with open_cluster("", jobs=2, resources={}, force=False):
+        me = psutil.Process()
+        found = {
+            place.laddr.ip
+            for process in (me, *below_of(me))
+            for place in process.net_connections(kind="inet")
+            if place.status == psutil.CONN_LISTEN
+        }
+    assert found == {"127.0.0.1"}
