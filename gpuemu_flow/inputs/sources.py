@@ -216,14 +216,23 @@ def _is_python(path: Path, source: bytes) -> bool:
 
 
 def _other_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield (name, alias) for each alias: (a, b) for ``from m import a as b`` or ``b = a``."""
+    """Yield (name, alias) for each alias: (a, b) for ``from m import a as b`` or ``b = a``.
+
+    A function or class that hides an import of the same name gives its name and an empty text.
+    """
+    bound: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound.update(alias.asname or alias.name for alias in node.names)
             yield from ((alias.name, alias.asname) for alias in node.names if alias.asname)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
             for target in node.targets:
                 if isinstance(target, ast.Name):
+                    bound.add(target.id)
                     yield node.value.id, target.id
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    defined = {node.name for node in tree.body if isinstance(node, kinds)}
+    yield from ((name, "") for name in defined & bound)
 
 
 def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:
