@@ -21,9 +21,9 @@
 
 A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size
 from the class that it has had least often, so that an effect of one dim is not blamed on another.
-Where tensors would grow large, the dim takes a small size. A dim with a list of candidates takes
-only candidates, and is in a class if a candidate is. If a range allows only multiples of a number,
-and none of them is in a class, the class applies to the multiples divided by the number.
+If this makes a tensor large, the other dim takes a small size. A dim with a list of candidates
+takes only these, and has a class if a candidate belongs to it. If a range allows only multiples of
+a number, and none of them is in a class, the class applies to the multiples divided by the number.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 
 
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes with a second size far above the first, if the dim allows it.
+    """Return `sizes` with a far larger one in second place, if the dim and the class allow it.
 
-    The first size may lie in one large tile. The far one has a partial tile after many whole tiles.
+    The first size may fit into one large tile. The larger one fills many tiles and part of another.
     """
     if not sizes or shape_class not in FAR_CLASSES:
         return tuple(sizes)
@@ -314,7 +314,7 @@ class ShapePlanner:
         return out
 
     def _mixed_sizes(self, i: int) -> tuple[int, ...]:
-        """Return sizes for a dim: one of each class and a small one, then another one of each."""
+        """Return sizes of a dim: first one per class and a small one, then a second one of each."""
         columns = [self._by_class[name].get(i, ())[:MIXED] for name in PER_DIM]
         columns.append(self._small[i][:MIXED])
         ranked = (column[n] for n in range(MIXED) for column in columns if n < len(column))

@@ -33,8 +33,9 @@ def put_special_rows(
     """Write special numbers into the chosen rows of one tensor, an array of two axes, in place.
 
     The kinds of special numbers take turns, beginning with kind `start`. `columns` has a random
-    position in each row, and `flips` marks a random half of the elements. `tall` is 0 or 1 and
-    decides which blocks of -Inf cover three rows instead of one.
+    position in each row, and `flips` marks a random half of the elements. One kind fills whole rows
+    with -Inf. It fills three rows if `tall` (0 or 1) plus the position of the first one in `chosen`
+    is odd, else one row.
     """
     infinity = math.inf if limits.has_inf else limits.max
     covered = -1
@@ -69,7 +70,7 @@ def put_one_kind(
     flips: NDArray[np.bool_],
     limits: FloatLimits,
 ) -> None:
-    """Write the special numbers of one turn into one tensor, an array of two axes, in place.
+    """Write the special numbers that `turn` selects into one tensor of two axes, in place.
 
     The tensor gets no other special numbers. A result that depends on the whole tensor, such as its
     sum, therefore shows the effect of these alone.
@@ -78,13 +79,22 @@ def put_one_kind(
     ----------
     values : ndarray
     turn : int
-        2 writes a +Inf, and a row of +Inf. 3 writes a NaN, a row of zeros of both signs, and up to
-        three rows of -Inf: without the NaN, the sum would be -Inf. 4 writes -Inf everywhere.
+        One of these numbers:
+
+        - 2 writes one +Inf into `row`, and fills the next row with +Inf.
+        - 3 writes one NaN into `row`, fills the next row with zeros of both signs, and fills up to
+          three more rows with -Inf. Because of the NaN, the sum of the tensor is not -Inf.
+        - 4 fills the tensor with -Inf.
     row : int
-        The first row that is written to.
-    columns, flips : ndarray
-        A random position in each row, and a random half of all elements.
+        The row that gets one special number. The last row is followed by the first.
+    columns : ndarray of int
+        For each row, the column at which it gets one special number.
+    flips : ndarray of bool
+        For each element, True if a zero written to it is negative. The first and the last element
+        of a row ignore this: they get -0 and 0.
     limits : FloatLimits
+        Limits of the dtype. If the dtype has no Inf, its largest number stands for Inf. If it has
+        no NaN, +Inf is written instead.
     """
     infinity = math.inf if limits.has_inf else limits.max
     others = [(row + step) % len(values) for step in range(1, min(len(values), 5))]

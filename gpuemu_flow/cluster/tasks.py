@@ -62,9 +62,9 @@ class _Sent(Generic[W]):
 class ClusterTasks(Generic[W]):
     """Sends work to workers, and returns their answers. Used by one thread.
 
-    When a worker dies, everything that it ran or held in its queue is sent again in halves, until
-    only single pieces remain. Such a piece is a suspect: it may have killed the worker, or only
-    have waited there. It is tried again while no other work runs.
+    When a worker dies, all work that it ran or held in its queue is divided in halves, which are
+    sent again. Work that cannot be divided any more is a suspect: it may have killed the worker, or
+    only have waited in the worker's queue. A suspect is tried again while no other work runs.
 
     Parameters
     ----------

@@ -40,14 +40,15 @@ class _Variant:
 
 @dataclass
 class Folders:
-    """Folders whose files supply the values of templates.
+    """Folders in which templates of ops find file names to use as values.
 
     Attributes
     ----------
     root : Path or None
-        The workspace. If it is None, templates whose values are file names make no ops.
+        The workspace. If it is None, no ops are made from templates that take values from file
+        names.
     listings : list of str
-        Patterns whose matches decided the values; see `inputs.globs.glob_files`.
+        Patterns that the file names had to match; see `inputs.globs.glob_files`.
     """
 
     root: Path | None

@@ -164,7 +164,7 @@ class _Editor:
         self._rewrite(statement, f"{{ {inner} }}" if inner else "{}")
 
     def _replace(self, statements: Sequence[Statement], tolerance: Tolerance, newline: str) -> None:
-        """Set the value of ``float32 = ...``, or of ``atol`` and ``rtol`` below it."""
+        """Replace a dtype's tolerance, be it one value or separate ``atol`` and ``rtol``."""
         whole = next((s for s in statements if not s.header and len(s.path) == 3), None)
         if whole is not None:
             self._rewrite(whole, _written(tolerance))
@@ -187,7 +187,10 @@ class _Editor:
             self._lines.insert(place, line)
 
     def _insert(self, mine: Sequence[Statement], entry: str, newline: str) -> None:
-        """Add an entry to the op's tolerances, and add the table if there is none."""
+        """Add an entry to the op's tolerances, in a new table if necessary.
+
+        `mine` holds the statements that set the op's tolerances so far.
+        """
         header = next((s for s in mine if s.header and s.path == _TOLERANCES), None)
         if header is not None:
             inside = [header]

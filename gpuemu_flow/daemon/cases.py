@@ -133,7 +133,11 @@ class IssuedCaseStore:
         return known | {keys[key] for key in self._recipes.among(list(keys))}
 
     def recipe(self, op: str, seed: int) -> tuple[dict[str, Json], int] | None:
-        """Return a case's recipe, and its number in the recipe; None if it was never handed out."""
+        """Return the recipe of a case that was handed out; None if none is stored.
+
+        The result has two parts: the recipe that several cases share, and the number with which
+        this recipe makes the case.
+        """
         record = self._recipes.get(_key(op, seed))
         maker = None if record is None else self._recipes.get(f"maker:{record['maker']}")
         return None if record is None or maker is None else (maker, int(record["number"]))

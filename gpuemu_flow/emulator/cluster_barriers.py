@@ -43,7 +43,18 @@ class ClusterBarriers:
         return twice
 
     def wait(self, group: Array, block: int, step: int) -> WaitResult:
-        """Record the threads that must wait; return those that need not, or that never arrived."""
+        """Make threads that have arrived wait until the phase of their barrier ends.
+
+        The result has masks of two kinds of threads that are not made to wait: those whose phase
+        has already ended, and those that have not arrived at the barrier.
+
+        Parameters
+        ----------
+        group : bool array
+            The threads, by block and lane.
+        block, step : int
+            The basic block in which the threads will go on, and the step where they wait.
+        """
         absent = group & ~(self._arrived | self._through)
         stays = group & self._arrived
         passed = group & self._through

@@ -189,7 +189,7 @@ class SideBySide:
         self._calls = 0
 
     def allocate(self, name: str, size: int, data: bytes | None, item: int, **options: bool) -> int:
-        """Place a buffer of this case; see `LaunchArena.allocate`."""
+        """Place a buffer of the case that `begin_case` began; see `LaunchArena.allocate`."""
         arena = self._arena
         stride = (-(-(size + 2 * guard_bytes(size)) // ALIGNMENT) + 1) * ALIGNMENT
         if self._case == 0:

@@ -123,12 +123,18 @@ class LoggedRaces(SharedRaces):
             self._noted += 256
 
     def signal(self, places: Array, lanes: Array) -> None:
-        """Store the clocks of warps at barrier objects."""
+        """Switch to exact checks, and store the clocks of warps at barrier objects.
+
+        For the parameters, see `SharedRaces.signal`.
+        """
         self.make_exact()
         super().signal(places, lanes)
 
     def learn(self, places: Array, lanes: Array) -> None:
-        """Merge the clocks stored at barrier objects into the clocks of some lanes' warps."""
+        """Switch to exact checks, and merge clocks stored at barrier objects into those of warps.
+
+        For the parameters, see `SharedRaces.learn`.
+        """
         self.make_exact()
         super().learn(places, lanes)
 

@@ -53,11 +53,14 @@ class TensorMap:
     kind : int
         Number of the element type.
     interleave, swizzle, fill : int
-    box, extents, steps : tuple of int
-        By dimension: extent of a box and extent of the tensor, both in elements of the tensor, and
-        the distance between neighbouring elements that a copy takes.
+    box : tuple of int
+        Size of a box by dimension, in elements of the tensor.
+    extents : tuple of int
+        Size of the tensor by dimension, in elements.
     strides : tuple of int
         Bytes from one element of the tensor to the next, by dimension.
+    steps : tuple of int
+        For each dimension a number n: a copy takes only every n-th element of a box.
     """
 
     address: int

@@ -37,7 +37,9 @@ _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
 def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
-    """Return the case of an op with this schema and seed for which `Case.to_text` returned `text`.
+    """Return the case that `text`, a result of `Case.to_text`, describes.
+
+    `schema` is the schema of the op, and `seed` is the case's seed.
 
     Raises
     ------
@@ -146,7 +148,11 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
 
 
 def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the sizes of all dims; find sizes that fit for dims that no shape contains."""
+    """Return the sizes of the dims by name.
+
+    `seen` has the sizes of the dims that the shapes contain. If the schema has derived dims, or
+    limits on dims, sizes that fit are found for the other dims. Otherwise, these are left out.
+    """
     known = {dim.name: seen[dim.name] for dim in schema.dims if dim.name in seen}
     if not (schema.derived or schema.limits):
         return tuple(known.items())

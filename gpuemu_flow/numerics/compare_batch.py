@@ -1,8 +1,9 @@
 """Compare the outputs of many small cases of equal shapes and dtypes by a few vector operations.
 
-To compare 64 elements, numpy takes hardly longer than the fixed cost of its calls. Only cases that
-pass are decided here, by the same functions as in `compare.check_outputs`, and with results that
-are equal bit for bit. All others are left to `compare.check_outputs`.
+For an array of 64 elements, most of the time of a numpy call is its fixed cost, so one call for
+many cases saves time. Only cases that pass are decided here, by the same functions as in
+`compare.check_outputs`, and with results that are equal bit for bit. All others are left to
+`compare.check_outputs`.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def check_batch(
     dtype : str
         Dtype that the output should have.
     tolerance : mapping of dtype name to Tolerance, or Envelope
-        An envelope may belong to any of these cases, since their quick bounds are the same.
+        An envelope may be that of any of the cases: only its quick bound is used, and that is the
+        same for all cases of one form.
 
     Returns
     -------
@@ -159,8 +161,8 @@ def _comparable(
 class _Rows:
     """The comparison of several outputs, one per row, in which NaN and Inf only have to match.
 
-    Every sum runs over one row as `np.add.reduce` does over a single output, so that it rounds the
-    same way.
+    A sum over a row adds its elements in the order in which `np.add.reduce` adds those of a single
+    output, so that both sums are rounded in the same way.
     """
 
     def __init__(
@@ -286,7 +288,7 @@ class _Rows:
 
 
 def _ulps(judgement: Judgement, actual: Array, expected: Array, fmt: FloatLimits) -> Float64Array:
-    """Return the error in ulp of each element, 0 where NaN or Inf match; see `blocked`."""
+    """Return each element's error in ulp, as in `blocked`; it is 0 where NaN or Inf match."""
     error = judgement.error.reshape(actual.shape)
     ulps: Float64Array
     if actual.dtype == expected.dtype:

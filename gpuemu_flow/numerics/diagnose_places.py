@@ -40,8 +40,8 @@ STRAY = 0.02
 class _Region:
     """The indices of one axis at which elements fail.
 
-    `form` is the kind of finding that they suggest. If they suggest none, it is ``all`` if nearly
-    all indices of the axis are among them, else ``some``.
+    `form` is the pattern of these indices: ``line``, ``tail``, ``head``, ``block``, ``periodic``,
+    ``all`` for nearly all indices of the axis, or ``some`` if nothing else applies.
     """
 
     axis: int
@@ -226,7 +226,7 @@ def _describe(evidence: Evidence, region: _Region) -> str:
 
 
 def _tile_hint(region: _Region) -> str:
-    """Describe the length of a head or tail: in tiles, if it ends or begins between two tiles."""
+    """Describe the length of a head or tail, in tiles if its border lies between two tiles."""
     return _tail_hint(region) if region.form == "tail" else _head_hint(region)
 
 
@@ -289,7 +289,7 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
 
 
 def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
-    """Find a failing tail in memory order that begins in the middle of a row."""
+    """Find a run of failures, in memory order, from the middle of a row to the last element."""
     first, last = int(evidence.failing.positions[0]), int(evidence.failing.positions[-1])
     length = evidence.total - first
     if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:

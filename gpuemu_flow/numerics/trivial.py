@@ -102,20 +102,22 @@ def trivial_candidates(
 
     Parameters
     ----------
-    inputs, expected : mapping of str to ndarray
-        The case's inputs; the reference's outputs, which may be float64 for narrower ones.
+    inputs : mapping of str to ndarray
+        The case's inputs.
+    expected : mapping of str to ndarray
+        The reference's outputs, which may be float64 although the op's outputs are narrower.
     dtypes : mapping of str to str, optional
-        Dtype of each output, where `expected` is wider.
+        Dtypes of the op's outputs; by default, those of `expected`.
     previous : mapping of str to ndarray, optional
         The reference's outputs on another case.
 
     Returns
     -------
     list of TrivialCandidate
-        A candidate is left out if it cannot be made, for example because no input has the shapes of
-        the outputs, or if it is correct, such as zeros where the reference is all zeros. The
-        constant is the median of the finite expected values: of all constants, it comes nearest to
-        passing.
+        Zeros, a constant, a copy of each input, and the previous output. The constant is the median
+        of the finite expected values: of all constants, it comes nearest to passing. A candidate is
+        left out if it cannot be made, such as a copy of an input that fits the shape of no output.
+        It is also left out if it is correct, such as zeros where the reference is all zeros.
     """
     wanted = dtypes or {}
     right = {

@@ -66,13 +66,13 @@ class Slicer:
     graph: Mapping[int, AbstractSet[str]] = field(default_factory=dict)
 
     def cut(self, body: Sequence[ast.stmt], *, weak: bool = False) -> list[ast.stmt]:
-        """Return the statements of `body` on which names in `wanted` depend.
+        """Return the statements of `body` on which the names in the attribute `wanted` depend.
 
         Parameters
         ----------
         weak : bool
-            True if the statements may be skipped at run time, so that earlier values can still be
-            used.
+            True if `body` may be skipped at run time, like a branch of an ``if``. Names that it
+            assigns may then keep earlier values, so the search for their assignments goes on.
         """
         kept = [self._needed_part(one, weak) for one in reversed(body)]
         return [one for one in reversed(kept) if one is not None]

@@ -19,10 +19,10 @@ _BY_DTYPE = {"float16": (1e-5, 1e-3), "bfloat16": (1e-5, 1.6e-2), "float32": (1e
 def tolerances_of(
     comparison: Comparison, compared: AssertedProblem, test: Test
 ) -> tuple[dict[str, Json], str]:
-    """Return the tolerances by dtype, and a note.
+    """Return the tolerances of a comparison in `test` for each dtype of `compared`, and a note.
 
-    If a tolerance cannot be determined, there are no tolerances and the note says why; otherwise
-    the note is empty.
+    If a tolerance cannot be determined, no tolerances are returned, and the note says why.
+    Otherwise the note is empty.
     """
     found: dict[str, Json] = {}
     for dtype in compared.dtypes:

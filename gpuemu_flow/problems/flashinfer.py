@@ -1,4 +1,4 @@
-"""Import FlashInfer-Bench: a definition's `run` becomes a reference, each solution an op."""
+"""Import FlashInfer-Bench: make a reference from a definition's `run`, and an op per solution."""
 
 from __future__ import annotations
 
@@ -197,11 +197,12 @@ def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
 
 
 def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str]:
-    """Find the largest index that each input of indices may hold; return it as an expression.
+    """Map each input of indices to the largest index that it may hold, as an expression.
 
-    The reference is run with the last index of one axis after another. The axes are the first two
-    of every other input, from the longest to the shortest. The first index with which the reference
-    runs is returned, or 0 if it runs with none. Inputs that hold offsets are left out.
+    The indices may point into the first or the second axis of any other input. These axes are
+    tried, the longest first: the reference is run with indices up to the last one of the axis. The
+    first axis with which it runs gives the result, such as ``rows-1``. If it runs with none, the
+    result is ``0``. Inputs that hold offsets are left out.
     """
     found: dict[str, str] = {}
     tops: dict[str, int] = {}

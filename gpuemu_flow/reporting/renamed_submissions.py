@@ -1,4 +1,4 @@
-"""Move the submissions for ops that only clients run to the new names of renamed ops."""
+"""Store the submissions of renamed ops under the new names, for ops that only clients run."""
 
 from __future__ import annotations
 

@@ -64,7 +64,10 @@ class GradientCall:
     def replaced(
         args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments with `tensors` in place of those that `named` returned."""
+        """Return `args` and `kwargs`, with the values of all arguments replaced by `tensors`.
+
+        `tensors` has the new values by the names that `named` returned, in the same order.
+        """
         if len(args) == 1 and isinstance(args[0], Mapping):
             return [tensors], dict(kwargs)
         if args:
@@ -128,9 +131,9 @@ class GradientCall:
     def outputs(self) -> dict[str, np.ndarray]:
         """Return the outputs and the gradients by name.
 
-        If the program was also called without gradients, the outputs are those of that call. The
-        output of the call with gradients is added as a variant if it differs, or if identical calls
-        may differ.
+        If the program was also called without gradients, the outputs are those of that call. An
+        output of the call with gradients is then added as a variant if it differs from them, or if
+        the program is not deterministic.
         """
         mine = {name: as_plain_array(value, name) for name, value in self._outputs.items()}
         found = {name: as_plain_array(value, name) for name, value in self._gradients.items()}
@@ -146,7 +149,7 @@ class GradientCall:
         return {**self._plain, **found, **others}
 
     def _counting(self, name: str, array: np.ndarray, own: np.ndarray | None) -> np.ndarray:
-        """Return `array` with the elements that are not compared replaced by those of `own`.
+        """Return `array`, but with the values from `own` for elements that are not compared.
 
         `own` is the same output in the call without gradients.
         """

@@ -125,7 +125,7 @@ class Lookup(Protocol):
         """Return the state of each input, by a key such as ``file lib/table.npy``."""
 
     def moved(self, names: Discovered, since: int) -> list[str]:
-        """Return the inputs that were written to after `since`, an earlier result of `now`."""
+        """Return the inputs that were written to after `since`, a time that `now` returned."""
 
     def parts_and_moved(self, names: Discovered, since: int) -> tuple[dict[str, str], list[str]]:
         """Return the results of `parts` and `moved`, but examine each input only once."""
@@ -172,18 +172,18 @@ class KnownInputs:
         return self._sets
 
     def candidates(self) -> list[tuple[Discovered, str]]:
-        """Return the known sets, newest first, each with a key.
+        """Return the known sets of inputs, newest first, each with a key.
 
-        The key is the key of results that depend on the set's inputs in their present states.
+        Results that depend on these inputs in their present states are stored under the key.
         """
         return [(names, self.key(names)) for names in self.sets()]
 
     def key(self, names: Discovered) -> str:
-        """Return the key of results for the present states of these inputs."""
+        """Return the key of results that depend on the inputs `names` in their present states."""
         return digest_json([self._static, self._lookup.parts(names)])
 
     def add(self, names: Discovered) -> str:
-        """Store a set as the newest one; return the key for the present states of its inputs."""
+        """Store a set of inputs as the newest known set, and return its `key`."""
         known = self.sets()
         if not known or known[0] != names:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]

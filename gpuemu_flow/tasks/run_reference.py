@@ -3,8 +3,9 @@
 Reads the cases, and the reference's script with all its imports. Float inputs are converted to
 float64, so that a low-precision op is compared with an accurate result. If the reference fails on a
 case in float64, it is run again in the dtype of the case. If this fails, too, its error is
-recorded. One more run of the smallest sample in its own dtype shows the expected dtypes of the
-outputs. `judging.reference_dtypes` implements these rules; this stage stores the results.
+recorded. One more run shows the dtypes that outputs should have: it takes the smallest of the
+sample cases, and does not convert its inputs to float64. `judging.reference_dtypes` implements
+these rules; this stage stores the results.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def open_group(memory_limit: int | None) -> ControlGroup:
 
 
 def _clear(around: Path, own: int = 0) -> None:
-    """Remove the workers' groups in the group `around` that no process needs any more.
+    """Remove those workers' groups inside the group `around` that are no longer needed.
 
     These are the groups made by processes that have ended, for example after a run was killed, and
     the groups made by the process with the id `own`. A group that still holds processes is not

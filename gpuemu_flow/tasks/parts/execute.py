@@ -191,7 +191,10 @@ class _Batch:
                 return
 
     def run(self, missing: Sequence[int], checks: Checks) -> None:
-        """Run the requests with these indices; store each outcome under the inputs seen so far."""
+        """Run the requests whose indices are in `missing`, and cache their outcomes if possible.
+
+        The key of an outcome covers all inputs that the program was seen to use until then.
+        """
         context, requests = self._context, self._requests
         places = iter(missing)  # several requests may be for one case, in other dtypes
         cached, fresh = len(self.found), 0
