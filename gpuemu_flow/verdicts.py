@@ -40,9 +40,10 @@ chance: relu gives n random numbers the same value, 0, with a probability of 2^-
 
 
 def decide(failed: bool, compared: int) -> Verdict:
-    """Return ``failed`` if `failed`; otherwise ``passed`` if `compared` > 0, or ``inconclusive``.
+    """Decide a verdict from the number of items that were compared, such as elements.
 
-    No other function gives ``passed``.
+    The verdict is ``failed`` if `failed` is true. Otherwise, it is ``passed`` if `compared` is
+    above 0, and ``inconclusive`` if it is 0. No other function gives ``passed``.
     """
     if failed:
         return Verdict.FAILED

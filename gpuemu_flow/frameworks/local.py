@@ -79,8 +79,8 @@ def compare(
     Parameters
     ----------
     actual, expected : tensor, sequence of tensors, or mapping of name to tensor
-        Of any framework. Expected floats may be wider than the actual ones; they are then compared
-        unrounded.
+        Of any framework. Expected floats that are wider than the actual ones are not rounded before
+        the comparison.
     inputs : mapping of name to tensor, optional
         The op's inputs. `reference` is measured on them, and they show whether NaN and Inf in the
         output can come from NaN and Inf in the inputs.

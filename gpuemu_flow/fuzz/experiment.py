@@ -307,8 +307,8 @@ class Experiment:
     def _narrowed(self, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...] | None:
         """Add "a dim is above 1" to a condition on sizes if new cases with size 1 pass.
 
-        Return the condition with the added parts. Return None if no part was added, the condition
-        is only about sizes, and many cases with ordinary values meet it and pass.
+        Return the condition with the added parts. If no part was added, return None for a condition
+        that is only about sizes, provided that many cases with ordinary values meet it and pass.
         """
         known = [
             (facts, failed)

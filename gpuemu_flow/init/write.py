@@ -84,8 +84,8 @@ def _disk_problem(error: OSError, target: Path) -> Problem:
 def _look(files: Mapping[str, bytes], target: Path, replaceable: Collection[str]) -> list[str]:
     """Return the paths of the files to write.
 
-    Files that exist with the same content are left out. If some cannot be written, raise UsageError
-    with the first few reasons.
+    Files that exist with the same content are left out. Files that exist with other content must be
+    in `replaceable`. If some cannot be written, raise UsageError with the first few reasons.
     """
     problems, todo = [], []
     root = Path(os.path.realpath(target))

@@ -31,7 +31,7 @@ class Look:
     parts : dict of str to str
         The state of each input, by the input's name.
     moved : dict of int to list of str
-        For a time that `Discovery.now` returned, the inputs that were written to since then.
+        Maps a time that `Discovery.now` returned to the inputs that were written to since then.
     """
 
     unchanged: Unchanged
@@ -67,8 +67,8 @@ def halves_of(names: Discovered) -> tuple[Discovered, ...]:
     """Split a set of inputs into the paths in the workspace and all other inputs.
 
     Most inputs outside of the workspace are the same for all programs, so that their states need to
-    be determined only once. The set must not contain listed folders. An empty half is left out, and
-    so are the reasons in `Discovered.untracked`.
+    be determined only once. The set must not include folders that a program listed. The results do
+    not include the reasons in `Discovered.untracked`. An empty part is not returned.
     """
     own: dict[str, frozenset[str]] = {}
     shared: dict[str, frozenset[str]] = {"untracked": frozenset()}

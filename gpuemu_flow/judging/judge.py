@@ -64,7 +64,7 @@ class Criteria:
     dtypes : mapping of str to str
         The expected dtype of each output.
     contracts : CaseContracts
-        Declared properties of the outputs, by which they are also converted for the comparison.
+        Declared properties of the outputs, and conversions of the outputs before the comparison.
     """
 
     tolerance: Mapping[str, Tolerance] | Envelope
@@ -314,7 +314,10 @@ class Judge:
         criteria: Criteria,
         seen: SeenOutputs | None,
     ) -> list[str]:
-        """Suggest policies under which the outputs pass, if the inputs contain NaN or Inf."""
+        """Suggest policies under which the outputs do not fail, if the inputs contain NaN or Inf.
+
+        Return an empty list if there are none. `seen` holds the outputs before their conversion.
+        """
         if not SpecialInputs(inputs):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):

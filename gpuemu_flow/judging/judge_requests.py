@@ -340,7 +340,11 @@ class JudgeRequest:
         return attempt
 
     def find_changes(self) -> list[tuple[Failure, ...]]:
-        """Compare inputs in the op's memory with newly made ones; empty if `watch` is False."""
+        """Compare inputs in the op's memory with newly made ones, and return the differences.
+
+        Each case has a tuple with one failure per changed input. The list is empty if `watch` is
+        False, or if the outputs are not in memory shared with the op.
+        """
         about = self.about
         if not self.watch or self.places is None or about.peer is None:
             return []

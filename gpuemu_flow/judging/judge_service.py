@@ -68,7 +68,7 @@ class JudgeService:
     Parameters
     ----------
     setup : mapping
-        A `judge_requests.Setup` as JSON. Facts that it holds are not determined again.
+        A `judge_requests.Setup` as JSON. The service determines only the facts that are None there.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:

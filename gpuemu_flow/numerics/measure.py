@@ -91,31 +91,31 @@ class ErrorMeasurement:
     -----
     The tolerance ``allowed`` of an element is the error that a correct op may have there. Symbols:
 
-    - r, x, n: the expected value; the inputs; the longest dim;
+    - r, x, n, N: the expected value; the inputs; the longest dim; the size of the largest input;
     - u, least: one rounding, and the smallest normal number (see `bounds`);
     - g: ``1 + sqrt(n) / 8``, a model of how rounding errors grow;
-    - E: the largest change, over the evaluations, of any element in the binade of |r|;
-    - R: the same, over evaluations that round values to a narrower type, as `rounding` specifies;
+    - E: the largest change, in any evaluation, of any element in the binade of |r|;
+    - R: the same, in evaluations that round values to a narrower type, as `rounding` specifies;
     - F, C: the element's largest change over evaluations that flush subnormals to 0, and over those
       that perturb the roundings of constants (see `constants`);
-    - S: an estimate of the sum of the magnitudes of the terms of r::
+    - S: an estimate of the sum of the magnitudes of the terms of r.
 
-        allowed = 8 g (E + u S + least) + g F + 2 R + 2 ulp(r)
-
-    The part ``8 g (E + u S) + 2 R`` is limited to half of the scale, which is the largest of |r|, S
-    and the median magnitude of the results that are not 0. The same part from the element's own
-    changes, plus ``8 g C``, is used where it is larger.
+    The formula is ``allowed = 8 g (E + u S + least) + g F + 2 R + 2 ulp(r)``. Of this,
+    ``8 g (E + u S) + 2 R`` is limited to half of the scale: the largest of |r|, S and the median
+    magnitude of the results that are not 0. An element's *own part* has the element's own changes
+    in place of E and R. Where the own part plus ``8 g C`` is larger, it is used instead; for large
+    C, see `Spread.bound`.
 
     S is the larger of |r| and, unless the result grows exponentially, the reference at |x|. For
     sums of products, this is the sum of the magnitudes (Higham, "Accuracy and Stability of
     Numerical Algorithms", 2002, 3.1). If the reference is smaller at larger |x|, as near a pole,
     the smaller value is used (see `Spread.add_magnitudes`). S is limited to the maximum of |r|, the
-    largest |x|, 1, and ``16 sqrt(N) E / u``, where N is the largest number of elements of an input.
-    A larger S would show in E: rounding N terms changes a sum by at least some ``u S / sqrt(N)``.
+    largest |x|, 1, and ``16 sqrt(N) E / u``. A larger S would show in E, since rounding N terms
+    changes a sum by at least some ``u S / sqrt(N)``.
 
     There is no verdict
 
-    - where the part from the element's own changes exceeds half of the scale: 0 might pass there;
+    - where the own part or ``8 C`` exceeds half of the scale, since 0 might pass there;
     - where inputs perturbed by 64 u change r by more than a quarter of the largest result;
     - where only one of r and the shadow is finite, or r is finite and the shadow at 1024 |x| is not
       (unless the result grows exponentially);
@@ -347,7 +347,7 @@ class _Session:
     def exclude_float64_overflow(self) -> None:
         """Withhold the verdict where the reference overflows in float64, or nearly does.
 
-        No type is wider, and the order of operations decides whether a correct op overflows.
+        Whether a correct op overflows there depends on its order of operations. No type is wider.
         """
         if all(np.isfinite(a).all() for a in self._inputs64.values() if a.dtype == np.float64):
             for output in self._outputs.values():
@@ -389,7 +389,7 @@ class _Session:
             )
 
     def _overflowing_draw(self) -> None:
-        """Evaluate the reference in float32, letting a sum overflow if any order of terms would."""
+        """Evaluate the reference in float32; sums overflow if any order of their terms does."""
         if largest_magnitude(self._inputs64) < FAR:
             return
         values = self._evaluate(overflowing(as_float32(self._inputs64)), shadow=True)
@@ -398,10 +398,10 @@ class _Session:
             self._outputs[name].exclude_other_kinds(flat)
 
     def _add_inverted(self, plain: dict[str, NDArray[Any]]) -> None:
-        """Evaluate the reference in float32, as ``a * (1 / b)`` where it has ``a / b``.
+        """Evaluate in float32, with ``a / b`` as ``a * (1 / b)`` where ``1 / b`` overflows.
 
-        Only quotients whose ``1 / b`` overflows are replaced. Nearly all quantisers multiply by the
-        reciprocal of their scale, and the scale of a row of tiny values is subnormal.
+        Nearly all quantisers multiply by the reciprocal of a row's scale. If all values of the row
+        are tiny, the scale is subnormal, and its reciprocal overflows.
         """
         for stand_in in STAND_INS:
             copies = inverting(as_float32(self._inputs64), stand_in)

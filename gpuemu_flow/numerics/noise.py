@@ -76,7 +76,11 @@ class Noisy(Single):
         return self._moved(bare(result))
 
     def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
-        """Multiply values by ``1 + d``, d within ± one unit, where they differ from `exact`."""
+        """Multiply the values that are not exact by random factors.
+
+        The factors lie within 1 ± `unit`. A value that equals its `exact` result is returned
+        unchanged. If `exact` is None, all values are multiplied.
+        """
         plain = np.asarray(values)
         deltas = (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape) * self.unit
         with np.errstate(all="ignore"):
@@ -113,8 +117,8 @@ class Doubting(Noisy):
 def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
     """Wrap arrays as `noisy` does, but also perturb ``a / b`` where ``a * (1 / b)`` differs.
 
-    A correct op may compute either of them. A quotient, such as the tie 2.5, stays unchanged only
-    if it is exact and equals the product.
+    A correct op may compute a quotient as ``a * (1 / b)``. A quotient stays unchanged only if it is
+    exact and this product has the same value. Otherwise, even a tie such as 2.5 is perturbed.
     """
     return wrapped(inputs, Doubting, rng=rng, unit=unit)
 
@@ -210,7 +214,11 @@ class Noisy64(np.ndarray[Any, np.dtype[Any]]):
         return self._moved(bare64(result), None).view(type(self))
 
     def _moved(self, values: Any, exact: Any) -> NDArray[Any]:
-        """Multiply values by ``1 + d``, d within ± one unit, where they differ from `exact`."""
+        """Multiply the values that are not exact by random factors.
+
+        The factors lie within 1 ± `unit`. A value that equals its `exact` result is returned
+        unchanged. If `exact` is None, all values are multiplied.
+        """
         plain = np.asarray(values)
         deltas = (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape) * self.unit
         with np.errstate(all="ignore"):
@@ -231,7 +239,10 @@ def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[An
 
 
 def wrapped64(inputs: Arrays, kind: type[Noisy64], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """View float64 inputs as a subclass of `kind` that has the given class attributes."""
+    """View float64 inputs as a subclass of `kind` that has `attributes` as class attributes.
+
+    Other inputs are returned as they are.
+    """
     made = type(kind.__name__, (kind,), attributes)
     return {
         name: array.view(made) if array.dtype == np.float64 else array
@@ -247,7 +258,7 @@ def bare64(value: Any) -> Any:
 def _in_long_double(
     ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any]
 ) -> Any:
-    """Return the result of an operation in long double; None if it does not support that."""
+    """Return the result of an operation in long double; None if numpy cannot compute it."""
     wide = [
         value.astype(np.longdouble) if getattr(value, "dtype", None) == np.float64 else value
         for value in operands

@@ -95,7 +95,10 @@ def approximate_normals(uniforms: Doubles) -> Doubles:
 
 
 def _sine(angle: Doubles) -> Doubles:
-    """Return sin on [0, 2 pi], as (-1)**k sin(angle - k pi)."""
+    """Return the sine of angles in [0, 2 pi].
+
+    Let k be ``angle / pi``, rounded to an integer. The sine is ``(-1)**k sin(angle - k pi)``.
+    """
     half_turns = np.rint(angle * (1.0 / math.pi))  # 0, 1 or 2
     sign = half_turns - 1.0
     np.multiply(sign, sign, sign)
@@ -105,7 +108,10 @@ def _sine(angle: Doubles) -> Doubles:
 
 
 def _cosine(angle: Doubles) -> Doubles:
-    """Return cos on [0, 2 pi], as -(-1)**k sin(angle - (k + 1/2) pi)."""
+    """Return the cosine of angles in [0, 2 pi].
+
+    Let k be 0 for angles below pi, else 1. The cosine is ``-(-1)**k sin(angle - (k + 1/2) pi)``.
+    """
     half_turns = np.floor(angle * (1.0 / math.pi))  # 0 or 1; 2 only where the angle is 2 pi
     np.minimum(half_turns, 1.0, out=half_turns)
     sign = 2.0 * half_turns

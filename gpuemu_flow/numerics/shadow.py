@@ -102,7 +102,10 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
 
 
 def _parses(source: str) -> bool:
-    """Tell whether edited source is valid Python; a bare ``yield`` as operand is not."""
+    """Tell whether edited source is valid Python.
+
+    It is not if an edit made a ``yield`` without parentheses the argument of a call.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -108,7 +108,7 @@ class Spread:
         self._fold(self._changed(values), self._error)
 
     def add_cancelled(self, values: NDArray[Any]) -> None:
-        """Add an evaluation with perturbed operands of sums, which therefore cancel differently.
+        """Add an evaluation in which the operands of sums were perturbed; see `cancelling`.
 
         Where NaN or an infinity is expected and the evaluation gives another value, there is no
         verdict, since rounding decides between the two.
@@ -132,7 +132,7 @@ class Spread:
     def changes_with_constants(self) -> bool:
         """Tell whether perturbed constants change any element by more than rounding errors would.
 
-        If constants decide which index is read, such a change may be the value at another index.
+        Such a change may come from reading another index, if constants decide which one is read.
         """
         if self.fmt is None:
             return False
@@ -144,9 +144,9 @@ class Spread:
     ) -> None:
         """Find the elements that perturbed constants change by rounding errors only.
 
-        A rounding error grows with the perturbation. The change by the larger perturbation must
-        therefore be at least `GROWS` times the change by the small one, and `GROWS` times the error
-        without a perturbation. Next to a step, both perturbations cause the same change.
+        Such an element changes at least `GROWS` times as much under larger perturbations as under
+        small ones. Its larger change is also at least `GROWS` times the error of `plain`. Where a
+        step of the reference is crossed, such as to another index, the change does not grow.
 
         Parameters
         ----------
@@ -185,9 +185,9 @@ class Spread:
         self._fold(self._changed(values) / FACTOR, self._flushed)
 
     def add_beyond(self, values: NDArray[Any]) -> None:
-        """Add an evaluation that is also correct, but differs because values leave float32's range.
+        """Add a correct evaluation in which intermediate values overflow or underflow in float32.
 
-        Integers that it changes have no verdict.
+        Integers that differ in this evaluation get no verdict.
         """
         if self.fmt is None:
             self._beyond |= values != self._raw
@@ -196,22 +196,22 @@ class Spread:
             self._fold(self._changed(values), self._error)
 
     def add_discrete(self, values: NDArray[Any]) -> None:
-        """Withhold the verdict on integers that change although equal inputs are kept equal."""
+        """Withhold verdicts on integers that differ in `values`, an evaluation that keeps ties."""
         if self.fmt is None:
             self.unstable |= values != self._raw
 
     def restore_exact(
         self, *, marked: list[NDArray[Any] | None], moved: list[NDArray[Any] | None]
     ) -> None:
-        """Find the elements that depend on no rounding.
+        """Find the elements that no rounding can change.
 
-        Integers that depend on none get their verdict back, while integers that a perturbed
-        rounding changes lose theirs. Floats that depend on none are remembered for `bound`.
+        If these elements are integers, they get their verdict back; if they are floats, `bound`
+        will use the finding. Integers that differ in one of the `moved` evaluations get no verdict.
 
         Parameters
         ----------
         marked : list of ndarray or None
-            Evaluations in which every value that the computation rounded is changed.
+            Evaluations in which every rounded intermediate result is replaced by NaN.
         moved : list of ndarray or None
             Evaluations in which roundings are perturbed. In both lists, None stands for a failed
             evaluation.
@@ -228,19 +228,19 @@ class Spread:
         self.unstable &= touched
 
     def add_noise(self, values: NDArray[Any]) -> None:
-        """Add an evaluation under noise; results that change too much with it have no verdict."""
+        """Add an evaluation on noisy inputs; elements that it changes too much get no verdict."""
         if self.fmt is None:
             return
         np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
 
     def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
-        """Raise each element's sum of magnitudes S to the reference's result on input magnitudes.
+        """Raise S, an estimate of the sum of the magnitudes of an element's terms.
 
-        The first item of `at_magnitudes` is the result on the magnitudes |x| of the inputs. For the
-        other items, each |x| was multiplied by its own random factor of at least 1. A sum of
-        magnitudes never shrinks as |x| grows, so the first item should be the smallest. If it is
-        not, |x| lies near a pole; the smallest item is therefore used. `at_headroom` is the result
-        on `HEADROOM` times |x|: results that grow exponentially are no sums, and leave S as it is.
+        S becomes at least the smallest item of `at_magnitudes`. The first item is the result on the
+        magnitudes |x| of the inputs, the others are results on magnitudes enlarged at random. A sum
+        of magnitudes never shrinks as |x| grows. If an item is smaller than the first, |x| lies
+        near a pole, where the first item is too large. `at_headroom` is the result on `HEADROOM`
+        times |x|. If it shows exponential growth, the result is no sum, and S stays as it is.
         """
         if self.fmt is None:
             return
@@ -252,9 +252,9 @@ class Spread:
         np.fmax(self._magnitude, np.where(self._power_like, size, 0.0), out=self._magnitude)
 
     def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
-        """Withhold the verdict where `at_headroom`, the result on enlarged inputs, overflows.
+        """Withhold the verdict where `at_headroom`, the result on far larger inputs, overflows.
 
-        It is the result on `HEADROOM` times the inputs' magnitudes. Exponential results are exempt.
+        These inputs are `HEADROOM` times |x|. Results that grow exponentially with |x| are exempt.
         """
         if self.fmt is not None:
             overflows = ~np.isfinite(to_float64(at_headroom))
@@ -311,15 +311,16 @@ class Spread:
 
         Notes
         -----
-        If perturbed constants change an element, only its own tolerance becomes wider. A change
-        that is large relative to the value counts only if it grows with the perturbation, and then
-        without the factor for long dims. An element whose change does not count gets no verdict if
-        the change is as small as a few roundings of an input: in an interpolation, the input with
-        the weight 0 may be larger than the result by orders of magnitude.
+        If perturbed constants change an element, only this element's tolerance becomes wider. A
+        change that is small beside the element's scale counts in full. A larger change counts only
+        if it grows with the perturbation, and then without the factor for long dims. Otherwise, it
+        is taken for the value at another index, and ignored. But if it is at most a few roundings
+        of the largest input, it may be a rounding error after all, and the element gets no verdict:
+        an interpolation may give the weight 0 to an input far larger than the result.
 
-        Elements that depend on no rounding (see `restore_exact`) get the quick bound if their own
-        bound would be loose: the op's inputs then lie exactly on a step of the reference, which
-        perturbed inputs cross.
+        Elements that no rounding can change (see `restore_exact`) get the quick bound if their
+        measured bound would be loose. The op's inputs then lie exactly on a step of the reference,
+        which perturbed inputs cross.
         """
         if self.fmt is None:
             return ElementBound(None, self._without_verdict())
@@ -362,8 +363,8 @@ class Spread:
     def _spread_error(self, judged: BoolArray) -> Float64Array:
         """Return each element's largest error, raised to the largest error in its binade.
 
-        Errors from `add_cancelled` are raised only among the elements that have such errors: zeros
-        that no perturbation changes, such as masked elements, must not get this allowance.
+        Errors from `add_cancelled` are shared only among elements that have such errors. Zeros that
+        no perturbation changes, such as masked elements, must not get this allowance.
         """
         error = _spread_over_binades(self._error, self._reference, judged)
         some = judged & (self._cancelled > 0.0)
@@ -380,7 +381,7 @@ class Spread:
         scale: Float64Array,
         judged: BoolArray,
     ) -> ElementBound:
-        """Return the bound: each element's `own` allowance, or its binade's `spread` if larger."""
+        """Make the bound from each element's `own` error or, if larger, its binade's (`spread`)."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
@@ -400,11 +401,12 @@ class Spread:
         return excluded if excluded.any() else None
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Return the condition under which rounded operands excuse an op's errors.
+        """Return the condition under which the rounding of operands excuses an op's errors.
 
-        Each element's variance is a sum of three: the mean squared error of evaluations with
-        rounded operands over the element's binade, the variance of rounding the output, and the
-        square of `error`, the largest other error. `without` is the bound without the excuse.
+        Each squared error is compared with a variance, the sum of three terms: the mean squared
+        error of evaluations with rounded operands, over all elements of the same binade; the
+        variance of rounding the output; and the square of `error`, the largest error from other
+        causes. Elements outside of `judged` do not count. `without` is the bound without an excuse.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         squares = np.zeros(error.size)
@@ -421,12 +423,13 @@ class Spread:
         return replace(excuse, largest=max(sizes))
 
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
-        """Return the sum of magnitudes S, limited to what the measured error supports.
+        """Return S, the sum of the magnitudes of an element's terms, limited by the measured error.
 
-        With N `terms` of a sum, one rounding u and the measured error E, the limit is the larger of
-        ``ACCOUNTED sqrt(N) E / u`` and the value itself. Each term was perturbed by a rounding: if
-        S were real, E would be at least about ``u S / sqrt(N)``. A result on magnitudes |x| that is
-        merely large, such as that of ``1 / (relu(-x) + eps)``, has no effect on E.
+        Let r be the element's expected value, N the number of `terms`, u one rounding, and E the
+        measured error. S is limited to the larger of |r| and ``ACCOUNTED sqrt(N) E / u``. Each term
+        was perturbed by a rounding, so the true S makes E at least about ``u S / sqrt(N)``. The
+        estimate of S, which is the result on |x|, may be far too large: ``1 / eps`` in the case of
+        ``1 / (relu(-x) + eps)``.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)

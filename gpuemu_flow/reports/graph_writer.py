@@ -8,7 +8,7 @@ Edge = tuple[str, str]
 
 
 def as_text(names: Sequence[str], edges: Sequence[Edge]) -> str:
-    """Return the graph as text: for each task, a line with its name and those of its inputs."""
+    """Return the graph as text; each line names a task and the tasks whose results it uses."""
     reads: dict[str, list[str]] = {}
     for source, target in edges:
         reads.setdefault(target, []).append(source)

@@ -30,7 +30,8 @@ _searches: tuple[Search, ...] = ()
 def preloaded_searches() -> tuple[Search, ...]:
     """Return the module searches that `preload` made in this process, or in its parent process.
 
-    A worker repeats them in its own folders. Empty if nothing was preloaded.
+    Each worker repeats these searches in the folders of its own program, where `preload` did not
+    look. The result is empty if nothing was preloaded.
     """
     return _searches
 

@@ -136,7 +136,11 @@ def _filled(part: Any, described: Described, given: Mapping[str, Any]) -> Any:
 
 
 def _argument(name: str, described: Described, given: Mapping[str, Any]) -> Any:
-    """Return an argument of the test: its fixed value, or the size of the axis that it decides."""
+    """Return the value of the test's argument `name`.
+
+    If the argument decides the size of an axis of an input, return this size, taken from the inputs
+    in `given`. Otherwise, return the argument's fixed value.
+    """
     found = described["axes"].get(name)
     if found is None:
         return described["calls"][0][name]

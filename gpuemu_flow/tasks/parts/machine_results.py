@@ -42,7 +42,10 @@ class MachineResults:
     state: Json
 
     def fetch(self, key: str) -> Json | None:
-        """Return a result by its local action key; None if there is none, or a run is forced."""
+        """Return the stored result for a local action key.
+
+        Return None if there is none, or if stored results are to be ignored (`force`).
+        """
         if self.context.force:
             return None
         whole = digest_json([key, self.state])
