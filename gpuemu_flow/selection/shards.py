@@ -180,7 +180,12 @@ def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
 
 
 def _code_of(spec: TaskSpec, files: FileTable, top: Path, left_out: Collection[str]) -> Json:
-    """Return the digests of a task's sources, and its parameters that are equal on all machines."""
+    """Return the digests of a task's sources, and the task's parameters.
+
+    Parameters that depend on the machine are left out, and so are sources that are in `left_out` or
+    outside of the folder `top`. No parameters are returned for the stages that generate or compare
+    cases.
+    """
     sources = {
         os.path.relpath(files.root / path, files.root): files.digest(path)
         for path in spec.sources
