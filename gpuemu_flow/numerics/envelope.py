@@ -456,7 +456,10 @@ def _amplifies(evaluations: Evaluations, inputs: Arrays, plain: Mapping[str, Flo
 
 
 def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FINE) -> bool:
-    """Tell whether perturbing the roundings of the shadow's numpy operations changes outputs."""
+    """Tell whether outputs change if the roundings of the shadow's numpy operations are perturbed.
+
+    `unit` is the relative size of the perturbations.
+    """
     copies = as_float32(widen(inputs))
     plain = evaluations.outputs(copies, shadow=True)
     moved = evaluations.outputs(noisy(copies, SeededRng(0), unit), shadow=True)

@@ -193,7 +193,10 @@ def lane_table(stride: int) -> Words:
 
 
 def place_lanes(stride: int, state: State, out: Words) -> None:
-    """Write the state after ``l * stride`` steps into column l of `out`, shape (2, lanes)."""
+    """Write into each column of `out` a state that follows `state` in the stream.
+
+    Column ``l`` gets the state after ``l * stride`` steps. `out` has shape (2, number of lanes).
+    """
     table = lane_table(stride)
     lanes = out.shape[1]
     for first in range(0, lanes, GROUP_LANES):

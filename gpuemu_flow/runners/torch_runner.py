@@ -174,7 +174,10 @@ class TorchRunner(GradientRunner):
         return load_function(program)
 
     def _learning(self, host: Callable[..., Any], given: Any, named: Any) -> tuple[Any, Any]:
-        """Call the program; return its result, and its parameters that required gradients."""
+        """Call the program; return the result, and the parameters that required gradients.
+
+        These are parameters of the program's module. There are none if the program is a function.
+        """
         if self._module is None:
             return self._called(host, given, named), {}
         self._module.learning = True

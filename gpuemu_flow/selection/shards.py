@@ -147,10 +147,10 @@ _OF_MACHINE = frozenset(("python", "sandbox", "tools", "unusable", "triton_versi
 def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
     """Return, for each op, kernel and rule, a digest of the code that is known before a run.
 
-    It covers the sources and parameters of all programs of the item, and of the rules and kernels
-    that the item needs. Sources include the files that globs of the configuration match. The digest
-    is equal on all machines with the same commit, since outputs of rules and files outside of the
-    repository are left out.
+    The digest of an op, for example, covers the sources and parameters of its programs, and of the
+    rules and kernels that it needs. Sources include the files that globs of the configuration
+    match. Outputs of rules, and files outside of the repository, are left out. The digest is
+    therefore equal on all machines with the same commit.
 
     Parameters
     ----------
