@@ -71,7 +71,7 @@ def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool)
 
 
 def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
-    """Count the inputs of a case for which a layout would make no difference.
+    """Count the inputs of a case on which a layout would have no effect.
 
     If the case has a target input with enough dims for the layout, only that input is considered.
     Otherwise, all inputs with enough dims are considered. Empty tensors are left out.
@@ -79,7 +79,7 @@ def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
     Returns
     -------
     int or None
-        None if the layout would make no difference for any input.
+        None if there is no input on which the layout would have an effect.
     """
     least = LEAST_RANKS[layout]
     target = combination.target

@@ -16,7 +16,7 @@ from gpuemu_flow.cli.say import say, wants_color
 def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: str) -> None:
     """Show the figures of the configured kernels for each architecture; build stale kernels.
 
-    Named files need no configuration.
+    PTX files and cubins given as arguments need no configuration.
     """
     from gpuemu_flow.types import Verdict  # noqa: PLC0415
 

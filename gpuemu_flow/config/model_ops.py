@@ -45,8 +45,8 @@ class ProgramRef:
         Files that are known to be part of the program: `path` and, for a command, each argument
         that names a file of the workspace.
     loads : Path or None
-        A file, for a loader: `function` is called once, with the path of this file, and returns the
-        function to run. None if `function` itself is run.
+        A file that a loader reads. The loader is `function`: it is called once, with the path of
+        the file, and returns the function to run. None if `function` itself is run.
     loads_relative : str
         `loads` relative to the workspace: the form that belongs in action keys.
     skip : str
@@ -219,10 +219,10 @@ class OpConfig:
 
     @property
     def in_place(self) -> tuple[str, ...]:
-        """Return the inputs that can hold outputs after a call in a client's or a test's process.
+        """Return the inputs that hold outputs after a call in a client's or a test's process.
 
-        There, members of a group are separate tensors, and the op may get copies of them.
-        Therefore, no input is returned if the op changes members of a group.
+        These are the inputs in `mutates`. However, none is returned if one of them is a member of a
+        group: in such a process, members are separate tensors, and the op may get copies of them.
         """
         members = {member for group in self.groups.values() for member in group.members}
         return () if members.intersection(self.mutates) else self.mutates

@@ -113,9 +113,10 @@ class WorkspacePaths:
         return None
 
     def globs(self, patterns: Iterable[str], where: KeyPath, out: Reporter) -> dict[str, KeyPath]:
-        """Map globs, relative to the workspace root, to the key paths at which they are written.
+        """Map each glob, made relative to the workspace root, to its key path in the file.
 
-        Globs outside of the workspace are reported and left out.
+        An invalid glob is reported and left out. So is a glob outside of the workspace, unless the
+        user allows it; an allowed one is made absolute.
         """
         globs: dict[str, KeyPath] = {}
         for place, pattern in enumerate(patterns):
@@ -154,9 +155,10 @@ class WorkspacePaths:
         return globs
 
     def named(self, written: Path) -> Path:
-        """Return a written path as an absolute path below the resolved root; keep links in it.
+        """Make the path `written` in the file absolute; keep its links where possible.
 
-        Everything before a ``..`` is resolved, since ``..`` leads to the parent of a link's target.
+        Links before a ``..`` are resolved, since ``..`` leads to the parent of a link's target. If
+        the result is not below `root`, which is resolved, then the links of `base` are resolved.
         """
         path = self.base / written
         parts = path.parts

@@ -56,7 +56,8 @@ class CommonFields:
     Attributes
     ----------
     asked : tuple
-        The keyword arguments, tolerance and precision as a key: equal if all of these are equal.
+        A key for the keyword arguments, the tolerance and the precision. Two requests have equal
+        keys if they agree in all three.
     client_text : str
         The client's description of itself, which `client` holds, as JSON text.
     """
@@ -92,8 +93,8 @@ class CommonFields:
         found : Configured and OpConfig
             Result of `Service.op` for that name, obtained after the request arrived.
         is_file : callable
-            Takes a path, and tells whether there is a file. If it caches its answers, all of them
-            must be found after the request arrived.
+            Takes a path, and tells whether there is a file. It may use a cache of answers, if no
+            answer in the cache is older than the arrival of the request.
         """
         configured, op = found
         client, text, files = service.clients.read(fields)
@@ -142,9 +143,9 @@ class _Form:
         Dtype of the cases.
     specs : tuple of InputSpec
     subjects : dict of tuple to WireSubject
-        Subjects of these cases. A key is a pair: a bool, which is True if the subject's files are
-        checked for changes only after judging, and `CommonFields.asked`. Cases with the same
-        subject object are judged together, and its files are checked only once.
+        Subjects of these cases. The first part of a key is True if the subject's files are checked
+        for changes only after judging; the second part is `CommonFields.asked`. Cases with the same
+        subject object are judged together, and the subject's files are checked only once.
     """
 
     dtype: str

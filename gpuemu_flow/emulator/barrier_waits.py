@@ -83,9 +83,10 @@ class BarrierWaits:
             self.results[step] = (request.operation, request.result)
 
     def learn(self, name: int, known: Array | None) -> None:
-        """Store the vector clocks of threads that arrived at a barrier without waiting.
+        """Store the vector clocks of threads that arrived at barrier `name` without waiting.
 
-        `known` has these clocks; it is None if races are not checked.
+        `known` holds these clocks, or is None if races are not checked. The clocks are merged with
+        those already stored for the barrier.
         """
         if known is not None:
             before = self._known.get(name)

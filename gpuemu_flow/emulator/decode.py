@@ -86,9 +86,13 @@ class _Frame:
             )
 
     def declared(self, name: str, scope: int) -> tuple[int, str] | None:
-        """Return the scope and the type of the register that a name means in `scope`.
+        """Find the declaration of the register that an instruction in `scope` calls `name`.
 
-        The result is None if no such register is declared.
+        Returns
+        -------
+        tuple of int and str, or None
+            The scope with the declaration (`scope` or one around it), and the register's type. None
+            if no register of this name is declared.
         """
         stem = name.rstrip("0123456789")
         while scope >= 0:
@@ -155,7 +159,7 @@ class _Decoder:
             self._program.globals.append(made)
 
     def _frame(self, function: Function, symbols: dict[str, Symbol]) -> _Frame:
-        """Decode one function's body: append its steps to the program, and return its names."""
+        """Append the steps of a function's body to the program; return the function's frame."""
         if function.name in self._stack or len(self._stack) >= MAX_CALL_DEPTH:
             raise self._declined(
                 f"{function.name} calls itself", "recursion cannot be run", function.offset

@@ -58,7 +58,10 @@ class Mbarriers(Asynchronous):
         self.any_idle = bool(self.idle.any())
 
     def _begin_anew(self) -> None:
-        """Record that a waiting thread may succeed now, and restart the count of failed waits."""
+        """Restart the count of failed waits, and count no thread as idle.
+
+        Called before a barrier object changes, since the change may end the wait of a thread.
+        """
         self._fruitless = 0
         if self.any_idle:
             self.worked(self.full)
@@ -114,7 +117,7 @@ class Mbarriers(Asynchronous):
         return old
 
     def _places(self, space: str, address: Array, active: Array) -> Array:
-        """Return each active lane's barrier object, as an offset in the batch's shared memory."""
+        """Return, for each active lane, the offset of its barrier object in the shared memory."""
         offsets = self.spread(address)
         if space == "generic":
             offsets = offsets & np.uint64((1 << 36) - 1)

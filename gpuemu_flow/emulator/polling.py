@@ -4,8 +4,8 @@ If nothing orders a volatile or relaxed load and another thread's strong store t
 the PTX memory model does not call this a data race. Still, timing decides whether the load gets the
 value before the store or the value after it. The load is correct only if the kernel handles both.
 Examples are a flag that is read until it changes, a value that ``cas`` compares again, and a test
-that merely saves an atomic. Every other volatile or relaxed load uses its value as data, and is
-checked for races like a plain load.
+that only avoids an unnecessary atomic. Every other volatile or relaxed load uses its value as data,
+and is checked for races like a plain load.
 """
 
 from __future__ import annotations
@@ -152,10 +152,10 @@ class _Flow:
         return reach
 
     def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
-        """Add the registers that a step writes to `reach` if the step depends on the loaded value.
+        """Add a step's destination registers to `reach` if the step depends on the loaded value.
 
-        The step depends on it if it reads a register in `reach`, or if it loads from memory to
-        which a dependent step may have stored. `passes` has the registers that the step writes and
+        The step depends on the value if it reads a register in `reach`, or if it loads from memory
+        to which a dependent step may have stored. `passes` has the registers that the step sets and
         those that it reads. A dependent store sets `reach.hidden`.
         """
         base, space = step.opcode.base, step.opcode.space
@@ -167,7 +167,7 @@ class _Flow:
             reach.hidden |= base == "st" and space in _HIDDEN
 
     def _decide(self, block: int, reach: _Reach) -> None:
-        """Record the dependence on the branch at a block's end.
+        """Add to `reach` the blocks and registers that depend on the branch at the end of `block`.
 
         A block depends on the branch if only some of the branch's targets lead to the block.
         Registers that such a block sets, and that a later block reads, depend on the branch, too.

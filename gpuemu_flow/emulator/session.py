@@ -56,6 +56,26 @@ def run_file(
 ) -> Run:  # fmt: skip
     """Launch one kernel of a PTX file, and launch it again for the checks that need more launches.
 
+    Parameters
+    ----------
+    path : Path
+    entry : str or None
+        The kernel's name; may be None if the file has only one kernel.
+    grid, block, cluster : str
+        Sizes, as `parse_dimensions` reads them; no cluster if `cluster` is None.
+    texts : sequence of str
+        The kernel's arguments, as `parse_arguments` reads them.
+    shared : int
+        Bytes of dynamic shared memory.
+    checks : sequence of str
+        Names of checks, as `parse_checks` reads them.
+    seed : int
+        Seed of random arguments.
+    budget : int or None
+        Largest number of thread instructions per launch; None for the default.
+    backend : str
+        As for `Kernel.launch`.
+
     Returns
     -------
     Run
@@ -100,7 +120,10 @@ def exit_code(result: LaunchResult) -> int:
 
 
 def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
-    """Read the size of a grid, block or cluster, such as ``8`` or ``8,4,1``."""
+    """Parse the size of a grid, block or cluster, such as ``8`` or ``8,4,1``.
+
+    `what` is the name of the option, without its dashes, for the error message.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
         raise bad_launch(f"--{what} {text!r} is no shape", "write 8 or 8,4,1")

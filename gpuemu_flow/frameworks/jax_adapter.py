@@ -64,13 +64,18 @@ class JAXAdapter(FrameworkAdapter):
     def compute_gradient(
         self, function: Callable[..., Any], inputs: Inputs, argnums: Any = None
     ) -> Any:
-        """Return the gradients of the outputs' sum: a mapping for inputs by name, else a list.
+        """Return the gradients of the sum of all elements of all outputs.
 
         Parameters
         ----------
         argnums : int or sequence of int, optional
             Positions of the inputs to differentiate with respect to; by default, those of all
             inputs with a float dtype.
+
+        Returns
+        -------
+        mapping or list
+            A mapping by input name if `inputs` is a mapping, else a list in the order of `argnums`.
         """
         jax = self.module
         values = named(inputs)

@@ -51,7 +51,11 @@ class Sights:
         return [known[name] for name in names]
 
     def owned_by(self, users: Collection[int]) -> set[str]:
-        """Return the files seen so far in each folder where all files seen belong to `users`."""
+        """Return the paths of the files seen so far that are known to belong to `users`.
+
+        Owners are recorded for a folder, not for each file. Therefore, a file is returned only if
+        all files seen in its folder belong to `users`.
+        """
         return {
             f"{folder}/{name}"
             for folder, owners in self._owners.items()

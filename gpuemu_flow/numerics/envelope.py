@@ -3,8 +3,8 @@
 The reference is evaluated in float64 on inputs perturbed by less than their own rounding, and, if
 its source allows, once more in float32 arithmetic (its *shadow*). The differences between these
 evaluations show how the problem itself amplifies rounding errors. The error of a correct op, whose
-operations have another order, stays within a small multiple of them. The envelope does not depend
-on the op, so it can be stored with a case's expected values.
+operations have another order, stays within a small multiple of these differences. The envelope does
+not depend on the op, so it can be stored with a case's expected values.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ perturbation has the size of several roundings.
 
 
 class Envelope:
-    """The ``auto`` tolerance of one case; evaluates the reference only if the quick bound fails.
+    """The ``auto`` tolerance of one case, made by `build_envelope`.
 
-    Made by `build_envelope`.
+    The method `quick` gives a bound without evaluating the reference. The methods that evaluate the
+    reference are for outputs that exceed this bound.
 
     Attributes
     ----------
@@ -100,12 +101,12 @@ class Envelope:
     def reason(self) -> str:
         """Return the reason why no envelope could be measured; empty if one was.
 
-        No envelope is measured from the shadow alone, even if it could be evaluated.
+        It cannot be measured if only the shadow (the reference in float32) can be evaluated.
         """
         return self._fault
 
     def quick(self, name: str) -> Bound:
-        """Return a bound that needs no evaluation, and is never above the bound of `full`."""
+        """Return a bound without evaluating the reference; it is never above that of `full`."""
         fmt = self._formats[name]
         if fmt is None:
             return AffineBound(0.0, 0.0)
@@ -300,8 +301,9 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 def exact_outputs_of(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[str]:
     """Return the float outputs that no rounding can change, for an op that is not exact as a whole.
 
-    On every sample, float32 can represent the values of such an output, and they do not change if
-    each value that the shadow rounds is replaced by NaN, or is perturbed. Integer outputs are not
+    The shadow (the reference in float32) is run twice on every sample. In the first run, each value
+    that it rounds is replaced by NaN; in the second, each such value is perturbed. An output is
+    returned if all runs give exactly the values of the float64 reference. Integer outputs are not
     returned: `measure` finds out case by case which of their elements depend on a rounding.
 
     Parameters
@@ -409,7 +411,10 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
 
 def _rounds(evaluate: Evaluate, samples: Collection[Arrays], unit: float) -> bool:
-    """Tell whether a shadow that never differs from rounded float64 still rounds in float32."""
+    """Tell whether a shadow rounds in float32, though its results equal rounded float64 results.
+
+    `unit` is the size of the perturbations: `FINE` if there are float outputs, else `COARSE`.
+    """
     if is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
         return True
     if unit == COARSE:
@@ -451,7 +456,10 @@ def _amplifies(evaluations: Evaluations, inputs: Arrays, plain: Mapping[str, Flo
 
 
 def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FINE) -> bool:
-    """Tell whether perturbing the roundings of the shadow's numpy operations changes outputs."""
+    """Tell whether outputs change if the roundings of the shadow's numpy operations are perturbed.
+
+    `unit` is the relative size of the perturbations.
+    """
     copies = as_float32(widen(inputs))
     plain = evaluations.outputs(copies, shadow=True)
     moved = evaluations.outputs(noisy(copies, SeededRng(0), unit), shadow=True)

@@ -85,7 +85,7 @@ def gf2_product(selectors: Words, rows: Words) -> Words:
 
 
 def basis_states() -> Words:
-    """Return the 128 states with one bit set, shape (128, 2)."""
+    """Return the 128 states of the generator in which only one bit is set, shape (128, 2)."""
     basis = np.zeros((STATE_BITS, 2), dtype=np.uint64)
     powers = np.uint64(1) << np.arange(64, dtype=np.uint64)
     basis[:64, 0] = powers
@@ -94,7 +94,13 @@ def basis_states() -> Words:
 
 
 def basis_words(count: int) -> Words:
-    """Return each basis state and the `count` words after it, shape (count + 2, 128)."""
+    """Return the states with only one bit set, and the `count` words that follow each of them.
+
+    Returns
+    -------
+    ndarray of uint64, shape (count + 2, 128)
+        One column for each state: its two words, then the words that follow.
+    """
     words = np.empty((count + 2, STATE_BITS), dtype=np.uint64)
     words[:2] = basis_states().T
     step_through(words)
@@ -187,7 +193,10 @@ def lane_table(stride: int) -> Words:
 
 
 def place_lanes(stride: int, state: State, out: Words) -> None:
-    """Write the state after ``l * stride`` steps into column l of `out`, shape (2, lanes)."""
+    """Write into each column of `out` a state that follows `state` in the stream.
+
+    Column ``l`` gets the state after ``l * stride`` steps. `out` has shape (2, number of lanes).
+    """
     table = lane_table(stride)
     lanes = out.shape[1]
     for first in range(0, lanes, GROUP_LANES):

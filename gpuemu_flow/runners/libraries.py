@@ -90,7 +90,7 @@ class Loaded:
         self._last = -1
 
     def changed(self) -> bool:
-        """Tell whether there may be more libraries than at the last call."""
+        """Tell whether libraries may have been loaded since the last call of this method."""
         before, self._last = self._last, self._count()
         return before != self._last
 

@@ -72,9 +72,13 @@ class DeadlineError(Exception):
 
 
 class WorkerProcess:
-    """The coordinator's handle of one worker process: a socket, a lifeline, three files.
+    """The coordinator's handle of one worker process.
 
-    Not thread-safe. `close` or `kill` ends the process and all that stayed in its group.
+    It holds a socket for messages, and a second socket, the lifeline: when the lifeline is closed,
+    the fork server kills the worker. It also holds three files in memory, for the worker's status,
+    its standard error, and its records of used files and variables. Not thread-safe.
+
+    `close` or `kill` ends the process and all that stayed in its group.
 
     Parameters
     ----------
@@ -124,7 +128,7 @@ class WorkerProcess:
         sightings.follow(self.report, self.scratch)
 
     def follow_no_more(self) -> None:
-        """Collect the worker's records so far; leave later ones to the next `follow_with`."""
+        """Collect the worker's records up to now; stop collecting until the next `follow_with`."""
         if self.sightings is not None:
             self.sightings.leave(self.report)
             self.sightings = None

@@ -62,7 +62,7 @@ def framework(package: str, extra: str) -> ModuleType:
 
 
 class PlainTorch:
-    """PyTorch that shows a GPU where there is none; see `CpuDevice`.
+    """PyTorch on the CPU that pretends to have a GPU; see `CpuDevice`.
 
     Raises
     ------
@@ -174,7 +174,10 @@ class TorchRunner(GradientRunner):
         return load_function(program)
 
     def _learning(self, host: Callable[..., Any], given: Any, named: Any) -> tuple[Any, Any]:
-        """Call the program; return its result, and its parameters that required gradients."""
+        """Call the program; return the result, and the parameters that required gradients.
+
+        These are parameters of the program's module. There are none if the program is a function.
+        """
         if self._module is None:
             return self._called(host, given, named), {}
         self._module.learning = True
@@ -233,9 +236,10 @@ class TorchRunner(GradientRunner):
     ) -> None:
         """Call the program with other values between the judged forward and backward passes.
 
-        A model may use a layer twice before its backward pass. The second forward pass then
-        overwrites values that the first did not store in its own context. A program that fails on
-        the other values is not blamed for it.
+        A model may use a layer twice before its backward pass. A faulty layer stores values for its
+        backward pass in a place that all calls share. The second call then overwrites the values of
+        the first, and the gradients are wrong. The call made here reveals such a layer, since it
+        has the same effect. If the program fails on the other values, this is ignored.
         """
         torch = self._host.torch
 

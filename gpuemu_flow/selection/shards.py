@@ -147,10 +147,10 @@ _OF_MACHINE = frozenset(("python", "sandbox", "tools", "unusable", "triton_versi
 def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
     """Return, for each op, kernel and rule, a digest of the code that is known before a run.
 
-    It covers the sources and parameters of all programs of the item, and of the rules and kernels
-    that the item needs. Sources include the files that globs of the configuration match. The digest
-    is equal on all machines with the same commit, since outputs of rules and files outside of the
-    repository are left out.
+    The digest of an op, for example, covers the sources and parameters of its programs, and of the
+    rules and kernels that it needs. Sources include the files that globs of the configuration
+    match. Outputs of rules, and files outside of the repository, are left out. The digest is
+    therefore equal on all machines with the same commit.
 
     Parameters
     ----------
@@ -180,7 +180,12 @@ def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
 
 
 def _code_of(spec: TaskSpec, files: FileTable, top: Path, left_out: Collection[str]) -> Json:
-    """Return the digests of a task's sources, and its parameters that are equal on all machines."""
+    """Return the digests of a task's sources, and the task's parameters.
+
+    Parameters that depend on the machine are left out, and so are sources that are in `left_out` or
+    outside of the folder `top`. No parameters are returned for the stages that generate or compare
+    cases.
+    """
     sources = {
         os.path.relpath(files.root / path, files.root): files.digest(path)
         for path in spec.sources

@@ -140,7 +140,10 @@ def keys_from(cache: Cache, prefix: str) -> list[str]:
 
 
 def keys_holding(cache: Cache, text: str) -> list[str]:
-    """Return the keys of records that hold `text`, and of all records that have separate files."""
+    """Return the keys of the records whose values may contain `text`.
+
+    Values in separate files are not searched, so the keys of all such records are returned, too.
+    """
     found = cache._sql(
         "SELECT key FROM Cache WHERE raw = 1 AND (value IS NULL OR instr(value, ?))",
         (text.encode(),),

@@ -123,10 +123,11 @@ class StoredResult:
         The daemon's reply as JSON text. It is not parsed, because thousands of parsed replies would
         slow down garbage collection, which stops all threads.
     client : JSON
-        Known facts about the client: ``id`` of the process, ``name``, ``pid``, ``host``, ``user``;
-        ``origin`` (name of the code that computed the output) and ``code`` (its digest).
+        Known facts about the client. ``id``, ``name``, ``pid``, ``host`` and ``user`` describe its
+        process. ``origin`` is the name of the code that computed the output, and ``code`` is the
+        digest of this code.
     files : str
-        Digest that identifies the set of the code's files; empty if the client named none.
+        Digest that identifies the source files of this code; empty if the client named none.
     """
 
     key: str
@@ -191,7 +192,9 @@ class NewResult:
     _encoded: str = field(default="", init=False)
 
     def encode(self) -> str:
-        """Return the record as JSON text, without the last keys `judged_by` and `files`.
+        """Return the JSON text of the record, up to the keys ``judged_by`` and ``files``.
+
+        The text has no closing brace, so that these two keys can be appended.
 
         Raises
         ------

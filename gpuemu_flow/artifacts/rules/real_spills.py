@@ -14,7 +14,7 @@ _WIDEST_SPILL = 16
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Yield a violation if a kernel's spills, counted or in bytes, exceed a limit.
+    """Yield a violation for each exceeded limit on spill instructions or on spilled bytes.
 
     Nothing is yielded if the kernel's metrics are estimates, and not figures of the compiler.
     """

@@ -166,7 +166,10 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_sound(path: Path) -> bool:
-    """Tell whether a library is the user's own, not writable by others, and has a valid digest."""
+    """Tell whether a library is intact, belongs to the user, and is writable by nobody else.
+
+    An intact library ends with the sha256 of all bytes before this digest.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -5,10 +5,10 @@ which know more ways in which accesses are ordered, and report the findings. So 
 suspect accesses that are no races, but must not miss a race.
 
 Many loads from shared memory repeat an earlier read. To make them quick, a cell can be ``quiet``
-for one warp or for all warps. A load by such a warp is neither checked for races nor recorded.
-Quiet cells are also readable, so most loads need no other check. A store to the cell ends this
-state. So does the next synchronisation of the warp or, if the cell is quiet for all warps, the next
-barrier of the whole block.
+for one warp or for all warps. A load from the cell by such a warp is neither checked for races nor
+recorded. A cell becomes quiet only if it is readable, so most loads need no other check. The cell
+stops being quiet at the next store to it. It also stops at the next synchronisation of the warp or,
+if it is quiet for all warps, at the next barrier of the whole block.
 
 The array ``quiet`` holds a stamp for each cell. A cell is quiet for a warp if this is the current
 stamp of the warp, or the current stamp for all warps. A synchronisation replaces the current stamp
@@ -25,9 +25,10 @@ Threads may also conflict if they store to a cell by the same instruction. To de
 has a mark for the latest run of a segment (the code of one C function) that stored to the cell. The
 mark holds the number of the run, the first thread that stored to the cell in this run, and a flag.
 The flag is set if this thread changed the value again later in the run. A store by another thread
-in the same run is suspected if its value differs from the cell's, or if the flag is set. Strong
-stores, each in a segment of its own, are compared only within a warp. Stores to shared memory that
-are not strong need no marks: if their values differ, they are suspected anyway.
+in the same run is suspected if its value differs from the cell's, or if the flag is set. No segment
+has more than one strong store, and strong stores are compared only with those of the same warp.
+Stores to shared memory that are not strong need no marks: if their values differ, they are
+suspected anyway.
 """
 
 from __future__ import annotations
