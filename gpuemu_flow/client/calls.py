@@ -379,8 +379,8 @@ def _about_cases(
 ) -> dict[str, Json]:
     """Return the fields of a request for cases.
 
-    `own_cases` asks for cases that follow the op's schema, if the op has one and `config` has none.
-    `own_dtypes` asks for the op's own dtypes; it has no effect without `own_cases`.
+    If `own_cases` is true and `config` has no schema, the cases follow the op's schema, if any. If
+    `own_cases` and `own_dtypes` are true, the cases have the op's dtypes, not those of `config`.
     """
     return {
         "type": kind,

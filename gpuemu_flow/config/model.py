@@ -129,8 +129,9 @@ class ExecutionConfig:
 
     If `python_path` is None, programs run in the interpreter that runs gpuemu-flow. If `parallel`
     is 0, as many tasks run in parallel as there are CPUs. `timeout_grows` is true if
-    `reference_timeout` is not set. `tools` are paths, or programs on ``PATH``. `env` names further
-    environment variables that programs receive.
+    `reference_timeout` was not configured: its default grows with the size of the inputs. `tools`
+    are paths, or programs on ``PATH``. `env` names further environment variables that programs
+    receive.
     """
 
     python_path: str | None

@@ -52,11 +52,11 @@ class BufferArgument:
     data : array
         Content before the launch; it also gives shape and type.
     initialised : bool
-        False for an output whose contents before the launch are undefined.
+        False if the content before the launch counts as undefined, as for an output.
     name : str
         Name of the buffer in messages; if it is empty, they use the parameter's name.
     kept : bool
-        True to copy `data` to the buffer even if `initialised` is False.
+        True to copy `data` to the buffer even if the content counts as undefined.
     offset : int
         Bytes from the start of the buffer to the address that is passed.
     tensor : TensorMap or None
@@ -117,7 +117,8 @@ class LaunchResult:
     backend : str
         Back end that ran the launch: ``numpy`` or ``c``.
     note : str
-        Reason why numpy ran a launch that requested C, or one that is large; empty otherwise.
+        Reason why numpy ran the launch, although C was requested or the launch is large; empty if
+        there is nothing to explain.
     """
 
     buffers: tuple[Array | None, ...]

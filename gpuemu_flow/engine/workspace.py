@@ -122,7 +122,7 @@ class Workspace:
             self.look_again()
 
     def look_again(self) -> None:
-        """Discard known stamps, so that all are read again; files may have changed meanwhile."""
+        """Discard the known stamps of files, so that later changes of the files are noticed."""
         self.sights, self._used_sights = Sights(), False
 
     def look_again_if_replaced(self) -> None:
@@ -134,7 +134,7 @@ class Workspace:
         return snapshot.load(path, self.root, self.cache.set_aside, self._repair)
 
     def _repair(self, path: Path, reason: str) -> Mapping[str, TaskSpec]:
-        """Compile the snapshot's graph again because its file is damaged, and return its tasks.
+        """Return the tasks of the graph, compiled again because the graph's file is damaged.
 
         Raises
         ------
@@ -211,14 +211,14 @@ class Workspace:
 
     @property
     def effective(self) -> Overrides:
-        """Return the overrides, completed by the seed and number of cases that targets set."""
+        """Return `overrides`, with a missing seed or number of cases taken from the targets."""
         own, target = self._overrides, self.target
         seed = target.seed if own.seed is None else own.seed
         return replace(own, seed=seed, cases=own.cases or target.cases)
 
     @property
     def settled_overrides(self) -> Overrides:
-        """Return the overrides with the seed that was drawn, so that a copy draws no other seed."""
+        """Return `overrides` for a copy of the workspace, which keeps a seed drawn at random."""
         drawn = self.settings.drawn_seed
         if drawn is None:
             return self.overrides
@@ -292,10 +292,12 @@ class Workspace:
     def stale(
         self, names: set[str], triggers: Iterable[str] = TRIGGERS, *, put_off: bool = False
     ) -> set[str]:
-        """Return the members of `names` that may have to run: changed, or downstream of a change.
+        """Return the tasks in `names` that may have to run: changed, or downstream of a change.
 
         Parameters
         ----------
+        triggers : iterable of str
+            Kinds of changes that count, some of `keys.TRIGGERS`.
         put_off : bool
             True to check only those manifests that the returned tasks write or read. Call `damaged`
             after these tasks have run, to check the others. If a manifest was replaced since the
@@ -309,7 +311,7 @@ class Workspace:
         return search.stale(self.inputs, self.sights, put_off=self._put_off)
 
     def damaged(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
-        """Check the manifests that `stale` put off; return the members of `names` that must run."""
+        """Check the manifests that `stale` postponed; return the tasks in `names` that must run."""
         put_off, self._put_off = self._put_off, False
         if not put_off:
             return set()
@@ -338,7 +340,7 @@ class Workspace:
 
     @property
     def has_plain_cases(self) -> bool:
-        """Tell whether the cases are those of a run without options, and ``[ci]`` changes none."""
+        """Tell whether the cases are those of a ``run`` without options, and no seed was drawn."""
         own = replace(self._overrides, ci="", given=frozenset())
         sampled = self._overrides.ci in self.settings.samplings
         return own == Overrides() and self.settings.drawn_seed is None and not sampled
@@ -417,7 +419,7 @@ class Workspace:
     def _changes_under(self, settings: Settings) -> dict[str, Json]:
         """Return the changes that this command makes to a configuration with these `settings`.
 
-        As a side effect, set `target` to the options of the targets that the command names.
+        As a side effect, set `self.target` to the options of the targets that the command names.
         """
         own = self._overrides
         self.target = as_options(chosen_options(settings.targets, own.words, own.all_given))
@@ -426,8 +428,8 @@ class Workspace:
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
         """Return the changes that this command makes to the configuration, as plain JSON.
 
-        They come from its options, from the options of its targets, and from its mode of ``[ci]``.
-        `sampled` maps each mode of ``[ci]`` to the cases, shapes and seed that it sets.
+        The command's options and targets make changes, and so may ``[ci]``. `sampled` maps each
+        mode of ``[ci]``, ``quick`` or ``thorough``, to the cases, shapes and seed that it sets.
         """
         return {
             "seed": "random" if self._overrides.draw_seed else self.effective.seed,

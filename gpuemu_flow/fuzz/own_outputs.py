@@ -184,7 +184,19 @@ class OwnOutputs:
         tolerance: tuple[float, float] | None = None,
         more: Mapping[str, Json] | None = None,
     ) -> str:
-        """Record a failing case for ``gpuemu-flow failures``; return its id, or '' if it passed."""
+        """Record a failing case for ``gpuemu-flow failures``; return its id.
+
+        Other cases are not recorded, and the result is ''.
+
+        Parameters
+        ----------
+        source : str
+            One of `failure_record.SOURCES`.
+        tolerance : (atol, rtol), optional
+            The tolerance with which `check` judged the case instead of the configured one.
+        more : mapping, optional
+            Further facts about how the outputs were made.
+        """
         if result.verdict not in BAD:
             return ""
         with self._lock:
@@ -217,7 +229,10 @@ class OwnOutputs:
         return replace(made, subject=replace(made.subject, samples=samples))
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
-        """Return warm programs for a subject; only the `WARM` most recently used ones are kept."""
+        """Return the evaluator for a subject, whose programs keep running between cases.
+
+        Only the `WARM` most recently used evaluators are kept; an older one is closed.
+        """
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
             self._warm.move_to_end(key)

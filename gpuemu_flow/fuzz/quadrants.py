@@ -62,9 +62,10 @@ class Waiting:
         self._tried[quadrant] = self._tried.get(quadrant, 0) + 1
 
     def each_tried(self, least: int) -> bool:
-        """Tell whether each part of the condition was met alone by at least `least` judged cases.
+        """Tell whether enough judged cases meet one part of the condition but not the other part.
 
-        The result is True for a condition with a single part.
+        There must be at least `least` such cases for each of the two parts. The result is True for
+        a condition with a single part.
         """
         alone = [quadrant for quadrant in self._outer() if any(quadrant)]
         return all(self._tried.get(quadrant, 0) >= least for quadrant in alone)

@@ -42,10 +42,11 @@ class Includes:
     absent : list of str
         Paths at which a new file would be included, perhaps instead of another; sorted.
     headers : list of str
-        Names of possible headers below the workspace's ``-I`` folders: a new one may hide a header
-        that the toolkit's own headers include.
+        Files below the workspace's ``-I`` folders that may be headers, by their suffix; sorted. A
+        new one matters, since a header of the toolkit may include it in place of another header.
     folders : list of str
-        The ``-I`` folders of the workspace and the folders below them, which hold `headers`.
+        The folders that were searched for `headers`: the workspace's ``-I`` folders, and all
+        folders below them; sorted.
     """
 
     files: list[str]
@@ -68,8 +69,8 @@ def find_includes(start: Path, flags: Iterable[str], root: Path) -> Includes:
     ----------
     start : Path
     flags : iterable of str
-        Flags of the compiler; include folders, forced includes and files of options are taken from
-        them.
+        Flags of the compiler. They name include folders, files to include first, and files with
+        further flags.
     root : Path
         The workspace; folders in `flags` are relative to it.
     """
@@ -175,7 +176,7 @@ def _with_files_of_options(flags: Iterable[str], root: Path, files: list[Path]) 
 
 
 def _files_in(flag: str, root: Path) -> Iterator[Path]:
-    """Yield the files of the workspace that a flag names, alone or after ``=``, ``,`` or ``@``."""
+    """Split a flag at ``=``, ``,`` and ``@``; yield the parts that are files of the workspace."""
     for word in re.split(r"[=,@]", flag):
         path = _normal(root / word)
         if word and path.is_relative_to(root) and path.is_file():

@@ -230,7 +230,10 @@ class CaseContracts:
         return view_of(contract, values, self._raw[name], self._inputs)
 
     def masked(self, name: str, values: Array) -> Array:
-        """Return the elements of an output that count, in one row; `values` if it has no mask."""
+        """Return the elements of `values` that the mask of the output `name` selects, in 1-d.
+
+        If the output has no mask, return `values` unchanged.
+        """
         mask = self._mask(name)
         return values if mask is None else values[mask]
 
@@ -253,6 +256,11 @@ class CaseContracts:
             or `shape` is given.
         shape : tuple of int, optional
             Shape to which the flat position refers, for an output without a mask.
+
+        Returns
+        -------
+        tuple of int or None
+            None if `index` is None.
         """
         mask = self._mask(name)
         if index is None:

@@ -35,7 +35,11 @@ _INDEX_NAMES = {-1: "column", -2: "row"}
 
 
 def moves(evidence: Evidence) -> list[Finding]:
-    """Find right values at wrong places; none if too many expected values are equal."""
+    """Find right values at wrong places.
+
+    The list is empty if there are too few elements, or too few different expected values, to
+    identify the places of values.
+    """
     points = evidence.finite
     if evidence.total < 4 or not len(points):
         return []
@@ -159,7 +163,7 @@ def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: 
     Parameters
     ----------
     index : tuple of ndarray
-        For each axis, the indices of the elements in that array.
+        Indices of the elements in the reshaped and swapped array, one ndarray for each axis.
     other : tuple of int
         The shape of ``expected`` with the sizes of the axes `i` and `j` swapped.
     i, j : int

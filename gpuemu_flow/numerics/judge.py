@@ -64,12 +64,14 @@ class AffineBound:
 
 @dataclass(frozen=True)
 class ExcusedBound:
-    """A bound, with additional elements on which a failure proves nothing.
+    """A bound under which selected elements get no verdict if they exceed their tolerance.
 
     Attributes
     ----------
     bound : Bound
+        Gives the tolerances, and may leave further elements without verdict.
     excused : ndarray of bool, shape (n,)
+        True for the selected elements.
     """
 
     bound: Bound

@@ -62,8 +62,8 @@ def fill_uniform(
     dtype : str
         Name or alias.
     protocol_v1 : bool
-        True to give, for bfloat16, the same bytes as gpuemu sends under that label: the bit
-        patterns of float16 values, which stand for other numbers in bfloat16.
+        True to give, for bfloat16, the bytes that gpuemu sends as bfloat16 values. They are the bit
+        patterns of float16 values, and stand for other numbers when they are read as bfloat16.
 
     Returns
     -------

@@ -209,7 +209,7 @@ class _Reader:
         self.builder = ReportBuilder(workspace.cache, tasks, outcome.status, self._values, relocate)
 
     def result(self, compare: TaskSpec) -> OpResult | None:
-        """Return the result of a comparison, as `ReportBuilder.op_result` does."""
+        """Return the result of a comparison, or None if the comparison did not finish."""
         for name in (compare.name, *(source.task for source in compare.inputs)):
             self.values(name)
         return self.builder.op_result(compare)

@@ -103,7 +103,8 @@ class OpResult:
     unjudged : float
         Share of all output elements without a verdict.
     duration_s : float
-        Seconds that the comparison and the tasks that it reads took when last executed, in total.
+        Seconds that the last executions of the comparison, and of the tasks whose results it reads,
+        took in total.
     cached : bool
         True if nothing of the op was executed in this run.
     reason : str
@@ -162,7 +163,10 @@ class OpResult:
         return _absence(self.verdict, self.absence)
 
     def weaknesses(self) -> Iterator[Problem]:
-        """Yield warnings about weak comparisons, such as with a tolerance that zeros would meet."""
+        """Yield warnings about comparisons that prove little.
+
+        For example, a tolerance may be so large that an output of zeros would pass.
+        """
         for name in self.loose:
             message = f"the tolerance exceeds every expected value: zeros for {name!r} would pass"
             hint = 'give a smaller one, or `tolerance = "auto"`'

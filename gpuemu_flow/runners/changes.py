@@ -16,12 +16,15 @@ Action = Callable[..., None]
 
 
 class Changes:
-    """Records each change before it happens, unless the change is going to fail.
+    """Records each change to a file or folder before it happens.
+
+    A change that is going to fail is not recorded. But if a file or folder cannot be created
+    because it exists, the program has learned that it exists, and this is recorded.
 
     Parameters
     ----------
     note : callable
-        Called with the letter for the kind of record (see `records`) and a path.
+        Writes a record. Called with the record's letter and its path or paths; see `records`.
     """
 
     def __init__(self, note: Callable[[bytes, str], None]) -> None:

@@ -149,7 +149,7 @@ class ForkServer:
             self._forget(source)
 
     def _import_for_jobs(self) -> None:
-        """Import, once, the modules for sessions that do more than call a program."""
+        """Import the modules that sessions need for judging, unless this has been done."""
         if not self._complete:
             for name in _FOR_JOBS:
                 importlib.import_module(name)
@@ -268,7 +268,11 @@ def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
 
 
 def _tell_started(lifeline: socket.socket, pid: int, scratch: str) -> None:
-    """Report a session's process id; from inside a namespace, also send a pidfd of the process."""
+    """Report the process id and the temporary folder of a new session to the coordinator.
+
+    If this server runs as process 1 of its own namespace, the id is not valid outside of the
+    namespace. A pidfd of the process is then sent, too.
+    """
     started: dict[str, object] = {"pid": pid, "scratch": scratch}
     if os.getpid() != 1:
         _tell(lifeline, started)

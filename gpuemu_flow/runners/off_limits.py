@@ -29,7 +29,7 @@ class Located(Protocol):
 class OffLimits(TypedDict):
     """Files that a program must not use, or not change, and a function that it must not call.
 
-    The keys are names of fields of `Program`, which take these values.
+    Each key has the name, type and meaning of an attribute of `Program`.
     """
 
     forbidden: tuple[str, ...]

@@ -20,9 +20,9 @@ class NotTakenError(Exception):
 
 
 def answers(answer: Callable[[ProbeRequest], Any]) -> Callable[[Any], Any]:
-    """Make the op `probe` from a function that answers one request.
+    """Return the function `probe`, which decodes a request, calls `answer`, and encodes the result.
 
-    `NotTakenError` becomes an answer; exceptions of the problem's code propagate.
+    If `answer` raises `NotTakenError`, the encoded result says so. Other exceptions propagate.
     """
 
     def probe(request: Any) -> Any:
