@@ -31,8 +31,8 @@ class ManyRows:
     count : int
         Number of elements of one tensor, at least 1.
     turn : int
-        If above 0, and if a tensor has fewer rows than there are kinds of rows, `turn` selects the
-        kind of its first row, counted from 1. Otherwise the first kind is random.
+        Selects the kind of a tensor's first row: 1 selects the first kind, 2 the second, and so on.
+        If `turn` is 0, or if there are at least as many rows as kinds, the choice is random.
     """
 
     rngs: SeededStreams
@@ -51,10 +51,10 @@ class ManyRows:
         return len(self.rngs), self.number, self.width
 
     def _turns_from(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
-        """Return, for each tensor, the kind (0 to `kinds` - 1) of its first row.
+        """Return the kind of each tensor's first row, from 0 to `kinds` - 1.
 
-        The kind is random, unless `turn` is above 0 and there are fewer rows than kinds. It is then
-        `first` in turn 1, the next kind in turn 2, and so on.
+        If `turn` is 0, or if there are at least `kinds` rows, the kind is random. Otherwise it is
+        `first` if `turn` is 1, the next kind if `turn` is 2, and so on.
         """
         if self.turn and self.number < kinds:
             return np.full(len(self.rngs), (self.turn - 1 + first) % kinds)
@@ -63,9 +63,9 @@ class ManyRows:
     def turns(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
         """Return a kind for each row: the kinds 0 to `kinds` - 1 in rotation.
 
-        The kind of a tensor's first row is random, unless `turn` is above 0 and there are fewer
-        rows than kinds. The first row then has kind `first` in turn 1, the next kind in turn 2, and
-        so on.
+        The attribute `turn` decides the kind of a tensor's first row. If `turn` is 0, or if there
+        are at least `kinds` rows, this kind is random. Otherwise it is `first` if `turn` is 1, the
+        next kind if `turn` is 2, and so on.
         """
         start = self._turns_from(kinds, first)
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
@@ -137,7 +137,11 @@ class ManyRows:
         return values
 
     def of_palette(self, palette: Array, chosen: NDArray[np.bool_]) -> Array:
-        """Draw elements of a palette for the chosen rows of all tensors, shape (rows, width)."""
+        """Draw random elements of a palette to fill the rows that the mask `chosen` marks.
+
+        The mask has the shape (tensors, rows per tensor). The result has one row for each marked
+        row, in the order of the tensors: its shape is (marked rows, `width`).
+        """
         numbers = chosen.sum(axis=1)
         most = int(numbers.max())
         places = self.rngs.derive("raw").ranges(most * self.width, 0, palette.size)
@@ -147,7 +151,10 @@ class ManyRows:
 
 
 def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
-    """Return `count` random elements of each stream's palette; the palettes are of equal size."""
+    """Draw `count` random elements of each palette, with the random stream of the same index.
+
+    `palettes` has one palette per row. The result has the shape (palettes, `count`).
+    """
     size = palettes.shape[1]
     chosen = rngs.ranges(count, 0, size)
     chosen += np.arange(0, len(rngs) * size, size)[:, None]
@@ -155,7 +162,7 @@ def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
 
 
 def _only(many: NDArray[Element]) -> NDArray[Element]:
-    """Return the array of the only tensor, without the axis for the tensors."""
+    """Return the array of a single tensor, given an array whose first axis has length 1."""
     one: NDArray[Element] = many[0]
     return one
 

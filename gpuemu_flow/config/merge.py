@@ -1,4 +1,8 @@
-"""Merge files: tables key by key, but arrays of tables only from the highest-priority file."""
+"""Merge configuration files key by key.
+
+Tables are merged recursively. Any other value, such as an array of tables, is taken whole from the
+file of highest priority that defines it.
+"""
 
 from __future__ import annotations
 

@@ -154,7 +154,12 @@ class TargetParser:
         self.out_of(where).add("config-target-cycle", where, text, "remove one of them")
 
     def expand(self, start: str, given: Mapping[str, list[str]]) -> None:
-        """Fill ``self.expanded`` for `start` and the targets inside it, without recursion."""
+        """Store the members of target `start` in ``self.expanded``, with nested targets expanded.
+
+        A target among the members is replaced by its own members, and its expansion is stored, too.
+        `given` maps each target to the members that the configuration names. The code does not
+        recurse, as targets may nest deeply. It stops early if there are over `MAX_MEMBERS` members.
+        """
         stack = [start]
         while stack and self.total <= MAX_MEMBERS:
             name = stack[-1]

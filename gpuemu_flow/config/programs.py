@@ -35,7 +35,8 @@ class Programs:
     workspace : WorkspacePaths
     out : Reporter
     looked_into : dict
-        Digests, by path, of files that were searched for words of ``triton_if`` or ``skip_if``.
+        The keys are the program files that were searched for the words of ``triton_if`` or
+        ``skip_if``. The value is the digest of the file's content.
     """
 
     workspace: WorkspacePaths

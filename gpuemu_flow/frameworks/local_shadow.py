@@ -150,9 +150,9 @@ class _World:
         return made
 
     def _space(self, names: dict[str, Any]) -> dict[str, Any]:
-        """Return the copy of a module's globals; make it when it is first requested.
+        """Return the copied globals of a module; make the copy when it is first requested.
 
-        `names` is the module's own dict. All copies of the module's functions share the copy.
+        `names` is the module's own dict. All rewritten functions of the module use the same copy.
         """
         made = self._modules.get(id(names))
         if made is None:
@@ -228,10 +228,15 @@ class _World:
 
 
 def _is_the_place(old: CodeType, code: CodeType) -> bool:
-    """Tell whether `code`, which is loaded, was compiled from the same source as `old`.
+    """Tell whether the code of a loaded function comes from the same source as `old`.
 
-    pytest rewrites ``assert`` statements. If `code` contains rewritten statements, only its name
-    and its first line are compared.
+    Parameters
+    ----------
+    old : CodeType
+        Code compiled from the present content of the file.
+    code : CodeType
+        The loaded function's code. If pytest rewrote its ``assert`` statements, only its name and
+        its first line are compared.
     """
     if old == code:
         return True

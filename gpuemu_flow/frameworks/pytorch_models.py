@@ -67,9 +67,11 @@ def validate_model(
         Device that the copies run on.
     dtype : str, optional
         Dtype to which the model is converted while the body runs.
+    reference_dtype : str
+        Dtype in which the copies compute.
     atol, rtol : float, optional
-        Replace the tolerance measured on the copy or, for outputs narrower than float32, the
-        documented tolerance.
+        Replace the tolerance. By default it is measured on the copy if all outputs of the call are
+        float32 or float64; otherwise it is the documented tolerance of the output's dtype.
     raise_on_failure : bool
 
     Raises
@@ -169,9 +171,16 @@ class _LayerCopy:
     def outputs(
         self, args: Any, kwargs: Any, arrays: Mapping[str, Any], *, keep: bool = False
     ) -> list[Any]:
-        """Return the layer's output tensors, given `arrays` in place of the call's own tensors.
+        """Repeat a call of the layer on this copy, and return the output tensors.
 
-        With `keep`, buffers that the call changes, such as running means, stay changed.
+        Parameters
+        ----------
+        args, kwargs
+            The arguments of the call.
+        arrays : mapping of str to ndarray
+            Replaces each tensor among the arguments, keyed by its position or name.
+        keep : bool
+            True to keep the changes that the call makes to buffers, such as running means.
         """
         torch = require("torch", "torch")
         layer, device = self.layer, self.device
@@ -197,8 +206,9 @@ class _Versions(Versions):
     """A layer's float64 copy and, for PyTorch's own layers, a float32 copy.
 
     A user's own layer gets no float32 copy. If the layer has an error that validation should find,
-    its copy would make the same error, and so widen the tolerance. Of the other versions that
-    `Versions` describes, there are none, since operations within a layer cannot be rewritten.
+    its copy would make the same error, and so widen the tolerance. The base class also describes
+    versions that round intermediate results. A layer has none, since the operations within it
+    cannot be rewritten.
     """
 
     def __init__(self, twin: Any) -> None:

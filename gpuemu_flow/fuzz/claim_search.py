@@ -78,7 +78,18 @@ class ClaimSearch:
     _failed: list[Tried] = field(default_factory=list)
 
     def observe(self, tried: Tried, *, chosen: bool = False) -> LabelledUnits | None:
-        """Learn which elements of a case are wrong; return them, or None if that is impossible."""
+        """Learn which elements of a case are wrong; return them.
+
+        Returns None if the case teaches nothing: it failed in another way, for example, or its
+        output is too large.
+
+        Parameters
+        ----------
+        tried : Tried
+            The case after its run.
+        chosen : bool
+            True if values of an input were chosen for a test.
+        """
         if tried.failed is None or not tried.actual or len(self._seen) >= MOST_SIGHTINGS:
             return None
         if any(array.size > MOST_ELEMENTS for array in tried.actual.values()):
@@ -161,7 +172,7 @@ class ClaimSearch:
         return Cause(True, sentence_of(claim), relation=named, counts=counts)
 
     def _refuted(self, claim: Claim) -> bool:
-        """Tell whether a test refutes a claim: elements that it does not cover are wrong, too.
+        """Tell whether a test refutes a claim by finding wrong elements outside of the claim.
 
         The op runs on inputs that are made for the test. For a claim about rows, rows of several
         failing cases are changed as little as possible, so that the claim no longer covers them.
@@ -213,7 +224,7 @@ class ClaimSearch:
         return int(np.count_nonzero(wrong)) > MOST_WRONG_OUTSIDE * wrong.size
 
     def _scales_the_error(self, claim: Claim) -> bool:
-        """Tell whether the tolerance alone explains a claim that large elements get wrong results.
+        """Tell whether a claim that large elements get wrong results only reflects the tolerance.
 
         If each error is a fixed share of its input element, errors exceed the tolerance from some
         size on. This size becomes the claim's border, although the op does nothing special there.
@@ -313,7 +324,11 @@ class ClaimSearch:
         return next((each for each in claims(self._seen) if each.about == claim.about), None)
 
     def _sweep(self, claim: Claim) -> Tried | None:
-        """Run a known case again with its input filled with values around the claim's border."""
+        """Fill a claim's input with values around the claim's border, and run a known case on it.
+
+        Returns None if the claim has no such border, no case has failed yet, or the budget is
+        spent.
+        """
         name, ends = claim.feature.subject, claim.low or claim.high
         if len(ends) != 2 or not self._failed:
             return None
@@ -365,10 +380,12 @@ def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
 def _allowed(
     values: NDArray[np.float64], case: Case, name: str, known: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Select the values that an input may have, by its declared bounds.
+    """Return those of the candidate `values` that lie within the bounds of the input called `name`.
 
-    For integer inputs and inputs with a rule, the range of `known` values replaces bounds that are
-    not declared.
+    The bounds are the ones that the case declares for the input. `known` holds values that the
+    input has. If the input is not of floats or has a rule, the smallest and the largest finite
+    value in `known` stand in for bounds that are not declared. Other inputs have no bounds but the
+    declared ones.
     """
     spec = next(spec for spec in case.inputs if spec.name == name)
     low, high = -np.inf, np.inf
@@ -410,11 +427,12 @@ def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.
 def _rows(
     values: NDArray[np.float64], chosen: NDArray[np.float64], kind: str
 ) -> NDArray[np.float64]:
-    """Return rows of `values`, changed so that each has a given extreme element.
+    """Return a copy of `values` in which each row has a chosen extreme element.
 
-    The extreme element of a row is the first element of the same row of `chosen`. It replaces the
-    row's first element, and the other elements are clipped to it. It is the largest element if
-    `kind` is ``top``, the smallest if `kind` is ``low``, and otherwise the largest in magnitude.
+    The chosen element of a row is the first element of the row with the same index in `chosen`. It
+    replaces the first element of the row in `values`. The other elements are clipped, so that the
+    chosen element is the largest of the row if `kind` is ``top``, the smallest if `kind` is
+    ``low``, and the largest in magnitude otherwise.
     """
     target = chosen[..., :1]
     if kind == "top":

@@ -1,4 +1,4 @@
-"""Return cases of an op by number, in the order of ``run`` and ``fuzz``."""
+"""Look up the cases of an op by number, in the order in which ``run`` and ``fuzz`` use them."""
 
 from __future__ import annotations
 

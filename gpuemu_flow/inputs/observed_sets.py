@@ -52,7 +52,11 @@ _Numbers = tuple[int, ...]
 
 
 class _Fact(NamedTuple):
-    """One input, given by its kind and members, with the state that it had."""
+    """One input of a kind in `KINDS`, and the state that it had when it was recorded.
+
+    `members` holds the input's name, such as a path. A package has one member for each place
+    in which it is installed.
+    """
 
     kind: str
     members: tuple[str, ...]
@@ -64,10 +68,11 @@ _UNKNOWN = _Fact("", (), "")
 
 
 class ObservedSets:
-    """Sets of inputs of tasks, with the states that inputs had when the tasks were up to date.
+    """The inputs that each task was seen to use, and their states when the task was up to date.
 
     Thousands of programs share most of their inputs. So each pair of input and state (a fact) is
-    kept and checked once, and a set is stored as the numbers of its facts.
+    kept and checked once. A set holds the inputs of a task, and is stored as the numbers of its
+    facts.
 
     Attributes
     ----------
@@ -84,7 +89,10 @@ class ObservedSets:
 
     @property
     def sets(self) -> dict[str, tuple[Discovered, dict[str, str]]]:
-        """Return each set of inputs with its states, by a digest of both."""
+        """Map the key of each set to the set's inputs and to their recorded states.
+
+        The key is a digest of the inputs and the states.
+        """
         return {key: (self._names([key]), self._parts(key)) for key in self._members}
 
     def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:
@@ -209,7 +217,10 @@ class ObservedSets:
         return set().union(*self._blocks(keys))
 
     def needed(self, lookup: Discovery) -> Needed:
-        """Collect the states that the plan has to check in addition to the contents of files."""
+        """Collect what must be unchanged for the tasks to be up to date, besides contents of files.
+
+        This includes absent paths, listed folders, links and environment variables.
+        """
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}
@@ -250,7 +261,7 @@ class ObservedSets:
         return found
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, with each text and each block of shared facts once."""
+        """Return plain JSON that holds each text, and each block of shared facts, only once."""
         texts: dict[str, int] = {}
         keys = list(self._members)
         used = sorted(self._used(keys))

@@ -93,7 +93,8 @@ class SourceIndex:
     def imports_digest(self, path: Path) -> str:
         """Return a digest of a file's imports and of the aliases that it defines.
 
-        Closures and `definitions` change only if the digest of a file does.
+        As long as this digest stays the same, the results of `closure` and of
+        `inputs.definitions.definition_of` are assumed not to change with the file.
         """
         imports = self._imports(path)
         return digest_json([sorted(imports), sorted(self._renamed.get(path, ()))])

@@ -20,8 +20,9 @@ def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[
     Parameters
     ----------
     payload : JSON
-        Has the keys ``blobs`` (maps digests to files), ``compare``, ``expected_dtypes``,
-        ``samples`` and ``cases`` (each with ``case``, and the records ``op`` and ``reference``).
+        ``compare``, ``expected_dtypes`` and ``samples`` are parameters of `Judge`. ``blobs`` maps
+        digests to files. ``cases`` is a list; an item holds the case under ``case``, and the
+        recorded outcomes of the op and the reference under ``op`` and ``reference``.
     evaluator : Evaluator
     """
     samples = [Case.from_json(case) for case in payload["samples"]]

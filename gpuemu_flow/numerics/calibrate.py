@@ -160,7 +160,10 @@ def observe(
 
 
 def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, float]]:
-    """Yield (exponent, largest relative error) for each exponent of the expected values."""
+    """Yield (exponent, largest relative error) for each binary exponent of the expected values.
+
+    `error` and `size` hold the absolute error of each element and its expected magnitude.
+    """
     some = size > 0.0
     with np.errstate(over="ignore"):
         relative = error[some] / size[some]

@@ -69,7 +69,11 @@ class Perturbation:
         self._unit = unit
 
     def independent(self, draw: int, scale: float = 1.0) -> Arrays:
-        """Multiply each element by ``1 + d``, with independent d uniform in ±`scale` units."""
+        """Multiply each element by ``1 + d``, where d is random and independent for each element.
+
+        d is uniform between -`scale` and `scale` times the perturbation's unit. Another `draw`
+        gives other random numbers.
+        """
         rng = self._rng.derive(f"auto/independent/{draw}")
 
         def change(values: Float64Array) -> Float64Array:
@@ -79,9 +83,10 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def keyed(self, draw: int) -> Arrays:
-        """Change values by up to one unit; equal values of all inputs change by the same factor.
+        """Change each value by a random factor that depends only on the value and on `draw`.
 
-        Ties stay ties and a difference of equal values stays zero, as they do under rounding.
+        So equal values stay equal, also in different inputs, and their difference stays zero, as
+        under rounding. The relative change is at most the perturbation's unit.
         """
         key = self._rng.derive(f"auto/keyed/{draw}").gen_u64()
 
@@ -105,8 +110,8 @@ class Perturbation:
 
         Notes
         -----
-        If `scale` is 1, and `unit` is at least the rounding error of float32, float32 subnormals
-        are treated differently: ``share * FLOAT32_STEP`` is added to each.
+        Float32 subnormals are treated differently if `scale` is 1 and `unit` is at least the
+        rounding error of float32: to each of them, ``share * FLOAT32_STEP`` is added.
         """
         moved: Float64Array = np.asarray(values * (1.0 + shares * (scale * self._unit)))
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
@@ -202,9 +207,10 @@ def largest_magnitude(inputs64: Arrays) -> float:
 
 
 def has_far_values(inputs64: Arrays, *, small: bool) -> bool:
-    """Tell whether float32 may overflow on inputs or, if `small`, underflow.
+    """Tell whether inputs hold values so large that float32 arithmetic may overflow.
 
-    Magnitudes above `FAR_LARGEST` may make it overflow, those below `FAR_SMALLEST` underflow.
+    These are magnitudes above `FAR_LARGEST`. If `small`, the result is also True for
+    magnitudes below `FAR_SMALLEST`, which may make it underflow.
     """
     for array in inputs64.values():
         if array.dtype == np.float64:

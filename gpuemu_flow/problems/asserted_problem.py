@@ -50,15 +50,19 @@ class ComparisonSide:
     Attributes
     ----------
     value : ast.expr
+        The expression that is compared.
     body : tuple of ast.stmt
+        Statements of the test that compute what the expression uses.
     needed : frozenset of str
-        Names that are bound before the statements: parameters, and names of the file.
+        Names that `body` and `value` use and that are bound before `body`: the test's parameters,
+        and names of the file.
     own : frozenset of str
-        The names in `needed` that belong to no framework.
+        The names in `needed` that may be functions under test. Frameworks, builtins, common
+        libraries and parameters that hold plain values are left out.
     top : tuple of ast.stmt
         Statements of the file's top level that the side needs.
     names : frozenset of str
-        Names of the file that the side needs, directly or through the statements in `top`.
+        All names of the file that the side needs, including those that only `top` uses.
     """
 
     value: ast.expr
@@ -239,9 +243,9 @@ def _sides(
 
 
 def _is_local_size(node: ast.stmt, parameters: Parameters) -> bool:
-    """Tell whether a statement only assigns integers that `parameters` already holds as sizes.
+    """Tell whether a statement does no more than repeat sizes that `parameters` already holds.
 
-    Both the names and the values have to be the same.
+    Such a statement assigns integers, and each name has the same value in `parameters`.
     """
     named = named_integers(node)
     known = {name: one.values for name, one in parameters.all.items() if one.kind == "size"}
@@ -249,7 +253,12 @@ def _is_local_size(node: ast.stmt, parameters: Parameters) -> bool:
 
 
 def _prefix(body: list[ast.stmt], line: int) -> list[ast.stmt]:
-    """Return the statements before a line, including those in the block that contains it."""
+    """Return the statements of a test that come before a line.
+
+    If the line lies in an ``if`` statement, the earlier statements of its branch replace the
+    ``if``. If it lies in a ``with`` statement, the ``with`` is kept, with the earlier part of its
+    body. The earlier statements of any other block that contains the line are left out.
+    """
     found: list[ast.stmt] = []
     for node in body:
         if node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -293,7 +302,11 @@ def _actual_and_expected(
 
 
 def _calling(side: ComparisonSide) -> list[str]:
-    """Return names that may show whether a side is the expected one, from `value` and `own`."""
+    """Return names that may tell if a side of a comparison is the actual or the expected one.
+
+    These are the names in the expression that is compared, and the names in `own`, which may be
+    functions under test.
+    """
     return [*(n for n in names_read(side.value) if "." not in n), *sorted(side.own)]
 
 
@@ -311,9 +324,10 @@ def _demand_bound(names: AbstractSet[str], parameters: Parameters, module: Modul
 
 
 def _skips(test: Test, needed: AbstractSet[str]) -> tuple[str, ...]:
-    """Return notes on the test's conditions for skipping cases, which the op does not keep.
+    """Return a note for each condition under which the test skips cases.
 
-    Only conditions on a name in `needed` are noted: a name that one of the compared values needs.
+    The op that is made from the test does not keep these conditions. A condition is noted only if
+    it uses a name in `needed`. These are the names that the compared values need.
     """
     found = []
     for node in walk_all(test.node.body):

@@ -76,7 +76,7 @@ def _as_texts(options: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _selected(workspace: Workspace, options: RunOptions) -> tuple[str, ...]:
-    """Return the ops and kernels that the options select in all shards together, sorted."""
+    """Return the sorted names of ops and kernels that the options select, ignoring the shard."""
     tasks = workspace.graph.outlines
     names = selected_tasks(workspace, replace(options, shard=None))
     judged = (stages.COMPARE, stages.LINT)

@@ -213,7 +213,10 @@ def _tick(value: int) -> str:
 
 
 def histogram(picture: Picture) -> tuple[Bar, ...]:
-    """Draw a histogram of the shares of the tolerance, without the empty bars at both ends."""
+    """Draw a histogram of the elements, by the share of the tolerance that their errors use.
+
+    Empty bars at the upper end are left out, but only those above the tolerance.
+    """
     labels = [_share(share) for share in SHARES] + ["more"]
     most = max(picture.histogram, default=0) or 1
     bars = [

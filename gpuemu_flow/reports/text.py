@@ -173,7 +173,8 @@ def wrapped(text: str, indent: int) -> list[str]:
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
     """Return the width of a table's lines, without the reasons in the last column.
 
-    All durations count as equally wide, so that equal results are shown in the same columns.
+    Every duration counts with the same width. Otherwise, a longer duration could make the table too
+    wide, and runs with the same verdicts would show different columns.
     """
     widths = [
         len("10.0 ms") if name == "time" else max(len(name), *map(len, cells))
@@ -192,8 +193,8 @@ def _verdict_table(
 ) -> list[str]:
     """Lay out a table with verdicts in the third column, each in its colour.
 
-    If the table is wider than `WIDTH`, columns of `least_needed` are left out first. Then the space
-    between columns is halved.
+    If the table is wider than `WIDTH`, columns of `least_needed` are left out first, except those
+    with unusual values. Then the space between columns is halved.
     """
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True)) if rows else {}
     for name in least_needed:
@@ -441,9 +442,9 @@ def _problem_lines(report: RunReport) -> list[str]:
 
 
 def _untried_lines(report: RunReport) -> list[str]:
-    """Return a line for each op that passed although no case had some size that its schema lists.
+    """Return lines on ops that passed although some sizes in their schemas occurred in no case.
 
-    Many such ops share one line.
+    Each such op has a line, but if there are more than `MOST_UNTRIED`, they share one line.
     """
     by_op: dict[str, tuple[str, ...]] = {}
     for result in report.results:
@@ -460,7 +461,10 @@ def _untried_lines(report: RunReport) -> list[str]:
 
 
 def _change_lines(changes: Sequence[ResultChange]) -> list[str]:
-    """Return a line for each change, but only one for all ops with other cases than last time."""
+    """Return a line for each change of a result since the last run.
+
+    Ops that were judged on different cases in the last run cannot be compared. They share one line.
+    """
     lines = [_change_line(change) for change in changes if change.what != OTHER_CASES]
     other = [f"{printable(c.op)} {c.dtype}" for c in changes if c.what == OTHER_CASES]
     if other:

@@ -53,14 +53,14 @@ class ProgramSession:
             A case is generated in the worker; arrays are copied into shared memory with their
             layout.
         checks : Checks, optional
-            `decoy` and `guards` need a case.
+            The checks `decoy` and `guards` are possible only if `inputs` is a case.
         input_dtype : str, optional
             See `Request`. The conversion is done in the worker.
         dtype : str
-            For arrays: the float dtype that is converted to `input_dtype`. A case has its own
-            dtype.
+            Only used for arrays: arrays of this float dtype are converted to `input_dtype`. A case
+            has its own dtype.
         index, seed : int
-            For arrays: the outcome's index, and the seed of the global random generators.
+            Only used for arrays: the outcome's index, and the seed of the global random generators.
 
         Returns
         -------
@@ -95,7 +95,10 @@ class ProgramSession:
         return self._supervisor.run(work)
 
     def begin_work(self, work: Work) -> None:
-        """Begin an `ask`; `finish_work` must follow with the same work."""
+        """Start work in the worker as `ask` does, but return at once.
+
+        `finish_work` must be called next, with the same work.
+        """
         self._supervisor.begin(work)
 
     def finish_work(self, work: Work) -> Attempt:

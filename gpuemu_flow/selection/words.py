@@ -29,7 +29,8 @@ def select(
     Raises
     ------
     UsageError
-        The errors of `Graph.select`; ``unknown-set`` for another word that begins with ``@``.
+        The errors of `Graph.select`. Also ``unknown-set``, for a word that begins with ``@`` but is
+        neither a name in `SETS` nor a group.
     """
     graph, words = workspace.graph, list(words)
     named = [word for word in words if not is_set(word) or word in graph.groups]

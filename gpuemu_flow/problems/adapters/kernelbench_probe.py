@@ -105,11 +105,11 @@ def assigned(node: ast.stmt) -> str:
 
 
 def changed_globals(module: ModuleType, constants: dict[str, int]) -> dict[str, Any]:
-    """Return the globals of a module that its changed constants make different, by name.
+    """Map the name of each global that changed constants affect to its value as JSON.
 
-    `module` was loaded with the values in `constants` in place of those in the problem's file. Its
-    numbers, tuples and lists are compared with those that the unchanged file gives. The values are
-    returned as JSON.
+    `module` was loaded with the values in `constants` in place of those in the problem's file. The
+    file is loaded again unchanged. A global of `module` is returned if it is a number, tuple or
+    list and differs from that of the unchanged file.
     """
     if not constants:
         return {}
@@ -158,7 +158,12 @@ def _on_cpu(value: Any) -> Any:
 
 
 def describe(value: Any, name: str, drawn: DrawnBounds) -> dict[str, Any]:
-    """Return the description of one argument of the model."""
+    """Describe one argument of the model: its value or, for a tensor, the shape, dtype and range.
+
+    If ``torch.randint`` made the tensor, the range is the one that the call requested, according to
+    `drawn`. Otherwise it is the range of the values. Raises `NotTakenError` for an argument that is
+    not supported, such as a complex tensor.
+    """
     if not isinstance(value, torch.Tensor):
         return {"value": to_json(value, f"get_inputs ({name})")}
     if value.numel() > LARGEST:
