@@ -207,7 +207,7 @@ class TaskStates:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Inside the context, cache in memory the records that are read.
+        """Keep each record in memory after its first read, until the context ends.
 
         The caller must hold the workspace's lock, so that no other process writes records.
         """

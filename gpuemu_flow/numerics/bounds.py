@@ -128,9 +128,10 @@ class Excuse:
         return float(np.minimum(shares, FAR).mean())
 
     def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
-        """Tell whether the errors are, taken together, no larger than those of rounded operands.
+        """Tell whether the errors as a whole may come from rounded operands.
 
-        True for fewer than `ENOUGH` elements, which show too little.
+        This is so if their `size` is at most `LARGER` times `largest`. If fewer than `ENOUGH`
+        elements are judged, the result is True, because so few elements prove nothing.
         """
         if np.count_nonzero(self.variance) < ENOUGH:
             return True
