@@ -62,7 +62,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def gpuemu_case(request: pytest.FixtureRequest) -> Iterator[GpuemuCase]:
-    """Yield a case of the marked op: ``gpuemu_case["x"]``, and ``gpuemu_case.check(output)``."""
+    """Yield a case of the marked op.
+
+    ``gpuemu_case["x"]`` is the input ``x``, and ``gpuemu_case.check(output)`` checks an output.
+    """
     from gpuemu_flow.testing import items  # noqa: PLC0415
 
     case = items.make_case(request)

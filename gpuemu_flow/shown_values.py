@@ -1,4 +1,4 @@
-"""The place of a failure and the two values there, as every report words them."""
+"""The place of a failure, with the actual and the expected value, as all reports word them."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json
     -------
     dict
         ``atol_ratio`` and ``rtol_ratio`` are the numbers of `a` divided by those of `b`, as text
-        such as ``2.00x``. ``a_stricter`` and ``b_stricter`` are True if both numbers of this
-        tolerance are smaller.
+        such as ``2.00x``. ``a_stricter`` is True if both numbers of `a` are smaller than those of
+        `b`, and ``b_stricter`` is True if both numbers of `b` are smaller.
     """
 
     def ratio(name: str) -> str:
@@ -202,10 +202,11 @@ def get_recommended_tolerance(
     op: str | None = None,
     op_type: str | None = None,
 ) -> ToleranceConfig:
-    """Return the default tolerance of a dtype, wider for some frameworks and ops that round often.
+    """Return a dtype's default tolerance, made wider for some frameworks and operations.
 
-    The words may come in any order: names of dtypes and of frameworks are recognised, and the
-    remaining word is the operation. The dtype is ``float32`` if no word names one.
+    `first`, `second` and `third` may name a dtype, a framework and an operation in any order: names
+    of dtypes and of frameworks are recognised, and another name is the operation. The dtype is
+    ``float32`` by default. `op` and `op_type` are other names of `operation`.
     """
     operation = operation or op or op_type
     for word in (first, second, third):
@@ -240,9 +241,10 @@ def calibrate_tolerance(
 ) -> ToleranceConfig:
     """Measure a tolerance from the errors of an implementation that is known to be right.
 
-    Call it with two functions, ``calibrate_tolerance(reference_fn, test_fn, input_shapes)`` (by
-    keyword also `ref_fn`, `op_fn`, `shapes`), or, for results of the daemon, as
-    ``calibrate_tolerance(client, "softmax")``.
+    There are two forms. ``calibrate_tolerance(reference_fn, test_fn, input_shapes)`` calls two
+    functions on random inputs; the keywords `ref_fn`, `op_fn` and `shapes` are other names of these
+    arguments. ``calibrate_tolerance(client, "softmax")`` takes the errors from the passing results
+    that the daemon has stored for an op.
 
     Parameters
     ----------

@@ -255,7 +255,7 @@ class Failure:
     index : tuple of int or None
         Multi-index of the worst (or first) element.
     expected, actual : float or None
-        Values at `index`; those that are not finite are strings in JSON only.
+        Values at `index`. In JSON, NaN and infinities are strings.
     why : str
         If a program gave no outputs: the name of its exception, else the error's slug.
     place : str

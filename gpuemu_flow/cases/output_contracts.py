@@ -48,10 +48,10 @@ _ONLY_FORMS = '"mask", "not mask", "labels != -100" or "T < lengths"'
 
 
 def plain_dims(value: object) -> object:
-    """Return the dims in an output's entry of a schema, without axes of unknown size.
+    """Return the dims that a schema gives for an output, without axes of unknown size.
 
-    An entry is a list of dims, or a table with the key ``dims`` and the keys of the output's
-    contract. Dims that are not a list are returned as they are.
+    `value` is the output's entry in the schema: a list of dims, or a table with such a list under
+    ``dims``. If there is something else in the place of the list, it is returned unchanged.
     """
     dims = value.get("dims", []) if isinstance(value, Mapping) else value
     if not isinstance(dims, (list, tuple)):
@@ -67,7 +67,7 @@ def parse_contracts(
     Parameters
     ----------
     value : object
-        The op's ``schema``. The name of a built-in schema gives no contracts.
+        The op's ``schema``. If it is the name of a built-in schema, there are no contracts.
     schema : OpSchema
         The result of `cases.schema.parse_schema` for `value`.
     find : callable
@@ -89,10 +89,10 @@ def parse_contracts(
 def _warn_of_separate_orders(
     paths: Sequence[KeyPath], contracts: Sequence[OutputContract], report: Report
 ) -> None:
-    """Report outputs that may be in any order and are as long as an earlier such output.
+    """Report two outputs of the same length that may each be in any order.
 
-    Each of these outputs is compared by itself, so that elements that belong together may get
-    separated.
+    The order of each output is ignored separately. The comparison therefore does not notice if
+    elements that belong together, such as values and their counts, have different positions.
     """
     first: dict[str | int, str] = {}
     for path, contract in zip(paths, contracts, strict=True):
@@ -112,7 +112,7 @@ def _warn_of_separate_orders(
 
 
 def _entries(table: Mapping[object, object]) -> list[tuple[KeyPath, str, Mapping[object, object]]]:
-    """Return the outputs in a schema's table as (path, name, table).
+    """Return the outputs in a schema as (path of the key, name, the output's table).
 
     Malformed outputs are left out; they have been reported already.
     """

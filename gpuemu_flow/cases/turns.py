@@ -119,12 +119,12 @@ class Turns:
         return self._with_shared_specials(self._with_lone(turned))
 
     def _with_lone(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-        """Demand lone values in the input that has had them in the fewest cases.
+        """Give lone values to the input that has had them in the fewest cases.
 
         A lone value is the only zero or the only nonzero value in a row; see `lone_values`. Inputs
-        that show another variety in this case are left out. If any input has a strategy of
-        `STRATEGIES` other than `normal`, no input gets lone values: such a strategy can draw many
-        zeros, which could hide the lone values.
+        that show another variety in this case are left out. The strategies in `STRATEGIES` other
+        than `normal` can draw many zeros, which could hide the lone values. If any input has such
+        a strategy, no input gets lone values.
         """
         for spec in inputs:
             width = spec.shape[-1] if spec.shape else 0
@@ -144,10 +144,12 @@ class Turns:
         """Return the next turn in which an input can get lone values; 0 if there is none.
 
         A lone value is the only zero or the only nonzero value in a row; see `lone_values`. The
-        input must have the strategy `normal`, and must show no other variety in this case. Its rows
-        must be long: at least half as long as the longest rows that it has had so far. It then gets
-        each of `LONE_TURNS` once. A shorter vector of more than `MEDIUM` elements gets only the
-        second of them.
+        input must have the strategy `normal`, and must show no other variety in this case. It gets
+        each turn at most once. The length of its rows decides which turns it can get:
+
+        - all of `LONE_TURNS`, if the rows are at least half as long as its longest rows so far;
+        - only the second of `LONE_TURNS`, if it is a shorter vector of more than `MEDIUM` elements;
+        - otherwise none.
         """
         if spec.turn or spec.ends or spec.strategy != LONE or not may_hold_lone(spec):
             return 0
@@ -159,11 +161,13 @@ class Turns:
         return next((turn for turn in turns if (spec.name, turn) not in self._lone), 0)
 
     def _with_shared_specials(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-        """Let one input lend NaN and infinities to the other inputs of its shape.
+        """Let one input lend NaN and infinities to other inputs of the same shape.
 
-        The lender is the first input that may hold NaN and infinities and that shows no variety in
-        this case. Other inputs of its shape that may hold them copy some to the same positions,
-        unless they show a variety other than the first one. Each input lends in one case only.
+        Each borrower copies some of the lender's NaN and infinities to the same positions. The
+        lender is the first input that may hold NaN and infinities and that shows no variety of its
+        strategy in this case. If this input has already lent in an earlier case, nothing is lent.
+        The borrowers are the other inputs of the lender's shape that may hold NaN and infinities.
+        They must show either no variety in this case, or the first variety of their strategy.
         """
         lender = next((spec for spec in inputs if not spec.turn and _may_share(spec, spec)), None)
         if lender is None or lender.name in self._lent:

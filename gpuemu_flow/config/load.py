@@ -213,7 +213,9 @@ class _Assembly:
         return definer(self.layers, where, self.sources[0])
 
     def workspace(self, where: KeyPath, source: ConfigSource | None = None) -> WorkspacePaths:
-        """Return the resolver of paths for `source`; by default, the source that defines `where`.
+        """Return the resolver of the paths that a configuration file contains.
+
+        `source` is the file. By default, it is the file that defines the key `where`.
 
         Paths in an included file are relative to the folder of the project's file, so that a table
         can be moved from one file to another unchanged.

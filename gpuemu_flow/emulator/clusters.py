@@ -49,7 +49,7 @@ def size_of(cluster: Dimensions) -> int:
 
 
 def block_indices(blocks: Array, grid: Dimensions) -> tuple[Array, Array, Array]:
-    """Return the indices of blocks, by dimension, from their linear numbers."""
+    """Return the x, y and z indices of blocks as three arrays, from their linear numbers."""
     x, y, _ = grid
     return blocks % x, blocks // x % y, blocks // (x * y)
 

@@ -33,7 +33,8 @@ class Variant:
     Attributes
     ----------
     check : str
-        ``contract`` or ``approx``.
+        The check that tries the variant: ``contract`` fuses multiplications with additions,
+        ``approx`` changes results of approximate instructions within their error bounds.
     step : int
         Number of the first step that differs.
     label : str
@@ -106,9 +107,9 @@ def find_flips(
 ) -> list[CheckFinding]:  # fmt: skip
     """Return findings about variants that change the results of a launch by more than rounding.
 
-    Such a variant changes the findings of other checks, an integer result, or whether a result is
-    finite. There is one finding for each check. The finding names an instruction if a change
-    of that instruction alone has such an effect.
+    A variant does so if it changes the findings of other checks, an integer result, or whether a
+    result is finite or NaN. There is at most one finding for each check (see `Variant.check`). The
+    finding names a single instruction if a change of this instruction alone has such an effect.
 
     Parameters
     ----------
@@ -139,7 +140,11 @@ def find_flips(
 def _difference(
     kernel: Kernel, first: LaunchResult, second: LaunchResult, arguments: Sequence[Argument]
 ) -> str:
-    """Describe the relevant difference between two launches; empty if there is none."""
+    """Describe the first difference between two launches that is more than rounding.
+
+    Empty if there is none. A difference counts if it concerns the findings, an integer result, or
+    whether a result is finite or NaN.
+    """
     places = [{(f.check, f.rule, f.place.where) for f in r.findings} for r in (first, second)]
     if places[0] != places[1]:
         check, rule, where = sorted(places[0] ^ places[1])[0]

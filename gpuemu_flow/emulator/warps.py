@@ -31,7 +31,7 @@ class Warps(Atomics):
         mask: Array | None,
         step: int,
     ) -> tuple[Array, Array]:
-        """Compute ``shfl.sync``.
+        """Compute ``shfl.sync``; `b` and `c` are the operands of these names in the PTX ISA.
 
         Returns
         -------

@@ -1,8 +1,9 @@
 """Fragments of ``wmma``: loaded, multiplied and stored by whole warps.
 
 The PTX ISA leaves open which element of a matrix lies in which register of which lane. Here lanes
-take consecutive elements in row-major order; where the registers have room for more than one
-matrix (f16), the upper lanes hold the same elements as the lower lanes.
+take consecutive elements in row-major order. The registers of a warp may have room for several
+copies of a matrix, as often with f16. The upper lanes then hold the same elements as the lower
+lanes.
 """
 
 from __future__ import annotations

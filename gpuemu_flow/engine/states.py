@@ -133,17 +133,19 @@ class TaskStates:
         return self._files.digest(self.manifest(spec.target))
 
     def targets_in(self, paths: Iterable[str]) -> set[str]:
-        """Return the targets whose manifests are among `paths`.
+        """Return the targets of the manifests among `paths`.
 
-        `paths` are as in the file table. A target is a manifest's path below the cache folder.
+        `paths` are paths in the file table. A target is a manifest's path relative to the cache
+        folder.
         """
         start = self._manifests
         return {path[len(start) :] for path in paths if path.startswith(start)}
 
     def with_manifest(self, names: Iterable[str], graph: Graph) -> set[str]:
-        """Return the tasks whose manifests existed when the file table last looked at them.
+        """Return those of the tasks `names` whose manifests are in the file table.
 
-        The table reports a missing manifest as changed only once, and then forgets it.
+        The other tasks must not be considered current. The table reports a missing manifest as
+        changed only once, and then forgets it, so that a later check would not notice it.
         """
         listed, outlines = self.targets_in(self._files.targets()), graph.outlines
         return {name for name in names if outlines[name].target in listed}
@@ -205,7 +207,7 @@ class TaskStates:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Inside the context, cache in memory the records that are read.
+        """Keep each record in memory after its first read, until the context ends.
 
         The caller must hold the workspace's lock, so that no other process writes records.
         """
@@ -332,9 +334,10 @@ class TaskStates:
         return isinstance(self._cache.state.get(f"broken:{name}"), dict)
 
     def moved(self, spec: TaskSpec) -> bool:
-        """Tell whether a task has no record, or its key, manifest or outputs differ from it.
+        """Tell whether a task has no record of a success, or has changed since that success.
 
-        Cases that ended in an error make no difference here, although the task will run again.
+        A task has changed if its key, its manifest or its outputs in the workspace differ from the
+        record. Cases that ended in an error do not count here, although the task will run again.
         """
         record = self.record(spec.name)
         if record is None:

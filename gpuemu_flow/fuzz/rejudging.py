@@ -81,7 +81,7 @@ def judge_in(
 
 
 def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], bool]) -> str:
-    """Return a sentence on the setting in which a failure occurs, after confirming it by new runs.
+    """Confirm by new runs the setting in which a failure occurs, and return a sentence about it.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], b
     Returns
     -------
     str
-        The value of `setting`, which is empty for the simplest one. It is `DIFFERS` instead if the
-        new runs gave other results: the case passed in `setting`, or failed in the simplest one.
+        The sentence of `setting`; empty for the simplest setting, `FailureSetting.ALONE`. The text
+        is `DIFFERS` if a new run of the case passes in `setting`, or fails in the simplest setting.
     """
     if setting is FailureSetting.ALONE:
         return ""

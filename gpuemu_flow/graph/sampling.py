@@ -39,7 +39,10 @@ class Sampling:
 
 
 def samplings(config: Config) -> dict[str, Sampling]:
-    """Return the changes that each mode of ``[ci]`` makes; a mode that makes none is left out."""
+    """Return, by mode of ``[ci]``, the changes that the mode makes to the ops' cases.
+
+    A mode that changes nothing is left out.
+    """
     ci = config.ci
     found = {
         "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes, ci.seed),

@@ -42,12 +42,13 @@ def unit(fmt: FloatLimits) -> float:
 
 
 def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
-    """Return the least absolute tolerance, which is large enough for an op that flushes subnormals.
+    """Return the least absolute tolerance, which permits ops to flush subnormals to zero.
 
-    It is the smallest normal number: of float64 for float64 outputs, else of float32. Pass
-    `longest_dim` for ops that are not exact; the tolerance is then multiplied by ``8 g``, where g
-    is `growth`. The reason: intermediate products of such ops may underflow, and may then be
-    multiplied by up to the square root of a dim's size, for example in a norm.
+    The tolerance is the smallest normal number of float64 for float64 outputs, and of float32 for
+    other outputs. For ops that are not exact, pass `longest_dim`, the largest size of a dim of the
+    inputs. The tolerance is then multiplied by ``8 g``, where g is ``growth(longest_dim)``. This
+    factor is needed because intermediate products of such ops may underflow. The op may then
+    multiply them by up to the square root of a dim's size, for example in a norm.
     """
     smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
     return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest
@@ -55,14 +56,16 @@ def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
 
 @dataclass(frozen=True)
 class QuickBound:
-    """A lower bound of the envelope that needs no evaluation of the reference.
+    """A bound of each element's error that needs no evaluation of the reference.
 
-    The bound of an element is ``relative |r| + 2 ulp(r) + floor``, where r is its expected value.
+    It is never above the envelope, which is the bound that evaluations of the reference give. Let r
+    be the expected value of an element. The bound is then ``relative |r| + 2 ulp(r) + floor``.
 
     Attributes
     ----------
     relative : float
-        0 for exact ops, else ``8 g u``, where g is `growth`, and u is `unit`.
+        0 for exact ops. For other ops ``8 g u``, where g is the result of `growth` for the longest
+        dim, and u is the result of `unit` for the format.
     fmt : FloatLimits
         Format of the output.
     floor : float
@@ -92,16 +95,20 @@ class QuickBound:
 
 @dataclass(frozen=True)
 class Excuse:
-    """Condition under which the rounding of an op's operands excuses its errors.
+    """Measurements that decide whether the rounding of an op's operands excuses its errors.
+
+    The errors are excused if, taken together, they are not much larger than the errors of
+    evaluations with rounded operands; see `holds`.
 
     Attributes
     ----------
     variance : ndarray of float64, shape (n,)
-        Mean squared error caused by rounding the operands, 0 for elements that are not judged.
+        For each element, the mean squared error caused by rounding the operands; 0 for elements
+        that are not judged.
     largest : float
-        Largest `size` of the errors in one evaluation with rounded operands.
+        The errors of each evaluation with rounded operands have a `size`; this is the largest.
     without : ElementBound
-        The bound of an op that is not excused.
+        The bound to use if the errors are not excused.
     """
 
     variance: Float64Array
@@ -121,9 +128,10 @@ class Excuse:
         return float(np.minimum(shares, FAR).mean())
 
     def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
-        """Tell whether the errors are, taken together, no larger than those of rounded operands.
+        """Tell whether the errors as a whole may come from rounded operands.
 
-        True for fewer than `ENOUGH` elements, which show too little.
+        This is so if their `size` is at most `LARGER` times `largest`. If fewer than `ENOUGH`
+        elements are judged, the result is True, because so few elements prove nothing.
         """
         if np.count_nonzero(self.variance) < ENOUGH:
             return True
@@ -166,7 +174,8 @@ class ElementBound:
 def make_quick_bound(fmt: FloatLimits, longest_dim: int, *, exact_op: bool) -> QuickBound:
     """Return the quick bound of an output in the format `fmt`.
 
-    `longest_dim` is the largest size of a dim of the inputs.
+    `longest_dim` is the largest size of a dim of the inputs. `exact_op` is True for an op that does
+    not round, such as a copy or a maximum.
     """
     if exact_op:
         return QuickBound(0.0, fmt, least(fmt))

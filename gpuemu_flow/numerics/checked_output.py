@@ -33,10 +33,12 @@ class Policy:
     Attributes
     ----------
     nan_policy, inf_policy : str
-        ``match``: the output must be NaN (the same Inf) exactly where the expected value is.
-        ``strict``: the same, and there must be no NaN (Inf) at all unless the case's inputs hold
-        NaN or Inf. ``ignore``: elements whose expected value is NaN (Inf) are not judged; under
-        this policy, an actual NaN (Inf) is not judged either if the case's inputs hold NaN or Inf.
+        The policies for NaN and for Inf. For NaN, the values mean the following. ``match``: the
+        output must be NaN exactly where the expected value is NaN. ``strict``: the same, and if the
+        case's inputs hold neither NaN nor Inf, no element may be NaN. ``ignore``: an element is not
+        judged if its expected value is NaN, or if its actual value is NaN and the case's inputs
+        hold NaN or Inf. The values mean the same for Inf, except that ``match`` and ``strict`` also
+        require the same sign.
     invariants : tuple of str
         Names from `types.INVARIANTS`, checked on every output.
     shape_preserved_input : str or None
@@ -212,10 +214,10 @@ def compare_output(
     Parameters
     ----------
     tolerance : mapping of dtype to Tolerance, or Envelope
-        The tolerances; the envelope if the tolerance is ``auto``.
+        The tolerance of each dtype. For the tolerance ``auto``, the envelope instead.
     seen : SeenOutputs, optional
-        The op's outputs as it returned them, if `actual` is only a part or another form of the
-        output. Failures then name positions in the output itself.
+        All outputs as the op returned them; needed if `actual` is only a part or another form of
+        the returned output. Failures then name positions in the returned output.
     excused : ndarray of bool, optional
         Elements that get no verdict if they exceed the tolerance.
     """
@@ -254,10 +256,15 @@ def _compare_auto(
 ) -> BlockedOutcome:
     """Compare one output under the ``auto`` tolerance.
 
-    The quick bound, which takes no evaluation of the reference, is tried first. If an element
-    exceeds it or comes near it, an envelope from evaluations of the reference is used instead. If
-    elements exceed the envelope, too, it is made again from more evaluations. If a few elements
-    still exceed it, it is made once more.
+    Up to four bounds are tried, from the cheapest to the most expensive:
+
+    1. The quick bound takes no evaluation of the reference. It decides if no element exceeds it or
+       comes near it, or if the output has no envelope.
+    2. The envelope is measured by evaluations of the reference. It decides if no element exceeds
+       it.
+    3. The second envelope takes more evaluations. It decides if no element exceeds it, or if more
+       than a few do.
+    4. The third envelope takes even more evaluations. It decides about the few elements.
     """
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)

@@ -1,4 +1,4 @@
-"""Rows or columns that are off by a factor or an offset of their own.
+"""Rows or columns that are each off by a different factor or offset.
 
 A factor per row comes from a wrong denominator, norm or rescaling. A factor or an offset per column
 comes from weights or a bias that are missing, or that are read from the wrong place. The kinds of
@@ -37,7 +37,10 @@ EXPLAINED, OFF = 0.75, 0.25
 
 
 def line_relations(evidence: Evidence) -> list[Finding]:
-    """Find single rows and columns that are off by a factor or an offset."""
+    """Return findings that each row or column is off by a different factor or offset.
+
+    If there is no such finding for the rows, look for an error matrix of low rank.
+    """
     if len(evidence.shape) < 2 or evidence.fmt is None or evidence.count < 2 * FEW:
         return []
     found = []
@@ -82,8 +85,9 @@ class _Lines:
     def fits(self, fit: Fit) -> list[float]:
         """Fit a number, such as a factor, to the wrong elements of each usable line.
 
-        Return the numbers that fit. Return an empty list if too few lines have a number that fits,
-        or if all numbers are nearly equal.
+        Return the fitted numbers in the order of the lines, without lines that no number fits. If
+        fewer than the share `MOST_LINES` of the lines have a number, or if all numbers are nearly
+        equal, return an empty list.
         """
         fits = [
             fit(self.points.actual[i][self.wrong[i]], self.points.expected[i][self.wrong[i]], LEAST)
@@ -161,7 +165,16 @@ def _varied(fitted: list[float]) -> bool:
 
 
 def _source(evidence: Evidence, offsets: Float64Array, index: Positions) -> str:
-    """Describe the offsets as a 1-d input, added or subtracted; "" if no input fits."""
+    """Return ``minus b`` or ``b once more`` if the op left out or doubled a 1-d input b; else "".
+
+    Parameters
+    ----------
+    evidence : Evidence
+    offsets : ndarray of float64
+        The offset by which each row (or column) is off: actual minus expected.
+    index : ndarray of intp
+        For each of these rows (or columns), the index in b of the value to compare with the offset.
+    """
     for name, array in evidence.inputs.items():
         if array.ndim != 1 or dtype_name(array.dtype) is None or array.size <= int(index.max()):
             continue

@@ -1,4 +1,4 @@
-"""Relations that are tested by running the reference on changed inputs, to imitate a bug.
+"""Relations that imitate a bug by running the reference on changed inputs.
 
 ==================  ==============================================================================
 kind                actual is what the reference gives
@@ -7,18 +7,18 @@ kind                actual is what the reference gives
 ``ignored``         with an input all zeros, or all ones
 ``rolled``          with an input shifted by one place along an axis
 ``reversed-input``  with an input in reverse order along an axis
-``swapped-halves``  with the halves of an axis of an input in each other's place
+``swapped-halves``  with the two halves of an input along an axis exchanged
 ``swapped-input``   with two axes of an input swapped
-``repeated-input``  with the first row of an input in the place of all
-``rounded-input``   with an input, or all, rounded to a 16-bit format
-``swapped-inputs``  with two inputs in each other's place
-``off-by-one``      with an integer input one less or one more
+``repeated-input``  with the first slice of an input along an axis in the place of all slices
+``rounded-input``   with one float input, or all of them, rounded to a 16-bit format
+``swapped-inputs``  with two inputs exchanged
+``off-by-one``      with all values of an integer input one less, or one more
 ``clamped-index``   with an integer input that never reaches the last, or the first, index of a dim
 ``cut``             with a dim cut to whole tiles, to its first tile, or short of its last element
 ``padded``          with a dim filled up with zeros to whole tiles
-``extra-zero``      with one zero more along a dim
+``extra-zero``      with an extra zero at the end of a dim
 ``wrong-axis``      computing along another axis of an input
-``eps``             with another epsilon, with none, or with one added outside of the root
+``eps``             with another epsilon, without one, or with one added outside of the root
 ``row-stat``        with each row scaled as if another statistic of the row had been used
 ==================  ==============================================================================
 """
@@ -61,7 +61,7 @@ def holds(relation: Relation, seen: ObservedCase, ask: Ask) -> bool | None:
 
 
 def input_relations(seen: ObservedCase, ask: Ask) -> set[Relation]:
-    """Return every relation with changed inputs that explains a failing case."""
+    """Return all relations of this module, such as ``ignored``, that explain a failing case."""
     found = {relation for relation, make in changes(seen) if _explains(seen, make, ask)}
     found |= {r for r, predictions in _row_statistics(seen, ask) if _all_agree(seen, predictions)}
     return found
@@ -90,10 +90,11 @@ def _same(array: Float64Array, name: str) -> Float64Array:
 
 
 def changes(seen: ObservedCase) -> Iterator[Change]:
-    """Yield relations, each with a function that applies it to a case.
+    """Yield the relations to test, each with a function that applies it to a case.
 
-    The function returns the changed inputs, and a function that makes the outputs on them
-    comparable.
+    The function returns the changed inputs and a second function. The reference is then evaluated
+    on the changed inputs. The second function converts an output of this evaluation, given with its
+    name, to a form that can be compared with the op's output.
     """
     for name, array in seen.inputs.items():
         if array.dtype.kind == "f":
@@ -265,8 +266,8 @@ def _cuts(dim: str, size: int, places: list[tuple[str, int]]) -> Iterator[Change
 def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) -> Any:
     """Return a function that changes the size of a dim, by cutting the inputs or appending zeros.
 
-    The function returns the resized inputs, and a second function. That one cuts outputs back to
-    the dim's original size.
+    The function takes a case. It returns the resized inputs and a second function, which cuts the
+    outputs for these inputs back to the dim's original size.
 
     Parameters
     ----------
@@ -301,7 +302,11 @@ def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) ->
 
 
 def _of_axes(seen: ObservedCase) -> Iterator[Change]:
-    """Yield relations in which an input, and outputs of its shape, have two axes swapped."""
+    """Yield relations in which the op computes along the wrong one of two axes of an input.
+
+    To test this, the reference is run on the input with the two axes swapped, and the axes of its
+    outputs are swapped back. Only an input that has the shape of all outputs is tried.
+    """
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f":
             continue
@@ -326,10 +331,10 @@ def _of_axes(seen: ObservedCase) -> Iterator[Change]:
 
 
 def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
-    """Yield relations in which each row is scaled by a factor, with the outputs that they predict.
+    """Yield relations in which each row is off by a factor, each with predicted outputs.
 
-    The factor does not scale the output itself. It scales the difference between the output and the
-    reference's output for an input of zeros.
+    The factor does not scale the expected output itself. It scales the difference between the
+    expected output and the reference's output for an input of zeros.
     """
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f" or not array.shape[-1]:
@@ -352,7 +357,10 @@ def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Fl
 
 
 def _beyond(start: Float64Array, factor: Float64Array, expected: Float64Array) -> Float64Array:
-    """Scale the distance from `start` to each expected value by the factor of its row."""
+    """Return ``start + factor * (expected - start)``, with one factor per row.
+
+    Where `expected` equals `start`, the result is `start`, even if the factor is NaN or infinite.
+    """
     distance = expected - start
     result: Float64Array = np.where(distance == 0.0, start, start + factor * distance)
     return result

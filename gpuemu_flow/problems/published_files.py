@@ -45,9 +45,9 @@ class Places:
 
     @property
     def prefix(self) -> str:
-        """Return the path from `into` to `root`, ending in ``/``.
+        """Return the path from the new workspace to the published one, ending in ``/``.
 
-        The path is empty if the two are the same folder, or if the files are copied.
+        The path is empty if both workspaces are the same folder, or if the files are copied.
         """
         if not self.in_place:
             return ""

@@ -51,7 +51,9 @@ class CacheFacts:
     Attributes
     ----------
     folder : str
+        Folder of the workspace's own cache.
     own : Size
+        Size of the workspace's own cache.
     limit : int
         Maximum size of the workspace's own blobs, in bytes; 0 for no limit.
     remote, mode : str
@@ -61,6 +63,7 @@ class CacheFacts:
     answers : str
         ``yes``, or the reason why the shared cache does not answer; empty if none is configured.
     shared : Size
+        Size of the shared cache, if it is a folder.
     """
 
     folder: str

@@ -61,8 +61,8 @@ class ReportBuilder:
     records : mapping of name to mapping
         The values in each task's record, such as its ``duration_s``.
     relocate : callable
-        Takes a comparison's task and a case's result. Returns the result with the present lines of
-        its findings.
+        Takes a comparison's task and a case's stored result. Returns the result after correcting
+        the line numbers in its findings, which edits of the source may have moved.
     """
 
     cache: WorkspaceCache
@@ -114,7 +114,10 @@ class ReportBuilder:
         return ""
 
     def _untried(self, compare: TaskSpec, items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
-        """Return texts, such as ``N = 9, 11``, that name listed sizes found in no judged case."""
+        """Return a text, such as ``N = 9, 11``, for each dim with sizes that no judged case had.
+
+        Only sizes that the op's schema lists are named.
+        """
         from gpuemu_flow.cases.listed_sizes import untried_sizes  # noqa: PLC0415
         from gpuemu_flow.cases.op_schema import schema_from_json  # noqa: PLC0415
 

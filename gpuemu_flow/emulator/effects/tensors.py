@@ -1,4 +1,4 @@
-"""Tensor maps: cp.async.bulk.tensor, its reductions and prefetches, and tensormap."""
+"""Instructions on tensor maps: bulk tensor copies, reductions and prefetches, and tensormap.*."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
     Returns
     -------
     callable
-        Takes number, ruleset, kind, rule and flags. Returns 0, or -1 after an error, for which
-        `fail` then raises OSError.
+        Takes the number of the system call, the ruleset's descriptor, the kind of the rule, the
+        rule and flags. Returns 0, or -1 after an error; `fail` then raises the OSError.
     """
     number, integer = ctypes.c_long, ctypes.c_int
     types = (number, number, integer, integer, ctypes.c_char_p, ctypes.c_uint32)
