@@ -66,7 +66,7 @@ def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
 
 
 def is_made_of(text: str, names: Collection[str]) -> bool:
-    """Tell whether a text is an expression with an operator in which all names are in `names`."""
+    """Tell whether a text is an expression with an operator, and uses only names in `names`."""
     if OPERATORS.isdisjoint(text):
         return False
     try:

@@ -38,7 +38,7 @@ class ValueRule:
     nonfinite : bool or None
         True to draw NaN and Inf, too; False to draw none; None if the range decides.
     to : int, str or None
-        The last value of offsets, or the largest length.
+        For offsets, the last value; for lengths, the largest length.
     of : str
         The input into which indices point, or which has the scale of a quantized input.
     axis : int
@@ -228,8 +228,8 @@ class InputSpec:
     low, high : float or None
         Range of the values from the op's schema, both ends included.
     ends : int
-        If above 0, both ends of the range are inserted among the values. This is done in the first
-        cases of a run that have this range. `ends` is the number of this case among them, from 1.
+        If above 0, both ends of the range are inserted among the values. Only the first cases of a
+        run in which the input has this range get the ends; `ends` numbers these cases from 1.
     turn : int
         Number of the variety of values that the input shows, counted from 1; 0 leaves the variety
         to chance. The first cases with a strategy show its varieties in turn; see `cases.turns`.

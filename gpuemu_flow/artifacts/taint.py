@@ -20,9 +20,9 @@ def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
 
     Compilers reuse registers for unrelated values. For a register with several definitions, the
     dependence is therefore found for each instruction separately. Values that differ between
-    threads only because the threads took different paths do not count. If a body would take much
-    longer than a few passes, the analysis ends early, and the instructions found so far are
-    returned.
+    threads only because the threads took different paths do not count. If the analysis would take
+    much longer than a few passes over the kernel, it ends early, and the instructions found so far
+    are returned.
     """
     return _Propagation(analysis).run()
 

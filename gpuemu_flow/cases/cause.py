@@ -58,9 +58,10 @@ class Cause:
         The condition; empty for a relation.
     relation : RelationName or None
     counts : Counts
-        Counts of the new cases if the cause is stated, else of the run's own cases. For a relation,
-        ``inside`` counts the failing cases, ``inside_failed`` those that the relation explains,
-        ``outside`` the passing cases, and ``outside_failed`` those that contradict the relation.
+        Counts of the new cases if `stated` is true, else of the cases that the run itself judged.
+        For a relation, ``inside`` counts the failing cases, ``inside_failed`` those that the
+        relation explains, ``outside`` the passing cases, and ``outside_failed`` those that
+        contradict the relation.
     members : tuple of (str, int)
         The failing cases that the cause explains, as (dtype, seed).
     """

@@ -44,9 +44,10 @@ def draw_bools(strategy: str, rows: ManyRows) -> NDArray[np.bool_]:
 
 
 def _leave_alone(signs: NDArray[np.bool_], rows: ManyRows, *, value: bool) -> None:
-    """In two of three rows, set one random element to `value` and all others to its opposite.
+    """Make rows of `signs` with a single random element `value`, and ``not value`` elsewhere.
 
-    `signs` is changed in place.
+    In each tensor, two of three rows are changed, in place. The only row of a tensor is always
+    changed.
     """
     chosen = ~rows.every(3) if rows.number > 1 else np.ones((len(signs), 1), np.bool_)
     tensors, numbers = np.nonzero(chosen)
@@ -87,7 +88,7 @@ def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
 def _signed(rows: ManyRows, info: np.iinfo[Any], low: int, end: int) -> Array:
     """Draw from [low, end), or for an unsigned type from [0, end - low).
 
-    The interval is first cut to the limits of the type.
+    The part of this interval that lies beyond the limits of the type is left out.
     """
     if info.min == 0:
         low, end = 0, end - low

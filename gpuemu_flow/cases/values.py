@@ -105,7 +105,7 @@ def draw_alike(
     nonfinite: bool | None = None,
     turn: int = 0,
 ) -> Array:
-    """Draw several tensors that differ only in their seeds, each with the values of `draw`.
+    """Draw one tensor for each seed, with the values that `draw` gives for that seed.
 
     Returns
     -------
@@ -208,7 +208,7 @@ def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
     - The largest in magnitude is 127 steps. An op that computes the step size from the row's
       largest magnitude gets a power of two, so that no other rounding hides how it rounds ties.
 
-    The step size differs from row to row, because an op may get it as an input instead.
+    Other ops get the step size as an input. So rows differ in step size, and one may fit the op.
 
     Parameters
     ----------
@@ -328,11 +328,11 @@ def _magnitudes(rows: ManyRows, form: _Format, low: int, end: int) -> Array:
 
 
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
-    """Set one element of about every second tensor to a number whose square is too large.
+    """Set one random element of some tensors to a number whose square overflows in their dtype.
 
-    The square exceeds the dtype's largest number. The element is random. The number is a power of
-    two, with an exponent of at least `low` and less than `end`. Every tensor gets such a number if
-    `ManyRows.turn` is above 0.
+    The number is a power of two, with an exponent of at least `low` and less than `end`. If
+    ``rows.turn`` is above 0, every tensor gets such a number. Otherwise, each tensor gets one with
+    a probability of one half.
     """
     rngs = rows.rngs.derive("beyond root")
     coins, places = rngs.gen_range(0, 2) | (rows.turn > 0), rngs.gen_range(0, rows.count)
@@ -351,12 +351,12 @@ def _unmark_one(marks: NDArray[np.bool_], rngs: SeededStreams) -> None:
 
 
 def _special(rows: ManyRows, form: _Format) -> Array:
-    """Draw normal values, and write one kind of special number into each of some rows.
+    """Draw normal values, and write special numbers into about `SPECIAL_ROWS` of the rows.
 
-    There are about `SPECIAL_ROWS` such rows. The kinds are: a NaN; a +Inf; a -Inf; -0 in half of
-    the row; -Inf in the whole row, or in three whole rows, because a window of a pooling op covers
-    several rows; and NaN, +Inf and -Inf together in one row, to test maxima and sums. In a dtype
-    without Inf, its largest value replaces Inf.
+    There are six kinds of such rows. A row has one NaN; one +Inf; one -Inf; -0 in half of its
+    elements; only -Inf; or one each of NaN, +Inf and -Inf, to test maxima and sums. Some rows of
+    -Inf are followed by two more, to fill the window of a pooling op. In a dtype without Inf, its
+    largest value replaces Inf.
     """
     values = form.rounded(_normal(rows, form))
     columns = rows.random_columns()
@@ -423,7 +423,7 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
 
 
 def _finite(values: Array, dtype: str, low: float | None, high: float | None) -> Array:
-    """Replace infinities by the largest numbers, and NaN by the number nearest to 0 in range."""
+    """Replace Inf by the largest number of its sign, and NaN by the number nearest 0 in range."""
     largest = float_limits(dtype).max
     exact = values.astype(np.float64)
     nan = np.isnan(exact)

@@ -52,7 +52,10 @@ def watch(
 def watch_with(
     make: type[WatchState], options: RunOptions, seed: int | None, *, poll: bool
 ) -> NoReturn:
-    """Run the tasks again at every save until interrupted, then exit."""
+    """Run the tasks again at every save until interrupted, then exit.
+
+    `make` is the class of the watch's state.
+    """
     from gpuemu_flow.config.load import find_config  # noqa: PLC0415
     from gpuemu_flow.watch.alarm import open_alarm, wait_for_save  # noqa: PLC0415
     from gpuemu_flow.watch.files import FileWatch  # noqa: PLC0415
@@ -119,8 +122,9 @@ class WatchState:
     def turn(self, saved: set[str]) -> bool:
         """Run the tasks that saved files affect, and show results; return True if interrupted.
 
-        While the configuration has errors, a saved file that might be no input is named only if the
-        errors change or vanish. The file could be a log, even of this command's own output.
+        Usually, the names of the saved files are printed. While the configuration has errors, they
+        are printed only if one of the files may be a source or is the configuration, or if the
+        errors change or vanish. Other files could be logs, even of this command's own output.
         """
         from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
         from gpuemu_flow.watch.files import may_be_source  # noqa: PLC0415
@@ -197,7 +201,7 @@ class WatchState:
         return 1
 
     def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:
-        """Return the report with further data that `show` needs; this class adds none."""
+        """Return the report unchanged; subclasses add the data that their `show` needs."""
         return report
 
     def show(self, report: RunReport, *, first: bool) -> None:

@@ -83,9 +83,8 @@ class BatchRequest:
     cases : tuple of QueuedCase
         The cases; their keys are not sent.
     known : tuple of str
-        Keys of answers whose observed inputs (`BatchAnswer.names` and `BatchAnswer.parts`) the
-        coordinator has already compared with its own. An answer with one of these keys leaves out
-        its observed inputs.
+        Values of `BatchAnswer.key` that the coordinator has already seen and checked. An answer
+        with one of these keys leaves `BatchAnswer.names` and `BatchAnswer.parts` empty.
     """
 
     setup: RunSetup

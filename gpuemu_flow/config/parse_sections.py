@@ -23,12 +23,19 @@ Table = Mapping[str, Json]
 
 
 def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
-    """Read a checked table of tolerances, by canonical dtype."""
+    """Convert a table of tolerances, which has already been checked.
+
+    The keys of the table and of the result are canonical names of dtypes.
+    """
     return {dtype: PartialTolerance(**given) for dtype, given in table.items()}
 
 
 def policy_of(table: Table, kind: str) -> str | None:
-    """Return a table's ``nan`` or ``inf`` policy; None if neither of the keys for it is set."""
+    """Return a table's policy for `kind`, which is ``nan`` or ``inf``.
+
+    For ``nan``, the keys are ``nan_policy`` and ``check_nan``. If both are set, ``nan_policy``
+    decides. If neither is set, the result is None.
+    """
     policy: str | None = table.get(f"{kind}_policy")
     check = table.get(f"check_{kind}")
     if policy is None and check is not None:
@@ -169,7 +176,17 @@ def execution(table: Table, base: Path, home: Path) -> model.ExecutionConfig:
 
 
 def program(written: str, base: Path, home: Path) -> str:
-    """Return a program in the form in which it can be called: a path, or a name on ``PATH``."""
+    """Return the path by which a configured program can be called, or its name on ``PATH``.
+
+    Parameters
+    ----------
+    written : str
+        The program as the configuration names it; a name on ``PATH`` if it has no slash.
+    base : Path
+        The folder that a relative path starts from.
+    home : Path
+        The folder that a path starts from if it begins with ``~/``.
+    """
     if written.startswith("~/"):
         return str(home / written[2:])
     # Not resolved: a virtual environment's interpreter is a link that must be called as such.

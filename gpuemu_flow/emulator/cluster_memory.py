@@ -49,9 +49,14 @@ class ClusterMemory(GlobalMemory):
         return offsets + rows.astype(np.uint64) * np.uint64(self.shared_stride)
 
     def address_of(self, place: int, row: int) -> int:
-        """Return the shared-memory address of an offset in the batch's shared memory.
+        """Return the address by which a block accesses a place in the batch's shared memory.
 
-        The address is the one that block number `row` of the batch must use.
+        Parameters
+        ----------
+        place : int
+            Offset of the place in the shared memory of the whole batch.
+        row : int
+            Number of the block within the batch.
         """
         there, offset = divmod(place, max(1, self.shared_stride))
         return offset if there == row else offset | (int(self.ranks[there]) + 1) << RANK_AT
@@ -69,10 +74,13 @@ class ClusterMemory(GlobalMemory):
         Parameters
         ----------
         rows : array
-            Numbers in the batch of the blocks whose memory lanes access.
+            For each lane, the number within the batch of the block whose memory it accesses.
         mask : array or None
+            Mask of the lanes that perform the access; None for all lanes that have not ended.
         step : int
+            Index of the program's step that accesses the memory.
         write : bool
+            True for a write, False for a read.
 
         Returns
         -------

@@ -95,7 +95,11 @@ def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -
 def _all_evaluators(
     workspace: Workspace, op: str, cancel: Event | None
 ) -> Iterator[Iterator[tuple[OpSubject, CaseEvaluator]]]:
-    """Open a context with an iterator that yields, for each dtype, the op and its warm programs."""
+    """Yield one iterator over the dtypes of an op, and afterwards end the workers.
+
+    For each dtype, the iterator yields a pair: the op in this dtype, and an evaluator that judges
+    the op's cases in warm programs.
+    """
     workspace.cache.create()
 
     def each() -> Iterator[tuple[OpSubject, CaseEvaluator]]:

@@ -41,7 +41,10 @@ def expected_key(subject: OpSubject) -> str:
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return a digest of all that decides verdicts and is known before a run, except the case."""
+    """Return a digest of what decides verdicts, as far as it is known before a run.
+
+    The cases are not part of it.
+    """
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])
 
@@ -94,13 +97,19 @@ class VerdictCache:
         self._written = time.monotonic()
 
     def find(self, which: int, key: list[Json]) -> CheckResult | None:
-        """Return the cached verdict on a case, if it holds for the present inputs; else None."""
+        """Return the cached verdict on a case, if it holds for the present inputs; else None.
+
+        `which` is the index of the op's dtype, and `key` is the result of `case_key`.
+        """
         return self.inputs[which].find(
             lambda b: cached_verdict(self._cache, digest_json([b, *key]))
         )
 
     def put(self, which: int, key: list[Json], result: CheckResult) -> None:
-        """Cache a verdict, unless it is ``error``, since the error may not occur again."""
+        """Cache a verdict on a case, unless it is ``error`` or ``skipped``.
+
+        An error might not occur the next time. `which` and `key` are those of `find`.
+        """
         if result.verdict not in (Verdict.ERROR, Verdict.SKIPPED):
             self._write((self.inputs[which], key, result.to_json()))
 
@@ -109,11 +118,17 @@ class VerdictCache:
         self._write(force=True)
 
     def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
-        """Add `records` to the waiting verdicts, and store all of these if that is due.
+        """Add verdicts to those that wait in memory, and store all waiting verdicts if it is time.
 
-        Verdicts are stored in groups, since a transaction costs more than a tiny case. `force`
-        stores them at once. They are dropped if a program, or a file that it reads, was edited
-        meanwhile.
+        Verdicts are stored in groups, since a transaction costs more than a tiny case. With
+        `force`, all are stored at once. A verdict is dropped instead if a program, or a file that
+        the program reads, was edited meanwhile.
+
+        Parameters
+        ----------
+        *records : tuple
+            The inputs of the programs, the case's key and the verdict as JSON.
+        force : bool
         """
         with self._lock:
             self._unwritten += records

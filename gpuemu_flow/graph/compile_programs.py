@@ -57,6 +57,18 @@ class ProgramCompiler:
         """Return the description of a program for runners: the JSON of a `Program`.
 
         It contains limits and absolute paths, which are no part of action keys.
+
+        Parameters
+        ----------
+        op : OpConfig
+        ref : ProgramRef
+            The program: the op itself, its reference or a generator of inputs.
+        off_limits : OffLimits
+            Files and a function that the program must not use.
+        code : TaskSpec or None
+            The task that digests the built PTX, if the program is a compiled kernel.
+        fenced : bool
+            True to run the program in a sandbox, under the restrictions of the op.
         """
         executable, *arguments = ref.argv or ("",)
         has_file = (

@@ -42,9 +42,9 @@ class RuleTasks:
     def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
         """Return the manifests of the rules that a stage of an op needs, as inputs of its task.
 
-        For the stage ``op``, they are part of the task's key. A reference rarely depends on the
-        rules' outputs. Therefore, it only waits for the rules, and runs again if one of its files,
-        or a file that it used, has changed.
+        For the stage ``op``, these manifests are part of the task's key. Programs of other stages,
+        such as references, rarely depend on the rules' outputs. Their tasks only wait for the
+        rules, and run again if one of their files, or a file that they used, has changed.
 
         Parameters
         ----------
@@ -73,10 +73,10 @@ class RuleTasks:
 
 
 def outputs_apart(config: Config) -> tuple[str, ...]:
-    """Return the absolute paths of the rules' outputs that ``apart`` matches.
+    """Return the absolute paths of the rules' outputs that match the key ``sandbox.apart``.
 
-    An output is matched if a pattern matches it or one of its parent folders. Outputs need not
-    exist yet, since they are taken from the configuration.
+    The key is a list of globs. An output is returned if a glob matches the output or one of its
+    parent folders. Outputs need not exist yet, since they are taken from the configuration.
     """
     return tuple(
         str(config.root / output)
@@ -197,7 +197,10 @@ def with_outputs(
 
 
 def _closed(wall: Sandbox, files: Iterable[str], outputs: Iterable[str]) -> Sandbox:
-    """Return a sandbox in which a command reads only these workspace files and its outputs."""
+    """Return `wall`, narrowed so that a command reads only `files` and `outputs` of the workspace.
+
+    The command can write `outputs`, too.
+    """
     read, made = ([f"{wall.root}/{name}" for name in names] for names in (files, outputs))
     seen = [path for path in read if not is_below(path, wall.hidden)]
     return replace(
@@ -226,10 +229,10 @@ def _programs(config: Config) -> set[Path]:
 def _files(
     rule: RuleConfig, root: Path, sources: SourceIndex, declared: Sequence[str]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return the files, sorted, and the packages that decide a rule's outputs.
+    """Return the files and the packages that decide a rule's outputs, each in sorted order.
 
-    The rule's own outputs are left out, even if a glob matches them. Outputs of other rules are
-    included even before they exist.
+    The rule's own outputs are left out, even if a glob matches them. Outputs of other rules, which
+    `declared` lists, are included even before they exist.
     """
     files = {
         name

@@ -64,9 +64,13 @@ def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str])
 
     Parameters
     ----------
+    outlined : Outline
+        The text, as it is in the editor.
     path : Path or None
         Path of the file with the text. None if there is no file yet; then the files that the text
         names are not checked.
+    environ : dict of str to str
+        Environment variables.
     """
     shown_as = path.name if path is not None else "gpuemu.toml"
     try:
@@ -176,7 +180,8 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Diagnosis:
     """Return the finding for the result of one op and dtype.
 
-    The finding of an outdated result is only information, whatever the verdict.
+    It is placed at the op's name in `table`. For an outdated result, its severity is only
+    information, whatever the verdict.
     """
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None

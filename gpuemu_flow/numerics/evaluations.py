@@ -17,12 +17,12 @@ from gpuemu_flow.numerics.single import Single, bare, single, staying_single
 
 
 class Evaluate(Protocol):
-    """The reference as a function, in float64 or, if `shadow` is set, as its float32 shadow.
+    """The reference as a function, which computes in float64 or, if `shadow` is true, in float32.
 
-    Float inputs come as float64 arrays, or as float32 arrays for the shadow (see `single`); other
-    inputs come unchanged. The reference must not modify its inputs. A failing evaluation raises
-    `FlowError`. If a correct op may round values to a narrower type, the shadow takes an argument
-    ``rounding: Rounding``, and rounds them, too.
+    The reference in float32 is called its shadow. Float inputs are float64 arrays; for the shadow,
+    they are float32 arrays (see `single`). Other inputs are passed unchanged. The reference must
+    not modify its inputs. A failing evaluation raises `FlowError`. If a correct op may round values
+    to a narrower type, the shadow takes an argument ``rounding: Rounding``, and rounds them, too.
     """
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...
@@ -30,6 +30,8 @@ class Evaluate(Protocol):
 
 class Evaluations:
     """An `Evaluate` with counts of its calls and failures, and the dtypes that it accepts.
+
+    The reference's *shadow* is the same function, computed in float32.
 
     Parameters
     ----------
@@ -43,7 +45,7 @@ class Evaluations:
     reason : str
         Reason why the latest failing evaluation failed.
     makes_arrays : bool
-        True if the shadow has made arrays of its own, such as those of ``np.arange``.
+        True if the shadow has called functions that create arrays, such as ``np.arange``.
     from_integers : bool
         True if the shadow has computed floats from integer inputs.
     """
@@ -68,7 +70,7 @@ class Evaluations:
 
     @property
     def own_format(self) -> FloatLimits | None:
-        """Return the coarsest float format of the reference's inputs if it rejects float64.
+        """Return the coarsest float format in which a reference that rejects float64 gets inputs.
 
         Return None if the reference takes float64, or has no float inputs.
         """
@@ -83,9 +85,11 @@ class Evaluations:
     def outputs(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Arrays | None:
-        """Return the outputs, or None if the evaluation failed.
+        """Return the reference's outputs, or None if the evaluation failed.
 
-        The first dtype that the reference accepts is used from then on; see `dtypes_to_try`.
+        The reference is tried in each of `dtypes_to_try`. After one has succeeded, later calls use
+        only this dtype. With `shadow`, the reference computes in float32 instead, and applies
+        `rounding` if it is given.
         """
         if shadow:
             return self._shadow_outputs(inputs, rounding)

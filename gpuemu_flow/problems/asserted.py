@@ -237,8 +237,8 @@ def _program(
 ) -> str:
     """Return the source of a program that computes one side of a comparison in a test.
 
-    The source lacks its last statement, which `_ended` appends. `bound` has expressions that
-    replace parameters of the test.
+    The source lacks its last statement, which `_ended` appends. `bound` maps parameters of the test
+    to the expressions whose values they get.
     """
     needed = set(side.needed)
     lines = compared.bindings(side)

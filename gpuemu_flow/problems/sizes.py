@@ -54,7 +54,7 @@ def scale_down(
     dict of str to int
         The new values of the constants that are scaled down.
     ProblemFacts or None
-        The facts of the run with these values; None if the model runs with no values.
+        The facts of the run with these values; None if no run succeeded.
     """
     for changed in _plans(constants):
         found = tries(changed)
@@ -74,7 +74,10 @@ def scale_down(
 
 
 def _plans(constants: Constants) -> Iterator[dict[str, int]]:
-    """Yield sets of small values to try: for all constants, then for all except one or two."""
+    """Yield sets of small values for the constants, in the order in which they are to be tried.
+
+    The first sets reduce all large constants. The later sets leave one or two of them unchanged.
+    """
     large = sorted({value for value in constants.values() if value > SMALL[0]}, reverse=True)
     distinct = dict(zip(large, _distinct(len(large)), strict=False))
     everything = [name for name, value in constants.items() if value > SMALL[0]]
@@ -117,9 +120,9 @@ class VariableSizes:
     Attributes
     ----------
     dims : dict of str to (tuple of int)
-        Allowed sizes by the name of a constant.
+        Allowed values of each constant that may vary, by the constant's name.
     axes : tuple of tuple of (int or str)
-        Axes of each tensor: a size, or an expression of dims.
+        The shape of each tensor. Each axis is a fixed size, or an expression of names in `dims`.
     """
 
     dims: dict[str, tuple[int, ...]]
@@ -218,11 +221,11 @@ def same_but_shapes(one: ProblemFacts, other: ProblemFacts) -> bool:
 def _together(
     tries: CachedAttempts, scaled: Constants, about: ProblemFacts, varied: VariableSizes
 ) -> VariableSizes:
-    """Drop small sizes until the model runs when several dims vary together.
+    """Drop the smallest sizes until the model runs with combinations of the remaining ones.
 
-    The model must run with each combination of sizes that `_corners` returns. As long as it does
-    not, the smallest size of every dim is dropped. If this would leave a dim with fewer than two
-    sizes, the result has no dims.
+    The model must run with each combination of sizes that `_corners` returns. Until it does, the
+    smallest size of every dim is dropped. If this would leave a dim with fewer than two sizes, the
+    result has no dims.
     """
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):

@@ -229,8 +229,8 @@ def _read_report(path: Path) -> bytes:
 def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_large: str) -> bytes:
     """Read a file of at most `limit` bytes.
 
-    If that fails, raise UsageError with the problem that `problem` makes from the path and the
-    reason. The reason is `too_large` if the file is larger.
+    If that fails, raise UsageError with ``problem(path, reason)``. The reason is `too_large` if the
+    file is larger than `limit`, and else the system's message.
     """
     try:
         with path.open("rb") as file:

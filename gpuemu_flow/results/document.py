@@ -189,10 +189,11 @@ class ShardPart:
     code : mapping of str to str
         For each op, kernel and rule, also of other shards, a digest of its sources.
     options : mapping of str to str
-        The options that decide what is selected, or the exit code.
+        Values of the options that decide which items are selected, or which exit code results.
     selected : tuple of str
-        The ops and kernels that these options select in all shards together. Empty with
-        ``--since``, which selects more on a machine that has never run some of the programs.
+        The ops and kernels that these options select in all shards together. Empty if one of the
+        options is ``--since``: what this option selects depends on which programs have run on the
+        machine, so shards can differ.
     """
 
     index: int
@@ -239,8 +240,8 @@ class Report:
     timed_out : bool
         True if a time limit cut something off.
     require_all : bool
-        True if an item without a verdict keeps the report from being a success. A run with items to
-        check in which nothing passed is never a success.
+        True if the report is no success while any requested item lacks a verdict. If False, the
+        report can be a success even then, but not if there were items to check and none passed.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
@@ -331,7 +332,10 @@ class Report:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Count cases and kernels by verdict; an op and dtype without cases counts as one."""
+        """Count cases and kernels by verdict.
+
+        An op that has no cases in a dtype counts as one case with the verdict on that dtype.
+        """
         found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
         plural = {Verdict.ERROR: "errors"}
         for result in self.run.results:

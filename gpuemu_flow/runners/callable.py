@@ -145,5 +145,8 @@ class CallableRunner:
         return name_values(with_changed_inputs(returned, given, names, changed), names)
 
     def violations(self) -> Sequence[Failure]:
-        """Return changes to the arguments, except to elements, which `InputBuffers` compares."""
+        """Return the changes that the call made to its arguments, such as to a tensor's shape.
+
+        Changed elements of tensors are not included: `InputBuffers` finds these.
+        """
         return self._changed

@@ -32,7 +32,7 @@ def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
 
 
 def _said(attempt: Attempt) -> Attempt:
-    """Return the attempt, with a remark in its error's hint that the case was not repeated."""
+    """Return the attempt, after adding to its error's hint that the case was not repeated."""
     error = attempt.outcome.error
     if error is None:
         return attempt
@@ -52,12 +52,13 @@ class Supervisor:
     other cases before is repeated in a new process, to find out whether an earlier case is to
     blame. Once a process was lost, every later case gets a separate process.
 
-    Some failures are not repeated: timeouts, launches that the emulator has refused before with the
-    same message, and exceptions that `ENOUGH_ALIKE` cases raised at the same line, each as the
-    first case of its process.
+    Some failures are not repeated: timeouts, and launches that the emulator has refused before with
+    the same message. An exception is not repeated, either, if `ENOUGH_ALIKE` earlier cases raised
+    it at the same line, and each of these was the first case in its process.
 
     A case whose process got SIGKILL is tried again, since the system may have killed it because
-    other processes used the memory. It is not tried again if an earlier case was killed both times.
+    other processes used the memory. If the second process gets SIGKILL, too, later cases that are
+    killed are not tried again.
 
     Parameters
     ----------

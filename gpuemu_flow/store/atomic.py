@@ -19,9 +19,9 @@ DISK_ERRNOS = FAILING_ERRNOS | {
 
 
 def disk_problem(error: OSError, path: Path | str) -> Problem:
-    """Return the diagnosis of an operating system error while writing below the cache.
+    """Return the diagnosis of an OSError that occurred while writing a file of the cache.
 
-    An error whose number is in `FAILING_ERRNOS` may also have occurred while reading.
+    For a failing disk, the diagnosis also fits an error that occurred while reading.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Problem(
