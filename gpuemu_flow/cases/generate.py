@@ -34,12 +34,13 @@ per call hardly matters."""
 
 
 def input_values(case: Case, spec: InputSpec) -> Array:
-    """Return the values of one input, read-only where the layout repeats them.
+    """Return the values of one input.
 
-    The random numbers come from the domains ``data`` and ``input_<position>`` of the case's seed,
-    so that an input does not depend on the others, unless its spec demands that it share values
-    with them. For the layout ``expanded`` the values are drawn once for the reduced shape and
-    repeated without copying.
+    The random numbers come from the domains ``data`` and ``input_<position>`` of the case's seed.
+    So an input does not depend on the others, unless its spec demands that it share values with
+    another input, or that its values be related to those of another. For the layout ``expanded``,
+    the values are drawn once for the reduced shape and repeated without copying; the array is then
+    read-only.
 
     Raises
     ------

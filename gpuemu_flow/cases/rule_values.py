@@ -98,7 +98,8 @@ def draw_by_rule(
     others : mapping of str to ndarray
         Values of the input that the rule compares with, if there is one.
     turn : int
-        The variety of the strategy's values; see `values.draw`.
+        For floats: some strategies draw several varieties of values. 1 selects the first variety, 2
+        the second, and so on; 0 leaves the choice to chance.
     """
     rule, shape, dtype = setting.rule, setting.shape, numpy_dtype(setting.dtype)
     if math.prod(shape) == 0:
@@ -179,7 +180,7 @@ def _bounded(values: Array, setting: Setting) -> Array:
 def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
     """Overwrite a share of the elements, in place, with the values that the rule lists.
 
-    Without a kind or bounds, these values replace all elements.
+    If the rule has no kind, and the setting no bounds, the listed values replace all elements.
     """
     rule, flat = setting.rule, values.reshape(-1)
     rng = setting.rng.derive("values")

@@ -1,8 +1,9 @@
 """Values that an input takes from another input, so that ops meet equal values when they compare.
 
-Inputs that are drawn in the same way share values under `ties` and `integers` anyway. Other values
-would never be equal by chance, such as sorted edges and the values that are looked up in them, or
-values and a threshold: an op that uses ``<`` in place of ``<=`` would pass.
+Two inputs, such as values and a threshold, or sorted edges and the values that are looked up in
+them, would otherwise hardly ever have equal elements. An op that uses ``<`` in place of ``<=``
+would then pass. Only inputs that are drawn in the same way share values anyway, under the
+strategies `ties` and `integers`.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ COMPARABLE = ("", "sorted", "unique", SCALAR)
 
 
 def lenders_of(spec: InputSpec, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
-    """Return the inputs of a case from which the input `spec` can take values.
+    """Return the lenders of an input: the case's inputs from which `spec` can take values.
 
     The result is empty if `spec` must keep its own values, or has too few elements. A lender has
-    the dtype of `spec`, or is a Python number of the same family, such as the integers. A lender
-    whose rule has no kind must come before `spec`, and must have other bounds or another rule.
+    the dtype of `spec`, or is a Python number of the same family, such as the integers.
+
+    Two more conditions apply to a lender whose rule does not set ``kind``. The lender must come
+    before `spec`, so that no two inputs take values from each other. Its bounds or its rule must
+    differ from those of `spec`, because inputs that are drawn alike share values anyway.
     """
     rule = spec.rule or ValueRule()
     whole = rule.kind or rule.values or rule.concerns_whole

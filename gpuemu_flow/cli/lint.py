@@ -30,7 +30,7 @@ def lint(
     rule: str | None,
     output_format: str,
 ) -> None:
-    """Check kernels: the configured ones, or the files named, which need no configuration."""
+    """Check the configured kernels, or PTX and cubin files, which need no configuration."""
     from gpuemu_flow.reporting.linting import explain_rule  # noqa: PLC0415
 
     if rule is not None:

@@ -60,16 +60,19 @@ def _name_of(program: str) -> str:
 
 
 def code_of(function: Callable[..., Any]) -> dict[str, Json]:
-    """Identify a function's code by its ``origin``, and by a digest of its contents (``code``).
+    """Identify a function's code, as a mapping with the keys below.
 
-    The digest covers the function's file, and all of the user's files that it imports, directly or
-    not; ``files`` holds the digest of each. For a function without a file, such as one of a
-    notebook, the digest covers the function's source, and the files that its globals and the
-    notebook's import statements lead to. If neither source nor files can be found, the result is
-    empty.
+    - ``origin``: the function's file and name.
+    - ``files``: the digest of the function's file, and of each of the user's files that it imports,
+      directly or not.
+    - ``code``: one digest over all of these files.
 
-    A partial, a method or a closure also depends on values from the code that made it. Therefore,
-    the digest then also covers the files of the caller of this package.
+    A function of a notebook, for example, has no file. Then ``code`` covers the function's source,
+    and the files that its globals and the notebook's import statements lead to. If neither source
+    nor files can be found, the mapping is empty.
+
+    A partial, a method, a closure or a callable object also depends on values from the code that
+    made it. For these, ``code`` and ``files`` also cover the files of the caller of this package.
     """
     found, given = function, False
     while callable(wrapped := getattr(found, "func", None)):  # of `functools.partial`

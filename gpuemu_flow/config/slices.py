@@ -88,7 +88,10 @@ def gradients_of(op: OpConfig) -> dict[str, Json]:
 
 
 def masks_of(op: OpConfig) -> dict[str, Json]:
-    """Return the masks of outputs of which only some elements are compared."""
+    """Return, by output name, the masks that select the elements to compare.
+
+    Outputs of which all elements are compared have no mask, and are left out.
+    """
     said = {contract.name: contract.to_json() for contract in op.outputs}
     return {name: contract["only"] for name, contract in said.items() if "only" in contract}
 

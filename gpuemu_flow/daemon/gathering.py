@@ -106,9 +106,9 @@ class Pace:
         self._seconds: dict[str, float] = {}
 
     def note(self, op: str, seconds: float) -> None:
-        """Record how long the latest case took, as at most 1.25 times the last recorded time.
+        """Record the time of an op's latest case, but at most 1.25 times the last recorded time.
 
-        This limit keeps one slow case from changing much.
+        Because of this limit, a single slow case hardly changes the record.
         """
         self._seconds[op] = min(seconds, _SLOWER * self._seconds.get(op, seconds))
 

@@ -30,7 +30,7 @@ _REPLY = {VALIDATE: "ValidationResult", SUBMIT: "SubmitResult"}
 def validate_op(service: Service, fields: Fields, job: Job) -> Encoded:
     """Answer ``ValidateOp`` and ``SubmitOutput``: judge one output.
 
-    The inputs are made by the client, or belong to a handed-out case.
+    The inputs are the client's own, or those of a case that the daemon handed out before.
     """
     replies = JudgedReplies(service)
     name = fields.name("op_name")
@@ -123,8 +123,9 @@ def judge_group(
     Returns
     -------
     list
-        For each request, its reply or the error that refuses it. None if the request has to be
-        answered alone, because it has no verdict yet or another request may have caused an error.
+        For each request: its reply, or the error with which the request is refused, or None if the
+        request must be answered alone. That happens if the group gave no verdict for it, or if an
+        error may have been caused by another request.
     """
     replies = JudgedReplies(service)
     answers: list[Encoded | Exception | None] = [None] * len(requests)

@@ -43,8 +43,10 @@ def run_repl(
     session : DebugSession
     reader : CommandReader
         Source of the commands. If it is interactive, Ctrl-C ends only the running command.
-    write, complain : callable
-        Called with each line of an answer, and with each problem.
+    write : callable
+        Called with each line of an answer.
+    complain : callable
+        Called with each problem, as text.
     """
     code = 0
     while True:

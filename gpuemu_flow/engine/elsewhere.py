@@ -69,11 +69,17 @@ def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
 def far_results(
     workspace: Workspace, elsewhere: Elsewhere | None, todo: set[str], context: StageContext
 ) -> Iterator[dict[str, Problem]]:
-    """Have other machines run tasks, and let the context find the results in a shared cache.
+    """Have other machines run tasks, and provide their results through a shared cache.
 
-    This is the configured shared cache if it is writable, else a temporary folder in the
-    workspace's cache. Yield, by task name, a problem for each task whose workers died. Such a task
-    must not run on this machine either.
+    The shared cache is the configured one if it is writable, else a temporary one in a folder of
+    the workspace's cache. `context` reads the results from it inside the ``with``. A temporary one
+    is removed at the end.
+
+    Yields
+    ------
+    dict of str to Problem
+        Problems by task name. If the workers that ran an op died, each task of `todo` that runs
+        this op or needs its outputs has a problem, and must not run on this machine either.
     """
     units = [] if elsewhere is None else units_of(workspace.graph, todo)
     if elsewhere is None or not units:

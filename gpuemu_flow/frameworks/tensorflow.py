@@ -75,7 +75,10 @@ class TensorFlowAdapter(FrameworkAdapter):
         return tf.Variable(tensor) if requires else tf.convert_to_tensor(tensor)
 
     def compute_gradient(self, tape: Any, output: Any, inputs: Inputs) -> Any:
-        """Return the gradients that a tape gives: a mapping for inputs by name, else a list."""
+        """Return the gradients of an output with respect to the inputs, from a tape.
+
+        The result is a mapping by name if `inputs` is a mapping, else a list.
+        """
         values = named(inputs)
         found = tape.gradient(output, list(values.values()))
         return dict(zip(values, found, strict=True)) if isinstance(inputs, Mapping) else found

@@ -15,14 +15,14 @@ MOST_FAILURES = 1000
 class FailureSample:
     """The failures of a run that its report lists; other failures are only counted.
 
-    If there are too many failures, the last one with the most frequent reason is left out, so that
-    failures with rare reasons are kept. In addition, the smallest case of each kind of failure is
-    always kept.
+    If there are more than `most` failures, one with the most frequent reason is left out: that of
+    the case with the highest number. Failures with rare reasons are thus kept. In addition, the
+    smallest case of each kind of failure is always kept.
 
     Parameters
     ----------
     most : int
-        Number of failures that are kept besides the smallest failures.
+        Maximum number of failures to keep, not counting the smallest case of each kind.
     """
 
     def __init__(self, most: int = MOST_FAILURES) -> None:

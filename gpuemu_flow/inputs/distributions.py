@@ -20,15 +20,15 @@ def normal_name(name: str) -> str:
 
 
 def _top(relative: str) -> str:
-    """Guess from a path in a site folder the name of the distribution that owns it."""
+    """Guess the name of the distribution that owns a file, from its path in the site folder."""
     return normal_name(relative.partition("/")[0].partition(".")[0])
 
 
 class _Record:
     """The files that a RECORD file lists.
 
-    Only one of the RECORD files of a folder lists a given file. So lines are parsed only if the
-    text contains the name of the file.
+    To save time, the file is parsed only when its text contains a path that is looked up. Of the
+    many RECORD files in a folder, usually only one contains a given path.
     """
 
     def __init__(self, path: str) -> None:

@@ -65,7 +65,11 @@ def with_generated(
 
 
 def fit_together(cases: Sequence[Case]) -> bool:
-    """Tell whether all inputs of the cases could be made, and their values fit into one message."""
+    """Tell whether the cases can be sent together in one message.
+
+    They can if no function of the user failed to make an input, and if the values that these
+    functions made are small enough in total.
+    """
     given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]
     return not any(map(case_fault, cases)) and sum(len(g.data) for g in given) <= MOST_ANSWERED
 

@@ -60,7 +60,24 @@ def chosen(indices: Array, source: Array, axis: int) -> Array:
 
 
 def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) -> Failure | None:
-    """Return the failure of indices that are not integers, out of range, or repeated in a row."""
+    """Check the indices that an output holds; return the first failure, or None.
+
+    The indices select elements of an input along one of its axes. They must be integers, of a shape
+    that fits the input, and in range. If they have as many axes as the input, no index may occur
+    twice along `axis`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the output.
+    indices : ndarray
+    source : ndarray
+        The input.
+    axis : int
+        The input's axis, not negative.
+    of : str
+        Name of the input.
+    """
 
     def fault(message: str, index: tuple[int, ...] | None = None) -> Failure:
         value = None if index is None else float(indices[index])
@@ -156,11 +173,11 @@ def signed_like(values: Array, expected: Array, axis: int) -> Array:
 
 
 def relabelled(values: Array, axis: int | None) -> Array:
-    """Return labels as numbers in the order in which they first occur.
+    """Number labels in the order in which they first occur, and return these numbers.
 
-    Two arrays give equal results exactly if their labels differ only in their names. Labels are
-    numbered separately for each index on the axes before `axis`; if `axis` is None, they are
-    numbered over all elements.
+    Two outputs that group the elements in the same way thus give equal results, whatever labels
+    they use for the groups. Labels are numbered separately for each index on the axes before
+    `axis`; if `axis` is None, they are numbered over all elements.
     """
     start = 0 if axis is None else axis % max(values.ndim, 1)
     batches = int(np.prod(values.shape[:start], dtype=np.int64))
@@ -213,12 +230,13 @@ def _complex_view(contract: OutputContract, values: Array, expected: Array) -> A
 
 
 def distances(values: Array, expected: Array) -> Array:
-    """Return real numbers that differ from ``|expected|`` by ``|values - expected|``.
+    """Convert complex values to real numbers, and keep their distances from the expected values.
 
-    The expected values themselves give ``|expected|``. A comparison of the results therefore judges
-    complex numbers by the absolute value of their difference. All numbers with an infinite part
-    count as one infinity (C17, annex G.3), as their direction depends on the order of the
-    operations.
+    A finite value v with the expected value e becomes ``|e| + |v - e|``. The expected value itself
+    becomes ``|e|``. A comparison of the two results therefore judges v by ``|v - e|``.
+
+    All numbers with an infinite part count as one infinity (C17, annex G.3), because the direction
+    of an infinity depends on the order of the operations.
     """
     with np.errstate(all="ignore"):
         wide, wanted = values.astype(np.complex128), expected.astype(np.complex128)

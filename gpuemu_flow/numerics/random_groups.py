@@ -45,8 +45,10 @@ def grouped(
 ) -> Groups | None:
     """Return one element of each group of elements that the reference drops together.
 
-    Elements share a draw along an axis if, in each line along this axis, the reference's tested
-    elements are either all 0 or all nonzero.
+    Dropout of whole channels, for example, makes one random draw per channel, and sets all elements
+    of the channel to 0 or none. The groups are found from the reference's output: elements share a
+    draw along an axis if, in each line along this axis, the tested elements are either all 0 or all
+    nonzero.
 
     Parameters
     ----------
@@ -91,7 +93,7 @@ def _shared_axes(zero: Marks, telling: Marks) -> tuple[int, ...]:
     """Return the axes along which elements share a draw.
 
     In each line along such an axis, the tested elements are either all 0 or all nonzero. Axes
-    of size 1 are left out. If all other axes are such axes, the result is empty.
+    of size 1 are left out. If elements share a draw along all remaining axes, the result is empty.
 
     Parameters
     ----------

@@ -60,14 +60,17 @@ def are_independent(first: Wide, second: Wide, at_least: float, variance: float)
 
     - The sum of the squared products.
     - The square of `variance`, times the number of products that are not 0. It is needed if there
-      are few terms, of a skewed distribution, and all happen to be small.
+      are few terms, their distribution is skewed, and all of them happen to be small.
     - If the sum is negative: the sum of the squares of `first`, times that of `second`, divided by
       the number of products. It does not depend on which terms are paired.
 
-    The last number serves skewed terms, such as those of a mask that is nearly always 0. Their
-    products are skewed, too: a few are large, and many small ones are negative. If none of the
-    large ones occurred, the sum is negative, and the squared products are far too small. The bound
-    for symmetric terms also holds for the short tail of skewed ones.
+    The last number is needed for skewed terms, such as those of a mask that is nearly always 0.
+    Their products are skewed, too: a few are large, and many small ones are negative. If no large
+    product occurred, the sum is negative, and the squared products are far too small an estimate.
+
+    The probability of a wrong False that is stated above is the one for products with a symmetric
+    distribution. It also holds for negative sums of skewed products, because negative sums are on
+    the side of the distribution's short tail.
     """
     products = first * second
     total, squares = float(products.sum()), float(np.square(products).sum())
@@ -110,8 +113,8 @@ def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
     """Return a distance in memory after which draws repeat; None if they do not repeat.
 
     The test finds repeated rows and tiles of any length, and rows that are shifted copies of each
-    other. It examines the first `MOST_SHIFTED` terms. Fourier transforms compare all distances up
-    to half of their number at once.
+    other. It examines the first `MOST_SHIFTED` terms. Fourier transforms test all distances up to
+    half the number of examined terms at once.
 
     Parameters
     ----------
@@ -154,9 +157,10 @@ def _transform_length(least: int) -> int:
 
 
 def _correlations(terms: Wide, length: int) -> Wide:
-    """Return, for each distance, the sum of the products of all terms that far apart.
+    """Return, for each distance, the sum of the products of all pairs of terms at that distance.
 
-    `length` is the length of the Fourier transform.
+    `length` is the length of the Fourier transform. If it exceeds the number of terms by d, the
+    sums are right for distances up to d.
     """
     spectrum = np.fft.rfft(terms, length)
     found: Wide = np.fft.irfft(spectrum * spectrum.conj(), length)

@@ -18,8 +18,9 @@ def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, .
     widened : bool
         If False, the reference gets its inputs only in their own dtypes.
     single : bool
-        True for inputs that were altered in float64 to measure a tolerance: float32 is tried after
-        float64, and the inputs' own dtypes, to which they must be rounded, last.
+        True if the inputs were altered in float64 to measure a tolerance. Then float32 is tried
+        after float64. The inputs' own dtypes come last, because the altered inputs must be rounded
+        to them.
     """
     wider = (WIDE, SINGLE) if single else (WIDE,)
     return (*wider, OWN) if widened else (OWN,)

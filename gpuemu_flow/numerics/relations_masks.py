@@ -14,8 +14,8 @@ kind                what the op does
 ``place``           goes wrong at the last (or first) index of an axis and nowhere else
 ==================  ==============================================================================
 
-Elements about which a relation predicts nothing are *free*: those that an op should not have read,
-or that were never written.
+For some elements of the outputs, a relation predicts no value, because the op never wrote them or
+computed them from memory that it should not have read. These elements are called *free*.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ def only_zeros_or_nan(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
 
 
 def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
-    """Return a warning if one case passed on inputs of only zeros or NaN; else an empty tuple.
+    """Return a warning if a case that was judged alone passed on inputs of only zeros or NaN.
 
-    An op does not pass if all of its cases have such inputs; see `verdicts.Tally`.
+    Otherwise, return an empty tuple. In a run, an op does not pass if all of its cases have such
+    inputs; see `verdicts.Tally`.
     """
     if not result.blank or result.verdict is not Verdict.PASSED:
         return ()
@@ -51,7 +52,10 @@ def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
 
 
 def note_of_tolerance(result: CheckResult) -> tuple[str, ...]:
-    """Return a warning if one case would also pass with outputs of zeros; else an empty tuple."""
+    """Return a warning if a case that was judged alone would also pass with outputs of zeros.
+
+    Otherwise, return an empty tuple.
+    """
     reason = weakness_alone(result)
     hint = 'give a smaller one, or `tolerance = "auto"`'
     return (_as_note(Problem("loose-tolerance", reason, hint, warning=True)),) if reason else ()

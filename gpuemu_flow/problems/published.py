@@ -82,9 +82,9 @@ def read_published(file: Path) -> PublishedConfig:
 
 
 def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[SkippedProblem]:
-    """List the keys in tables of ops that gpuemu 0.1.0 reads without using their values.
+    """List the keys in ``[[ops]]`` tables whose values gpuemu 0.1.0 ignores.
 
-    `out` tells the line of each key in `file`, whose content is `tree`.
+    `tree` is the content of `file`. `out` knows the line of each key in it.
     """
     ops = tree.get("ops")
     found = []

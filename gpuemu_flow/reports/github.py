@@ -17,7 +17,11 @@ _MAX_MESSAGE = 600
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """List workflow commands, worst first; if some are omitted, one more tells how many."""
+    """List the workflow commands for a report, the worst problems first.
+
+    If there are too many problems, a command with the number of omitted ones is added. If the run
+    ran out of time, or lacks required results, the last command says so.
+    """
     last = []
     if report.timed_out or (report.require_all and report.missing):
         word = "warning" if report.exit_code == 0 else "error"
@@ -31,9 +35,10 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def _all(report: Report) -> Iterator[str]:
-    """Yield all annotations: one for each op and kind of failure, and those without a case.
+    """Yield all annotations.
 
-    Annotations without a case are for broken ops, lint findings, regressions and other problems.
+    The failed cases of an op get one annotation for each kind of failure. Then follow annotations
+    for broken ops, lint findings, regressions and other problems, none of which belong to a case.
     """
     counts = case_lines.count_causes(report)
     seen: dict[tuple[str, str], int] = {}

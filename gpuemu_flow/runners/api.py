@@ -248,8 +248,9 @@ class Request:
     ----------
     case : Case
     input_dtype : str or None
-        Dtype to which float inputs of the case's dtype are converted before the call, for a
-        reference that computes in a wider dtype; None for no conversion.
+        Dtype to which inputs are converted before the call, for a reference that computes in a
+        wider dtype; None for no conversion. Only float inputs that have the case's dtype are
+        converted.
     """
 
     case: Case

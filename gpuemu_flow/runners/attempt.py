@@ -61,7 +61,8 @@ class Attempt:
     def outcome_of(self, request: Request) -> Outcome:
         """Return the outcome with its index replaced by that of a request's case.
 
-        If the program cannot be loaded, one failed attempt is the result of many cases.
+        If the program cannot be loaded, all cases get the outcome of the same failed attempt, each
+        with its own index.
         """
         return replace(self.outcome, index=request.case.index)
 
@@ -104,8 +105,8 @@ class WorkerClient:
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        Free for use by callers. They record here for which cases they have prepared the service
-        that judges cases in the worker.
+        Reserved for callers; this class does not use it. Callers store here which cases they have
+        prepared last in the worker's service that judges cases.
     """
 
     def __init__(

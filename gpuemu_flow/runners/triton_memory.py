@@ -65,8 +65,8 @@ class Memory:
         original memory, the size of this memory in bytes, the byte offset of each stored element in
         it, and the size of an element in bytes.
     origins : dict of int to int
-        For each region that was moved for the launch, by its start address, the start address of
-        its original memory.
+        Regions that were moved for the launch. Maps the start address of a region to the start
+        address of its original memory.
     """
 
     shared: list[Region] = field(default_factory=list)
@@ -175,7 +175,7 @@ class Memory:
 
 
 def _line_in(file: str) -> int:
-    """Return the line at which code of a file runs, in the innermost frame; 0 if none runs."""
+    """Return the current line of the innermost stack frame in a file; 0 if there is no frame."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == file:

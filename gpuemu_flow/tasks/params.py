@@ -123,7 +123,8 @@ class OpParams(ProgramParams):
 class ReferenceParams(ProgramParams):
     """A reference, and the `dtype` in which to run it.
 
-    If `dtype` is None, it is run in float64, or in the dtype of the case where float64 fails.
+    If `dtype` is None, the reference is run in float64. Cases for which this fails are run in their
+    own dtype.
     """
 
     STAGE = stages.REFERENCE

@@ -60,7 +60,10 @@ _HALVES = {"f16": "h", "f16x2": "h", "bf16": "b", "bf16x2": "b"}
 
 
 def _pairwise(kind: str, function: str, args: Arguments) -> str:
-    """Write a call of a function of 16-bit floats; for a packed type, a call for each half."""
+    """Return a C expression that calls a function of 16-bit floats.
+
+    For a packed type, which holds two such floats, the function is called once for each of them.
+    """
     if not kind.endswith("x2"):
         return f"{function}({', '.join(args)})"
     low, high = (", ".join(f"{part}({a})" for a in args) for part in ("LO", "HI"))
