@@ -251,7 +251,7 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
 
 
 def _parts(workspace: SelectableWorkspace, spec: TaskSpec) -> Json:
-    """Return what is compared of a task: code, parameters, names of inputs, outputs, packages."""
+    """Return the compared parts of a task: code, parameters, names of inputs, outputs, packages."""
     parts = workspace.states().static_parts(spec)
     inputs = [[source.role, source.task] for source in spec.inputs]
     return [parts.code, parts.params, inputs, list(spec.outputs), list(spec.packages)]
