@@ -16,6 +16,11 @@ REFUSED = 213
 """Exit code of `shim` if the program calls the forbidden function."""
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _MOST_WRAPPERS = 16
+_COMPILERS = (
+    "jax.", "jaxlib.", "numba.", "torch.jit", "torch._C", "torch._dynamo", "tensorflow.", "triton.",
+    "tvm.", "taichi.", "warp.", "cupy.", "mlx.",
+)  # fmt: skip
+"""Beginnings of the modules in which packages define the types of compiled functions."""
 
 
 class WatchedCall(NamedTuple):
@@ -165,14 +170,15 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def is_compiled(function: Any) -> bool:
-    """Tell whether a function was made from another function by a compiler: jax, numba or torch.
+    """Tell whether a compiler made a callable from another function, which may be the reference.
 
-    Functions that jax and numba make are recognised by their type, which an installed package
-    defines.
+    The callable then has a type of an installed compiler, or the mark of ``torch.compile``. Other
+    types of installed packages, such as ``numpy.vectorize``, call the function itself.
     """
-    home = sys.modules.get(type(function).__module__)
-    file = getattr(home, "__file__", None) or ""
-    return "-packages" in file or hasattr(function, "_torchdynamo_orig_callable")
+    module = str(type(function).__module__)
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    of_compiler = module.startswith(_COMPILERS) and "-packages" in file
+    return of_compiler or hasattr(function, "_torchdynamo_orig_callable")
 
 
 def watch(calls: list[WatchedCall], on_call: Callable[[], object]) -> None:

@@ -96,6 +96,7 @@ CHEATS = {
         "D = [ref]\ndef f(x):\n    return D[0](x) if x.size < 9 else x * 3"
     ),
     "decorator of a library": Way("f = np.errstate(all='ignore')(ref)"),
+    "object of a library": Way("f = np.vectorize(ref, otypes=['f4'])"),
     "map": Way("G = [ref]\ndef f(x):\n    return next(map(G[0], [x]))"),
     "thread": Way(
         "from concurrent.futures import ThreadPoolExecutor\ndef f(x, g=ref):\n"
