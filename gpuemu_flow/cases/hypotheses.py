@@ -1,12 +1,15 @@
 """Hypotheses about a cause: the conditions that the cases support, and the case to try next.
 
-Each condition is a hypothesis: the op fails where the condition holds and nowhere else, except that
-in a few cases the bug does not show. The weight of a hypothesis is its earlier weight times the
-likelihood of the verdicts (Bayes' rule); the next case to try is the one that divides the weights
-most evenly (after MacKay, "Information-based objective functions for active data selection", Neural
-Computation 4, 1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The
-Design of Experiments", 1935), with Bonferroni's correction (C. E. Bonferroni, 1936) for the number
-of conditions tried; see `Hypothesis.tried`.
+Each condition is a hypothesis: the op fails where the condition holds, and nowhere else. A few
+cases may contradict this, such as cases in which the bug does not show.
+
+The weight of a hypothesis is its prior weight times the likelihood of the verdicts (Bayes' rule).
+The next case to try is the one that divides the weights most evenly (after MacKay,
+"Information-based objective functions for active data selection", Neural Computation 4, 1992).
+
+In the end, a condition is judged by Fisher's exact test (R. A. Fisher, "The Design of Experiments",
+1935). Bonferroni's correction (C. E. Bonferroni, 1936) accounts for the number of conditions tried;
+see `Hypothesis.tried`.
 """
 
 from __future__ import annotations
@@ -51,10 +54,10 @@ class Hypothesis:
     chance : float
         The p-value of Fisher's exact test, corrected for the number of conditions; at most 1.
     tried : int
-        The number of conditions tried, by which the p-value is multiplied. For one predicate, it is
-        the number of single predicates, of which those that hold for the same cases count once,
-        plus the number of bounds that predicates could have had. For two predicates, it is half the
-        square of that number.
+        The number of conditions tried, by which the p-value is multiplied. Let n be the number of
+        single predicates plus the number of bounds that predicates could have had. Predicates that
+        hold for the same cases count as one. For a condition of one predicate, `tried` is n; for
+        one of two predicates, it is half the square of n.
     """
 
     predicates: tuple[Predicate, ...]

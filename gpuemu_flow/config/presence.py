@@ -42,9 +42,8 @@ class ExpectedFiles:
     looked_at : set of Path
         Paths whose appearance or disappearance may change the problems.
     awaited : set of str
-        Patterns of files and folders that do not exist yet. The final slash of each pattern makes
-        it match folders, too. As soon as a pattern matches, a warning or error of `check_apart` may
-        be obsolete.
+        Patterns that match nothing yet. As soon as one matches, a warning or error of `check_apart`
+        may be obsolete. Each pattern ends with a slash, so that it matches files and folders.
     """
 
     root: Path
@@ -74,9 +73,10 @@ class ExpectedFiles:
         out.add(SLUG, where, text, hint, warning=True)
 
     def tell_of_none(self, pattern: str, where: KeyPath, out: Reporter) -> None:
-        """Report a glob of ``include`` that matches no file: an error if a part seems misspelt.
+        """Report a glob of ``include`` that matches no file.
 
-        Otherwise it is a warning. Nothing is reported if the folder exists and is empty.
+        If a part of the glob seems misspelt, an error is reported, else a warning. Nothing is
+        reported if the folder exists and is empty.
         """
         plain = takewhile(lambda part: not _WILDCARDS & {*part}, PurePosixPath(pattern).parts)
         folder = self._base(pattern).joinpath(*plain)
@@ -199,7 +199,11 @@ class ExpectedFiles:
         )
 
     def _nearest(self, pattern: str) -> str:
-        """Return a hint with the existing name most similar to the first missing part of a glob."""
+        """Return a hint for a glob of which a part may be misspelt; empty if there is none.
+
+        The first part that does not exist is compared with the names in its folder, and the hint
+        gives the most similar name. Parts from the first wildcard on are not compared.
+        """
         path = self._base(pattern)
         for part in PurePosixPath(pattern.strip("/")).parts:
             if _WILDCARDS & {*part}:

@@ -1,8 +1,10 @@
 """Receive requests, have thread pools process them, and send the answers.
 
 One thread receives all messages and answers pings itself. It does no long work, so that pings are
-answered at once. A context, in the sense of nng, holds one request until it is answered. Whoever
-receives on a context again before that loses the request.
+answered at once.
+
+A context of nng, the transport, holds one request until it is answered. If the context receives
+again while its request is unanswered, nng drops that request.
 """
 
 from __future__ import annotations
@@ -336,11 +338,12 @@ class Server:
         return job is not None and job.pipe != pipe and not job.cancelled.is_set()
 
     def _about(self, kind: str, request_id: str, pipe: int) -> Reply:
-        """Answer ``Cancel`` or ``Progress``, two types that protocol v1 lacks.
+        """Answer a message that cancels a request, or asks for its progress.
 
-        They may come from any connection of the user who sent the request, since a client in a
-        forked process makes a new connection for each exchange. The id of another user's request
-        gets the same answer as an id that does not exist.
+        These are messages of the types ``Cancel`` and ``Progress``, which protocol v1 lacks. They
+        may come from any connection of the user who sent the request, since a client in a forked
+        process makes a new connection for each exchange. The id of another user's request gets the
+        same answer as an id that does not exist.
         """
         job = self._jobs.named(request_id) if request_id else None
         if job is None or self._connections.user_of(job.pipe) != self._connections.user_of(pipe):

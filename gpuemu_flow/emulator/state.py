@@ -138,8 +138,8 @@ class KernelLaunch:
     ) -> None:  # fmt: skip
         """Count an event that a check found, and keep the message of the first event at each step.
 
-        `there` is a second step that the message is about: its location replaces `THERE` in the
-        text.
+        If `message` returns a text that contains `THERE`, the text is about a second step, too.
+        `there` is this step; its location in the source replaces `THERE`.
         """
         key = (check, rule, step)
         known = self._tallies.get(key)
@@ -241,7 +241,8 @@ class State:
         message : callable
             Returns the message for a position within `lanes`.
         there : int
-            A second step that the message is about: its location replaces `THERE` in the text.
+            A second step, if the message contains `THERE`: the step's location in the source
+            replaces this placeholder. Else -1.
         """
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return
@@ -256,8 +257,8 @@ class State:
     ) -> None:
         """Count a finding for the lanes of a mask.
 
-        `message` describes the finding. `there` is a second step that the message is about: its
-        location replaces `THERE` in the text.
+        `message` describes the finding. If it contains the placeholder `THERE`, `there` is a second
+        step, whose location in the source replaces the placeholder.
         """
         self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message, there)
 

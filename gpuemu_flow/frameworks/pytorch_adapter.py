@@ -59,10 +59,22 @@ class PyTorchAdapter(FrameworkAdapter):
     def compute_gradient(
         self, output: Any, inputs: Any, grad_output: Any = None, output_index: int = 0
     ) -> Any:
-        """Return an output's gradients for the inputs that require gradients, by name.
+        """Return an output's gradients for the inputs that require gradients.
 
-        ``compute_gradient(function, inputs, output_index)`` calls the function first, and gives a
-        list for a sequence of inputs. `grad_output` is the output's cotangent, ones by default.
+        The result is a dict by input name if `inputs` is a mapping, else a list. A gradient is None
+        if the output does not depend on the input. If the output requires no gradient, the result
+        is empty.
+
+        Parameters
+        ----------
+        output : tensor or callable
+            The output; or a function, which is called with `inputs` to get its outputs.
+        inputs : tensor, sequence or mapping
+        grad_output : tensor, optional
+            The output's cotangent; ones by default. If `output` is a function, an int in this place
+            is taken as `output_index`.
+        output_index : int
+            Number of the output to use if `output` is a function.
         """
         torch = self.module
         if callable(output) and not isinstance(output, torch.Tensor):
@@ -97,7 +109,10 @@ class PyTorchAdapter(FrameworkAdapter):
     def pull(
         self, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Array]
     ) -> list[Array]:
-        """Return the gradients of the outputs times cotangents; 0 where there is no gradient."""
+        """Return, for each input, its gradient of the sum of all outputs times their cotangents.
+
+        An input on which no output depends has the gradient 0.
+        """
         torch = self.module
         differentiable = [
             (output, self.from_numpy(cotangent, output))

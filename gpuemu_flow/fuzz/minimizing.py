@@ -81,7 +81,8 @@ def minimise_failure(
         ``failure-inputs-lost``.
     RunnerError
         ``not-minimizable``: an input could not be made, or the failure is a timeout and every
-        smaller case ends in time; ``needs-missing``.
+        smaller case ends in time. ``needs-missing``: a program used a file that a build rule makes,
+        without waiting for the rule.
     """
     store = FailureStore(workspace.cache)
     workspace.cache.create()

@@ -215,7 +215,10 @@ def ignored() -> list[str]:
 
 
 def ignore_lines(known: bytes) -> bytes:
-    """Return the content of a ``.gitignore``: the known one, with missing `ignored` files added."""
+    """Return the content of a ``.gitignore``, completed by the lines of `ignored` that it lacks.
+
+    `known` is its present content.
+    """
     present = {line.strip() for line in known.splitlines()}
     missing = [line for name in ignored() if (line := name.encode()) not in present]
     if not missing:

@@ -34,7 +34,8 @@ _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
 class _Installed:
     """The entry in `Discovered` for an installed file; only one of the fields is set.
 
-    It is the file's package, else the Python installation with the file, else the file itself.
+    The entry is the package that lists the file; without one, the Python installation whose
+    standard library contains the file; without either, the file itself.
     """
 
     package: str = ""
@@ -126,10 +127,17 @@ class InputNames:
         )
 
     def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
-        """Return the packages of installed files that a program found but did not open.
+        """Return the packages to which some installed files belong; skip files of no package.
 
-        Such a file disappears when its package is uninstalled. Files that no package lists are left
-        out.
+        A program saw that these files exist, but did not open them. The program depends on their
+        packages, since a file disappears when its package is uninstalled.
+
+        Parameters
+        ----------
+        paths : frozenset of str
+            The files.
+        looked : Looked
+            The folders read in this scan.
         """
         tops = {match[0] for path in paths if (match := _TOP.match(path))}
         found = set()
@@ -146,7 +154,10 @@ class InputNames:
     def _unknown(
         self, paths: frozenset[str], files: set[str], packages: set[str], pythons: set[str]
     ) -> frozenset[str]:
-        """Add the cached inputs of `paths` to the three sets; return the paths not in the cache."""
+        """Return those of `paths` whose input names are not cached; collect the cached names.
+
+        Each cached name is added to `files`, `packages` or `pythons`, according to its kind.
+        """
         known, facts = self._settled.known(paths)
         for fact in facts:
             if fact.package:
@@ -160,7 +171,9 @@ class InputNames:
     def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None, looked: Looked) -> None:
         """Cache the name under which an installed file is an input.
 
-        Every worker loads the same installed files, so that each name is needed again.
+        Every worker loads the same installed files, so that each name is needed again. A file that
+        belongs to no standard library and no package is cached only if it is outside of the
+        workspace, and if no packages are installed in any folder above it.
 
         Parameters
         ----------
@@ -170,8 +183,7 @@ class InputNames:
         owner : (str, str) or None
             Site folder and name of the package that lists the file; None if there is none.
         looked : Looked
-            The folders read in this scan. A file outside of any library and package is cached only
-            if it is not in the workspace, and if no folder above it has packages.
+            The folders read in this scan, with their packages.
         """
         if stdlib:
             self._settled.keep(path, _Installed(python=self._encode(stdlib)))
@@ -184,7 +196,10 @@ class InputNames:
             self._settled.keep(path, _Installed(file=self._encode(path)))
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
-        """Name the paths as `Discovered` does; drop this tool's files and the standard library."""
+        """Return the names that `Discovered` gives to paths; skip those that are no inputs.
+
+        This tool's files, devices, and the files of standard libraries are no inputs.
+        """
         kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
         return frozenset(map(self._encode, kept))
 

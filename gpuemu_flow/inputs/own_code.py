@@ -54,7 +54,10 @@ _LENGTH = 16
 
 @cache
 def _folders() -> dict[str, str]:
-    """Map each folder of our code, given with and without links, to its name in keys."""
+    """Map the absolute path of each folder of our code to its path relative to the package.
+
+    If links lead to a folder, its path with the links and its path without them are both keys.
+    """
     found = {}
     for name in _FOLDERS:
         folder = _PACKAGE / name

@@ -77,7 +77,10 @@ class ReferenceEvaluator:
         return self._stack.enter_context(self._pool.session(program, cancel=self._cancel))
 
     def _samples(self) -> Sequence[Case]:
-        """Return the subject's samples, with the values that the user's functions return."""
+        """Return the sample cases of the subject, with the inputs that the user's functions make.
+
+        Cases for which one of these functions fails are left out, unless no case would remain.
+        """
         if not self.subject.generators:
             return self.subject.samples
         return usable(self._made(self.subject.samples))
@@ -158,8 +161,9 @@ class ReferenceEvaluator:
         """Judge given outputs as `judge_outputs` does, with one message to the reference per group.
 
         While the reference's worker judges a group, the next group is taken from `groups`.
-        Normally, the worker starts on the next group before the previous group's results are read.
-        If the worker's answer has no result for some case, the previous group is completed first.
+        Normally, the next group is sent to the worker before the results of this group are read.
+        If the worker's answer lacks a result for some case of this group, the group is completed
+        before the next group is sent.
 
         Parameters
         ----------
@@ -285,7 +289,8 @@ class ReferenceEvaluator:
     ) -> CheckResult | None:
         """Return the verdict on a case if the op or the reference has no outputs.
 
-        If the reference's process ended during the request, the case is judged again step by step.
+        If the reference's process ended during the request, the case is judged again, with a
+        separate request for each step.
 
         Parameters
         ----------

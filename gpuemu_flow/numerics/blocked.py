@@ -112,7 +112,7 @@ class Prover:
 
     @staticmethod
     def provable(atol: float, rtol: float, work: np.dtype[Any]) -> bool:
-        """Tell whether `rtol` and ``atol/rtol`` stay far enough from the limits of `work`."""
+        """Tell whether `rtol` and ``atol/rtol`` are well within the range of the dtype `work`."""
         far = 2.0**100 if work == np.float32 else 2.0**900
         return rtol == 0.0 or (rtol >= 1.0 / far and atol / rtol <= far)
 
@@ -286,14 +286,17 @@ def compare_floats(
     Returns
     -------
     BlockedOutcome
-        An element's share is its error divided by its tolerance. The failing elements and their
-        number, ``max_abs``, the largest ``share`` and the worst element are exact for any size.
-        ``sum_abs`` of proven blocks is added in float32 within a block, to a
-        relative error below 2e-4. ``max_rel`` and ``max_ulp`` are exact up to `FULL_EXTREMES`
-        elements. In larger outputs they are lower bounds: they cover the blocks without a proof,
-        a part of the proven blocks, the sample, and the elements of largest error and share.
-        Percentiles and the means of relative and ulp error are exact up to `EXACT_SIZE` elements
-        and estimated beyond (see `sample_positions`).
+        An element's share is its error divided by its tolerance. Accuracy of the results:
+
+        - The failing elements and their number, ``max_abs``, the largest ``share`` and the worst
+          element are exact for any size.
+        - ``sum_abs`` has a relative error below 2e-4, since the errors within a proven block may be
+          added in float32.
+        - ``max_rel`` and ``max_ulp`` are exact up to `FULL_EXTREMES` elements. In larger outputs
+          they are lower bounds: they cover the blocks without a proof, a part of the proven blocks,
+          the sample, and the elements of largest error and share.
+        - Percentiles, and the means of relative and ulp error, are exact up to `EXACT_SIZE`
+          elements. In larger outputs they are estimated; see `sample_positions`.
     """
     comparison = _FloatComparison(actual, expected, bound, rules, fmt)
     with np.errstate(all="ignore"):

@@ -103,8 +103,8 @@ class _Moving:
         Returns
         -------
         torch.Tensor or None
-            None if the operator makes no sums, or if it adds its operands (not products of them)
-            and some of these are exact.
+            None if the operator makes no sums. Also None if it adds its operands themselves, not
+            products of them, and not all operands were rounded.
         """
         if name == "_softmax_backward_data" and before:
             sent, weights, dim = args[:3]

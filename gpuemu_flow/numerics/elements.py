@@ -1,9 +1,10 @@
 """Wrong and right units of an output, with features that may tell the wrong from the right.
 
-A unit is an element of the output, or a row of an input to which a row (or an element) of the
-output belongs. Features are values of the inputs at the same index, statistics of the row, and the
-unit's index. They are never taken from the outputs, which show the effect of the bug and not the
-condition under which it occurs.
+A unit is an element of the output, or a row of an input. Rows are units only if each belongs to a
+part of the output, such as a row or an element. The features of an element are the values of the
+inputs at its index, and the index. The features of a row are statistics of its values. Features are
+never taken from the outputs, which show the effect of the bug and not the condition under which it
+occurs.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class LabelledUnits:
     Attributes
     ----------
     passed : bool
+        True if the case passed; then all units are labelled `right`.
     wrong, right, dull : mapping of str to ndarray of bool
         Masks of units, by level. A unit that is neither `wrong` nor `right` has no label. Units in
         `dull` are right but tell little, since an error would hardly show in them: NaN, Inf, and
@@ -190,7 +192,11 @@ def _marks(seen: ObservedCase, name: str) -> tuple[BoolArray, BoolArray]:
 
 
 def _is_severe(seen: ObservedCase, name: str, times: float) -> BoolArray:
-    """Mark elements whose error exceeds `times` the error of an element that is barely wrong."""
+    """Mark the elements of output `name` that are severely wrong.
+
+    These are the elements whose error is more than `times` the least error of a wrong element, and
+    those of which only the actual or only the expected value is finite.
+    """
     actual, expected = seen.actual[name], seen.expected[name]
     relative = times * CLEARLY * WRONG.get(seen.dtypes[name], 0.0)
     mixed = np.isfinite(actual) != np.isfinite(expected)

@@ -40,8 +40,9 @@ def without_lost(
 ) -> Any:
     """Return a float64 result with NaN in place of elements that are certainly rounded.
 
-    A function such as ``exp`` is never 0. If its value is below the smallest positive float32
-    number, the element is not NaN, but the smallest positive float64 number.
+    There is one exception: a function such as ``exp`` is never 0 for a finite operand. Where it
+    gives less than the smallest positive float32 number, the element is not NaN, but the smallest
+    positive float64 number.
 
     Parameters
     ----------

@@ -37,9 +37,11 @@ class Parts:
     Attributes
     ----------
     sums : callable
-        Returns the sum over each part, given the sums of its `Division`.
+        Takes the sums over the small parts of a `Division`, as `Division.sums` returns them, and
+        returns the sum over each part.
     name : callable
-        Returns, for the number of a part, words that follow "the elements of 'y'".
+        Takes the number of a part, and returns words that name it in a message. They follow "the
+        elements of 'y'".
     """
 
     sums: Sums
@@ -48,7 +50,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Division:
-    """A division of an output into small disjoint parts, which can be joined to larger parts.
+    """A division of an output into small disjoint parts, which can be joined into larger parts.
 
     Attributes
     ----------
@@ -97,11 +99,12 @@ def _along(axis: int, rank: int) -> Sums:
 
 
 def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
-    """Yield divisions of `count` indices into blocks of equal length, doubled for each division.
+    """Yield divisions of `count` indices into blocks of equal length.
 
-    A block of the first division has `first` indices. The `Parts.sums` of every division expects
-    the sums over such short blocks. A division is left out if its blocks have fewer than `LEAST` of
-    the output's `size` elements. `where` names the axis, or the memory, in messages.
+    The first division has short blocks, of `first` indices each. Every further division doubles the
+    length. The `Parts.sums` of each division takes the sums over the short blocks. A division is
+    left out if its blocks have fewer than `LEAST` of the output's `size` elements. `where` says in
+    messages to which axis the indices belong, or that they count elements in memory.
     """
     length = first
     while length < count:
@@ -132,9 +135,13 @@ def _block_name(length: int, count: int, where: str) -> Callable[[int], str]:
 
 
 def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
-    """Yield, for each 2^k, the parts of `count` indices with equal remainders modulo 2^k.
+    """Yield, for each modulus 2, 4, 8, ..., the division of `count` indices by their remainders.
 
-    Their sums are made from the sums over single indices, or from sums modulo a larger power of 2.
+    The `Parts.sums` of each division takes the sums over single indices, or the sums over the
+    indices of equal remainder modulo a larger power of 2. Moduli are left out if they exceed
+    `LANES` or half of `count`, or if a part would have fewer than `LEAST` of the output's `size`
+    elements. `where` says in messages to which axis the indices belong, or that they count elements
+    in memory.
     """
     modulus = 2
     while modulus <= min(LANES, count // 2) and size // modulus >= LEAST:
@@ -143,7 +150,7 @@ def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
 
 
 def _modulo(modulus: int) -> Sums:
-    """Return a function that sums the elements whose indices have equal remainders."""
+    """Return a function that sums the elements whose indices are equal modulo `modulus`."""
 
     def sums(values: Wide) -> Wide:
         flat = values.reshape(-1)
@@ -314,7 +321,11 @@ class PartEvidence:
         return self._series.terms, self._squares, self._series.rounding
 
     def of(self, total: Wide, squares: Wide, rounding: Wide) -> Wide:
-        """Return the evidence against each part, given the sums of the three `arrays` over it."""
+        """Return the evidence against each part.
+
+        Each argument has one number per part: the sum, over the part, of the terms (`total`), of
+        their squares (`squares`) or of their rounding errors (`rounding`); see `arrays`.
+        """
         best = np.zeros_like(total)
         for sign, limit in ((1.0, self._below), (-1.0, self._above)):
             if limit > 0.0:
@@ -377,9 +388,9 @@ def wrong_part(
 
 
 def divergences(found: Wide, wanted: float) -> Wide:
-    """Return the relative entropy of each share in `found` with respect to the expected share.
+    """Return, for each share in `found`, its relative entropy to the expected share `wanted`.
 
-    It is the exponent of Chernoff's bound.
+    The relative entropy is the exponent of Chernoff's bound.
     """
     parts = np.zeros_like(found)
     for one, other in ((found, wanted), (1.0 - found, 1.0 - wanted)):

@@ -18,15 +18,16 @@ class OpTemplate:
     Attributes
     ----------
     problem : str
+        Name of the problem; the names of its ops begin with it.
     op : str
-        The file with the function ``load``, which is given a candidate's file.
+        Path of the program that all ops share. Its function ``load`` loads a candidate's file.
     candidates : str
         Glob of the candidates' files.
     reference : str
     triton_if, skip_if : tuple of str
         Words that show that a candidate needs Triton's interpreter, or that it cannot run here.
     taken : ImportedProblem
-        The problem.
+        The imported problem, from which the table's schema and dtype are taken.
     shared : tuple of str
         Files of the problem that candidates read besides their own files.
     """

@@ -21,10 +21,11 @@ class ResultChange:
     kind : str
         ``new``, ``regression``, ``growth``, ``improvement`` or ``change``.
     what : str
-        What changed: ``verdict``, ``max_abs``, or `CASE_VERDICT` or `OTHER_CASES` of
-        `tasks.stages`; ``op`` if there was no summary before.
+        What changed: ``verdict`` (of the op), ``max_abs``, ``case verdict`` (of one case) or
+        ``cases`` (the cases themselves); ``op`` if there was no summary before.
     old, new : str, float or None
-        The verdict, the error or the number of cases before and now, in the manifest's form.
+        The verdict, the error or the number of cases before and now. An error that is not finite
+        is a str, as in the manifest.
     """
 
     op: str
@@ -55,7 +56,7 @@ class ResultChange:
 
 @dataclass(frozen=True)
 class KernelChange:
-    """A figure of a kernel that got better or worse.
+    """A change that made a kernel better or worse, usually in one of its figures.
 
     Attributes
     ----------
@@ -66,7 +67,8 @@ class KernelChange:
         ``regression`` or ``improvement``.
     metric, message : str
     old, new : float or None
-        The figure before and now; None if the rule gives no figure.
+        The figure before and now; None where it is unknown. Both are None if the change is not one
+        of a figure.
     """
 
     kernel: str

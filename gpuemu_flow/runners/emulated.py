@@ -56,8 +56,9 @@ def failure_of(
     root : str
         The workspace. Paths of its files are shown relative to it.
     ptx : PlainPtx or None
-        The code that was run, without line information. The finding's PTX line numbers, which
-        count lines of the file, are converted to lines of this text. None to keep them.
+        The code that was run: a copy of the PTX file's text, without line information. The PTX line
+        numbers of `finding` count lines of the file, and are converted to lines of the copy. If
+        `ptx` is None, they are not converted.
     ptx_file : str
         Absolute path of the PTX file if it is the program's own file; else empty. The failure names
         this file if the code has no line information. If the code names a source outside the
@@ -161,7 +162,7 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Return the outputs of the kernels, and those outputs of kernel variants that differ."""
+        """Return the outputs of the kernels, and each different output of a kernel variant."""
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}

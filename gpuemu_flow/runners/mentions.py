@@ -52,7 +52,11 @@ def module_name(path: str) -> str:
 
 
 def _places(name: str, word: str, before: re.Pattern[str], after: re.Pattern[str]) -> Iterator[int]:
-    """Yield the positions in `word` of a name that stands between `before` and `after`."""
+    """Yield the positions at which a name stands in `word`, with suitable text on both sides.
+
+    The pattern `before` must match at the position where the name starts (it looks behind), and the
+    pattern `after` at the position where the name ends.
+    """
     at = word.find(name) if name else -1
     while at >= 0:
         if before.match(word, at) and after.match(word, at + len(name)):

@@ -193,7 +193,11 @@ def _generator(torch: Any) -> Any:
     real = torch._C.Generator
 
     class OnCpu(type(real)):  # type: ignore[misc]
-        """A generator class of which CPU generators count as instances."""
+        """Metaclass of a stand-in for ``torch.Generator``.
+
+        Every generator of torch counts as an instance of the stand-in. A call of the stand-in makes
+        a CPU generator, for any device.
+        """
 
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, real)

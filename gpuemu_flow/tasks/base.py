@@ -223,7 +223,10 @@ def program_of(settings: Mapping[str, Json]) -> Program:
 
 
 def resolved(program: Program) -> Program:
-    """Return a program with the links in its path resolved, except for a command's path."""
+    """Return a program with the links in its path resolved.
+
+    A program of kind ``command`` is returned unchanged.
+    """
     if not program.path or program.kind == "command":
         return program  # an executable may depend on the name by which it was called
     return replace(program, path=os.path.realpath(program.path))

@@ -29,7 +29,8 @@ class Sandbox:
     Attributes
     ----------
     level : str
-        Parts to enforce; if a part cannot be enforced, nothing runs. See `level.system_level`.
+        Parts to enforce, as `level.system_level` names them. If the process cannot enforce one of
+        these parts, nothing runs.
     root : str
         The workspace, absolute.
     hidden : tuple of str
@@ -43,7 +44,7 @@ class Sandbox:
     writable : tuple of str
         Absolute paths that may be written, besides a scratch folder.
     required : bool
-        True if nothing may run in a sandbox that lacks a part.
+        True if nothing may run unless `level` names all parts that the configured mode demands.
     strict : bool
         True if the op's processes get namespaces and an empty home folder; see `bubblewrap`.
     closed : bool
@@ -115,7 +116,11 @@ def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
 
 
 def is_whole(level: str, *, strict: bool) -> bool:
-    """Tell whether a sandbox's level includes everything that its mode uses."""
+    """Tell whether a level includes every part that a mode uses.
+
+    The mode is ``strict`` if `strict` is true, else ``require``. The mode ``strict`` also uses a
+    cgroup if possible, but does not demand it.
+    """
     return not lacks_for(level, strict=strict) and (has_cgroup(level) or not strict)
 
 
