@@ -63,12 +63,15 @@ def read_source(
     check: Callable[[Mapping[str, Json], Reporter], dict[str, Json]] = check_file,
     root: Path | None = None,
 ) -> ConfigSource:
-    """Read and check one file; return an empty source without a problem if it is missing.
+    """Read and check one configuration file.
+
+    A missing file is no problem: the result is then empty.
 
     Parameters
     ----------
     path : Path
     shown_as : str
+        Path of the file as the user sees it in messages.
     edited : str, optional
         The text in an editor; the file itself is then not read.
     check : callable
@@ -113,7 +116,10 @@ def _read_bytes(source: ConfigSource) -> bytes | None:
 
 
 def _encoded(edited: str) -> bytes:
-    """Encode an editor's text as UTF-8, even invalid characters, which `_decode` reports."""
+    """Encode an editor's text as UTF-8.
+
+    Surrogates, which UTF-8 does not allow, are encoded too. `_decode` reports them as an error.
+    """
     return edited.encode("utf-8", "surrogatepass")
 
 

@@ -20,8 +20,8 @@ ENDING = 3
 def is_misspelt(written: str, known: Iterable[str]) -> bool:
     """Tell whether a name is a variant of a known name, or one or two typing errors away from it.
 
-    Variants are the name cut short (``grad`` for ``gradients``) and the name with an ending
-    (``depends_on``, ``forbidden``).
+    Variants are the known name cut short (``grad`` for ``gradients``) and the known name with a
+    short ending (``depends_on`` for ``depends``, ``forbidden`` for ``forbid``).
     """
     return any(_near(written, name) or _is_form(written.lower(), name) for name in known)
 

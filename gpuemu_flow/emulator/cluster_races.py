@@ -43,7 +43,7 @@ class ClusterRaces(LoggedRaces):
         return np.asarray(lanes.any(axis=2))
 
     def _by_block(self, x: Array) -> Array:
-        """Reshape values for the warps of clusters to (blocks, warps of a block, ...)."""
+        """Reshape (clusters, warps of a cluster, ...) to (blocks, warps of a block, ...)."""
         return x.reshape(self._clusters * self._members, self._own_warps, *x.shape[2:])
 
     def _count(self, chosen: Array | None) -> Array:

@@ -18,10 +18,18 @@ from gpuemu_flow.kernel_findings import THERE
 
 
 def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
-    """Make a function that clears a mask where the store does not change the value in memory.
+    """Return a function that removes lanes from a mask if their store does not change the value.
 
-    The function takes and returns a mask of lanes. It compares values only if the mask has any
-    lane, which is rare.
+    The function takes and returns a mask of the lanes that may access the memory. It compares
+    values only if at least one lane is set in the mask, which is rare.
+
+    Parameters
+    ----------
+    same : callable or None
+        Returns a mask of the active lanes whose store does not change the value. If it is None,
+        the function returns its mask as it is.
+    good : array or None
+        Mask of the active lanes that may access the memory; None for all.
     """
     found: list[Array] = []
 
@@ -111,7 +119,7 @@ class GlobalRaces:
         self._released[blocks] = self._time if releases else self._fenced[blocks]
 
     def acquire(self, state: State, mask: Array) -> None:
-        """Record that lanes can now see writes that other blocks of their cluster released."""
+        """Record that lanes can now see all writes that other blocks have released."""
         self._time += 1
         self._acquired[np.unique(self._blocks(state, mask))] = self._time
 
@@ -160,7 +168,12 @@ class GlobalRaces:
         size : int
             Bytes per lane.
         step : int
-        write, strong : bool
+            Index of the kernel's step that makes the access.
+        write : bool
+            True if the access writes.
+        strong : bool
+            True for a strong access, such as an atomic. It is not checked against other strong
+            accesses.
         same : callable or None
             Returns a mask of the active lanes whose store does not change the value.
 
@@ -202,9 +215,16 @@ class GlobalRaces:
         return collided
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[BlockTrace, str]]:
-        """List the traces of accesses that can conflict with an access of this kind.
+        """List the traces of earlier accesses that can conflict with a new access.
 
-        Each is paired with ``written`` or ``read``.
+        Each trace is paired with the kind of its accesses: ``written`` or ``read``.
+
+        Parameters
+        ----------
+        write : bool
+            True if the new access writes.
+        strong : bool
+            True if the new access is strong. Then the traces of strong accesses are left out.
         """
         found = [(self._written, "written")]
         alike = not strong and self._met_strong

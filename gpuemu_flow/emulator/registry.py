@@ -18,7 +18,8 @@ class OpcodeForm:
     Attributes
     ----------
     function : callable
-        Turns arrays of the source types into an array of the result type.
+        Turns arrays of the source types into an array of the result type. If `table` is True, it
+        makes the function that does this.
     sources : tuple of str
         PTX types of the operands after the first.
     result : str
@@ -26,12 +27,12 @@ class OpcodeForm:
     section : str
         Title of the opcode's section in the PTX ISA.
     table : bool
-        True if the last operand is a constant, from which `function` makes the function to call.
+        True if the last operand is a constant, which is the only argument of `function`.
     approximate : float
         Largest relative error that the ISA allows, 0 for exact instructions.
     absolute_below : float
-        Magnitude of results below which the largest error is absolute: this value times
-        `approximate`.
+        For results of a smaller magnitude than this value, the largest error is absolute. It is
+        `absolute_below` times `approximate`.
     """
 
     function: Lanes

@@ -85,8 +85,8 @@ class WireInputs:
     Attributes
     ----------
     begun : int
-        Time at which observation began. A program that was loaded later matches its files, unless
-        one of the files was written to after this time.
+        Time at which observation began. If a file was not written to after this time, every
+        program that was loaded after this time has read the file's present content.
     parts : dict of str to str
         States of all inputs.
     """
@@ -109,10 +109,12 @@ class WireInputs:
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> bool:
         """Add the inputs that the program `who` was seen to use so far.
 
+        `given` holds the environment variables that the program's configuration determines.
+
         Returns
         -------
         bool
-            True if all inputs are unchanged since the programs were loaded, as `hold` tells.
+            True if no input, old or new, has changed since the programs were loaded.
 
         Raises
         ------
@@ -208,7 +210,7 @@ class WireSubject:
         Returns
         -------
         bool
-            True if programs were observed and all inputs are unchanged since they were loaded.
+            True if `observed` is not empty and no input has changed since the programs were loaded.
         """
         unchanged = [
             self.seen.learn(who, seen, self.subject.program(who).given)
@@ -225,7 +227,10 @@ class WireSubject:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """One op in one dtype, as compiled from the configuration, with the state of its files then."""
+    """One op in one dtype, as compiled from the configuration at one time.
+
+    `stamps` and `digests` hold the states that the op's files had at that time.
+    """
 
     subject: Subject
     stamps: tuple[tuple[str, Stamp | None], ...]
@@ -399,7 +404,7 @@ class Subjects:
         )
 
     def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:
-        """Build the compiled parts of programs; return the builds' sources, outputs and PTX."""
+        """Build programs' compiled parts; return the paths of sources, outputs and PTX."""
         found: set[str] = set()
         for spec in specs:
             build_code(self._workspace, spec, graph)
@@ -416,9 +421,9 @@ class Subjects:
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
     """Convert a request's keyword arguments from strings to other types where this is safe.
 
-    A string is kept if the configuration sets the argument to a string. Else, for a callable, texts
-    of numbers, booleans and None are converted. A script must receive the text that was sent.
-    Therefore, a text for a script is converted only if `kwarg_text` turns the value back into it.
+    The text of a number, a boolean or None is converted, unless `configured` sets the same argument
+    to a string. A program whose kind is not in `IN_PROCESS` must receive the text that was sent.
+    For such a program, a text is converted only if `kwarg_text` turns the value back into it.
     """
     typed = {}
     for name, value in given.items():

@@ -165,9 +165,9 @@ class Compiler:
             self._groups.setdefault(name, []).extend(members)
 
     def _master_seed(self, overrides: Overrides) -> int:
-        """Return the master seed: of the command line, else of ``[ci]``, else of ``[validation]``.
+        """Return the master seed of the command line, else of ``[ci]``, else of ``[validation]``.
 
-        A configured seed of 0, or an option of the command line, stands for a random seed.
+        If the configured seed is 0, or the command line asks for a new seed, a random one is drawn.
         """
         if overrides.seed is not None:
             return overrides.seed
@@ -279,9 +279,9 @@ class Compiler:
         )
 
     def _code(self, ref: ProgramRef, kernels: KernelTasks | None) -> TaskSpec | None:
-        """Return the ``code`` task of a program's kernel, and add its tasks; None without a kernel.
+        """Add the ``code`` task of a program's kernel and the ``build`` task that it reads.
 
-        The added tasks are the ``code`` task and the ``build`` task that it reads.
+        Returns the ``code`` task, or None if the program has no kernel.
         """
         spec = kernels.code_of(ref.kernel, ref.arch) if kernels and ref.kernel else None
         if spec is not None:
@@ -337,7 +337,10 @@ class Compiler:
 
     @staticmethod
     def _is_one(op: OpConfig, program: ProgramRef) -> bool:
-        """Tell whether a program is emulated, or shares a file with the op's reference."""
+        """Tell whether a program is an emulated kernel, or shares a file with the op's reference.
+
+        In both cases, `TaskSpec.judge` is empty.
+        """
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:

@@ -103,7 +103,16 @@ def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) ->
 
 
 def explained(result: CheckResult, actual: Arrays, found: Mapping[str, Excused]) -> CheckResult:
-    """Explain in a result which elements were not judged, and which inputs no gradient reaches."""
+    """Explain in a result which elements were not judged, and which inputs no gradient reaches.
+
+    Parameters
+    ----------
+    result : CheckResult
+    actual : mapping of str to ndarray
+        The op's outputs.
+    found : mapping of str to Excused
+        The result of `excused`.
+    """
     notes = tuple(
         f"{int(excuse.unjudged.sum())} of {excuse.unjudged.size} elements of {name!r} are not held "
         "against the op: the gradient jumps there, or the input is not finite"
@@ -136,8 +145,8 @@ def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
     result : CheckResult
         The result of the call whose inputs require no gradients.
     trained : CheckResult
-        The result of the call whose inputs require gradients. It is returned, with a note, if the
-        verdict of `result` is ``passed``.
+        The result of the call whose inputs require gradients. If the verdict of `result` is
+        ``passed``, `trained` is returned with an additional note.
     """
     if result.verdict is not Verdict.PASSED:
         return result

@@ -56,7 +56,10 @@ def judge_cases(judge: Judge, ran: Sequence[Ran], *, explain: bool = True) -> li
 
 
 def _passed_together(judge: Judge, ran: Sequence[Ran]) -> list[CheckResult | None]:
-    """Compare cases of equal structure together; return the results of passed cases, else None."""
+    """Compare cases of equal structure together, and return one item for each case.
+
+    The item is the case's result if the case passed. It is None if the case must be judged alone.
+    """
     results: list[CheckResult | None] = [None] * len(ran)
     forms: dict[Form, list[int]] = {}
     for number, one in enumerate(ran):

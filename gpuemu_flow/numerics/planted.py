@@ -62,9 +62,13 @@ def _axis_size(site: Site, axis: int) -> int:
 
 
 def _partial_tile(size: int) -> tuple[int, int] | None:
-    """Return the start of the last tile, and the largest tile width that leaves it partial.
+    """Choose a tile width that divides an axis of this size into full tiles and one partial tile.
 
-    The result is None if no width does.
+    Returns
+    -------
+    tuple of (int, int), or None
+        The start of the partial tile, which is the last one, and the largest such width. None if
+        there is no such width in `TILES`.
     """
     for tile in TILES:
         if size > tile and size % tile:
@@ -111,7 +115,10 @@ def shifted(site: Site) -> Array | None:
 
 
 def last_tile_share(site: Site) -> Array | None:
-    """Scale a sum over the longest dim down to the share that its last tile of 32 contributes."""
+    """Multiply all values by the fraction of the longest dim that its last tile of 32 covers.
+
+    This imitates a sum over the longest dim that adds only the terms of the last tile.
+    """
     if not site.is_float or site.longest <= 32:
         return None
     width = site.longest % 32 or 32
@@ -128,7 +135,7 @@ def scaled(factor: float) -> Planter:
 
 
 def root_scaled(site: Site) -> Array | None:
-    """Divide all values by the root of an input's last dim."""
+    """Divide all values by the square root of the last dim of one input, chosen at random."""
     depths = [size for size in site.depths if size > 1]
     if not depths or not site.is_float:
         return None
@@ -136,7 +143,7 @@ def root_scaled(site: Site) -> Array | None:
 
 
 def shifted_a_little(site: Site) -> Array | None:
-    """Make all magnitudes smaller by a factor of 1 - 2^-10, or by 8 ulp of a narrow dtype."""
+    """Multiply all values by 1 - e, where e is the larger of 2^-10 and 8 eps of the dtype."""
     if not site.is_float:
         return None
     return site.wide() * (1.0 - max(2.0**-10, 8.0 * FLOAT_LIMITS[site.dtype].eps))

@@ -157,6 +157,13 @@ class StatementReader:
         """Record the tensor that a call makes, and return the input that replaces the call.
 
         Returns None if the call makes no tensor, or one that does not become an input.
+
+        Parameters
+        ----------
+        node : ast.Call
+        target : str
+            The variable to which the test assigns the tensor; empty if there is none. The input
+            gets the same name, with ``_`` appended if the name is taken.
         """
         chain = _unwrapped(node)
         if chain is None:

@@ -58,7 +58,20 @@ class Task:
 def find_gpumode(
     path: Path, candidates: tuple[Path, ...] = ()
 ) -> tuple[list[Task], list[SkippedProblem]]:
-    """Return the problems in a folder, each with its submissions."""
+    """Return the problems in a folder, each with its submissions, and the skipped items.
+
+    Parameters
+    ----------
+    path : Path
+        The folder of problems.
+    candidates : tuple of Path
+        Other folders with submissions.
+
+    Returns
+    -------
+    tuple of (list of Task, list of SkippedProblem)
+        The second list holds the problems and submissions that cannot be used, with the reasons.
+    """
     tasks: list[Task] = []
     left: list[SkippedProblem] = []
     for file in _task_files(path):

@@ -58,7 +58,8 @@ def lint_workspace(
     Parameters
     ----------
     names : sequence of str
-        Configured kernels, or entries in their artifacts; empty for all kernels.
+        Names of configured kernels, or of single kernels in their artifacts. Empty for all
+        configured kernels.
 
     Raises
     ------

@@ -15,7 +15,14 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class OriginTask:
-    """A task that would run for reasons of its own, with the names of what changed."""
+    """A task that would run even if none of its upstream tasks did.
+
+    Attributes
+    ----------
+    task : str
+    changes : tuple of str
+        One name for each reason why the task would run; see `BuildReason.what`.
+    """
 
     task: str
     changes: tuple[str, ...]

@@ -155,7 +155,17 @@ class Pool:
         *,
         calls_only: bool = False,
     ) -> WorkerProcess:
-        """Return a new worker of the shared fork server for a program that `_equipped` returned."""
+        """Return a new worker, started by a fork server of the pool.
+
+        Parameters
+        ----------
+        program : Program
+            A result of `_equipped`.
+        first : mapping, optional
+            A request that is sent before the worker starts; see `ServerHandle.open_worker`.
+        calls_only : bool
+            True if the worker only loads and calls the program, and judges nothing.
+        """
         _check_fence(program)
         start = self._start_for(program)
         complaint = ""
@@ -421,7 +431,10 @@ def _equipped(program: Program) -> Program:
 
 
 def _go_on(supervisor: Supervisor, slot: WorkerSlot, sightings: Sightings) -> None:
-    """Make the supervisor use the kept worker of an earlier run, if there is one."""
+    """Make the supervisor use the worker that an earlier run left in `slot`, if there is one.
+
+    From now on, `sightings` collects what the program in this worker is seen to use.
+    """
     worker_client = slot.take()
     if worker_client is not None:
         worker_client.worker.follow_with(sightings)

@@ -40,14 +40,14 @@ class Given(NamedTuple):
 def calls_of(
     found: Any, name: str, given: Given, is_own: Callable[[FunctionType], bool]
 ) -> list[WatchedCall]:
-    """List the calls of a reference that compute what the tool's own call of it computes.
+    """List the calls of a reference that compute the same as the tool's own call of the reference.
 
-    In these calls, the parameters that are not inputs have the same values as in the tool's call:
-    defaults, keyword arguments that the tool passes, and values that a partial or a method holds. A
-    call with other values may compute something else.
+    In these calls, every parameter that is not an input has the same value as in the tool's call.
+    The value is a default, a keyword argument that the tool passes, or a value that a partial or a
+    method holds. A call with other values may compute something else.
 
-    Each function gets a copy of its code object. Otherwise, functions that one ``def`` statement
-    made would share one, and their calls could not be distinguished.
+    Each function gets its own copy of its code object. Otherwise, two functions made by the same
+    ``def`` statement would share a code object, and their calls could not be distinguished.
 
     Parameters
     ----------
@@ -74,10 +74,11 @@ def calls_of(
 def _functions(
     found: Any,
 ) -> Iterator[tuple[FunctionType, tuple[Any, ...] | None, Mapping[str, Any]]]:
-    """Yield the functions that a call leads to, each with the arguments bound before the call.
+    """Yield the functions that a call of `found` leads to, each with its bound arguments.
 
-    Such arguments come from ``functools.partial`` and from methods. For a function that a decorator
-    wrapped, they are unknown: None and an empty mapping.
+    Bound arguments are those that a ``functools.partial``, a method or a callable object adds to
+    the call: a tuple of positional arguments, and a mapping of keyword arguments. If a decorator
+    wrapped the function, its bound arguments are not known: None and an empty mapping.
     """
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}

@@ -293,7 +293,19 @@ class _Memory:
 
 
 def _is_fresh(data: Any, dtype: str, item: int, run: int) -> bool:
-    """Tell whether new memory still holds its fill values, and so was never written."""
+    """Tell whether new memory still holds its fill values, and so was never written.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        The memory's bytes.
+    dtype : str
+        Dtype of the tensor in the memory.
+    item : int
+        Bytes per element.
+    run : int
+        Number of the run, 0 or 1, which decides the fill values.
+    """
     word = fill_word(dtype.removeprefix("torch."), item, run)
     if not data.size or data.size % item:
         return False

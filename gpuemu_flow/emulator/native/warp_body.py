@@ -75,10 +75,10 @@ class WarpBody:
                 self.writer.write(item, name, type_name)
 
     def check_members(self, given: str = "") -> None:
-        """Write the check that all threads of a member mask arrive.
+        """Write the check that all living threads of each lane's member mask execute the step.
 
-        `given` names the array of the lanes' masks; without it, all threads of the warp must
-        arrive.
+        `given` is the name of the C array with the lanes' masks. If it is empty, every mask
+        contains all threads of the warp.
         """
         if not given:
             self.work.append("uint32_t everyone[32]; memset(everyone, 255, sizeof everyone);")

@@ -60,7 +60,17 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 
 @dataclass(frozen=True)
 class _Machine:
-    """Numbers that differ between processors."""
+    """Numbers in the filter that depend on the processor's architecture.
+
+    Attributes
+    ----------
+    column : int
+        Index of the architecture in each value of `_REFUSED`.
+    audit : int
+        The kernel's ``AUDIT_ARCH`` constant for the architecture.
+    socket, pair, clone, clone3, ioctl, prlimit : int
+        Numbers of system calls; `pair` is ``socketpair``, and `prlimit` is ``prlimit64``.
+    """
 
     column: int
     audit: int
