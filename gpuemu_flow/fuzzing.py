@@ -228,11 +228,11 @@ class FuzzConfig:
             self.seed = generate_seed()
 
     def _read_numbers(self) -> None:
-        """Rearrange the fields after a call with numbers in place of lists of sizes.
+        """Move the numbers of a call without lists of sizes to the fields that they belong to.
 
-        Such a call is ``FuzzConfig(iterations, seed, min_dims, max_dims, min_size, max_size)``. It
-        stores each number in the field of another argument, such as the seed in ``batch_sizes``.
-        Each number is moved to its own field, and the lists get their default values.
+        Such a call is ``FuzzConfig(iterations, seed, min_dims, max_dims, min_size, max_size)``. The
+        fields have another order, so that the call stores the seed in ``batch_sizes``, for example.
+        This method moves each number to its own field, and gives the lists their default values.
         """
         if self.seed is not None:
             self.iterations = self.seed

@@ -182,7 +182,7 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the input's spec, demanding both ends of its range in the range's first cases.
+    """Return the input's spec; the first cases with a range demand that both its ends occur.
 
     Parameters
     ----------
@@ -191,14 +191,14 @@ def _with_ends(
     found : tuple
         Name of the input and the ends of its range in this case, as `_range_of` returns them.
     ended : Counter
-        For each value of `found`, the number of cases so far that demanded the ends. The most is
-        `ENDED`.
+        For each value of `found`, the number of earlier cases that demanded the ends. The ends are
+        demanded in at most `ENDED` cases.
 
     Notes
     -----
-    The ends of a range can depend on dims, and are then demanded anew for each size. For example,
-    an index into a table of one row can only be 0. That tests nothing about the last row of a table
-    of 257 rows.
+    If the ends of a range depend on dims, they are demanded anew for each size. For example, an
+    index into a table of one row can only be 0. A case with this index tests nothing about the last
+    row of a table of 257 rows.
     """
     kind, rule = DTYPES[spec.dtype].kind, spec.rule
     if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
@@ -275,7 +275,8 @@ def _random(
     """Yield combinations with their sizes, drawn from the seed, without end.
 
     The classes ``all_maximum``, ``all_ones`` and ``all_minimum`` are drawn less often than the
-    others. The combinations are numbered from `start`, and each number leads to another draw.
+    others. The combinations are numbered from `start`. The seed and the number of a combination
+    decide what is drawn for it.
     """
     classes = [c for c in shapes.classes if c not in ("all_maximum", "all_ones", "all_minimum")]
     classes = (classes or list(shapes.classes)) * 4 + list(shapes.classes)
@@ -299,9 +300,9 @@ def _random(
 class Absences:
     """Chooses the cases in which optional inputs are None, without losing a strategy or layout.
 
-    An input is due to be None at a fixed interval. If the case would show a strategy or layout of
-    the input for the first time, the input is None in a later case instead. In one of the very
-    first cases the input is always None, so that even short runs try None.
+    An input is due to be None in about one of `ABSENT_EVERY` cases. If the case would show a
+    strategy or layout of the input for the first time, the input is None in a later case instead.
+    In one of the very first cases the input is always None, so that even short runs try None.
     """
 
     def __init__(self) -> None:
@@ -347,9 +348,22 @@ def inputs_of(
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
     If the targeted input has too few dims for the layout, the other inputs get the layout, too.
-    `companion` is the strategy of the inputs that are not targeted. `turn` counts the cases: an
-    input with a kind takes the strategies of its kind in turn. Without `absences` an optional input
-    is None in some of the cases, at a fixed interval.
+
+    Parameters
+    ----------
+    schema : OpSchema
+    dtype : str
+        Dtype of the inputs that have no dtype of their own.
+    combination : Combination
+    sizes : Sizes
+    companion : str
+        Strategy of the inputs that are not targeted.
+    turn : int
+        The number of the case. It chooses the strategy of an input whose value rule has a kind,
+        because each kind has strategies of its own.
+    absences : Absences, optional
+        Decides in which cases an optional input is None. By default, it is None in about one of
+        `ABSENT_EVERY` cases.
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
@@ -385,10 +399,18 @@ def inputs_of(
 
 
 def _turn_of(turn: int, position: int, count: int) -> int:
-    """Choose a number below `count` for a turn of the input at `position`.
+    """Choose a number from 0 to ``count - 1`` for one input of one case.
 
-    The first `count` turns choose each number once; later choices are pseudo-random, to avoid
-    correlations.
+    The first `count` cases choose each number once. In later cases the choice is pseudo-random, so
+    that the choices for several inputs are not correlated.
+
+    Parameters
+    ----------
+    turn : int
+        The number of the case.
+    position : int
+        Distinguishes the choices of the same case, for example by the position of the input.
+    count : int
     """
     if turn < count:
         return (turn + position) % count
@@ -398,7 +420,19 @@ def _turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _even_turn_of(turn: int, position: int, count: int) -> int:
-    """Choose a number below `count`; every `count` turns give each number once, in a new order."""
+    """Choose a number from 0 to ``count - 1`` for an input, each number equally often.
+
+    The cases are divided into blocks of `count` successive cases. Each block chooses each number
+    once, in an order of its own.
+
+    Parameters
+    ----------
+    turn : int
+        The number of the case.
+    position : int
+        Position of the input.
+    count : int
+    """
     if turn < count:
         return (turn + position) % count
     again, place = divmod(turn, count)
@@ -410,13 +444,21 @@ def _even_turn_of(turn: int, position: int, count: int) -> int:
 def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
     """Return the input's spec with a strategy and a layout that its value rule allows.
 
-    If the rule has a kind, and the schema sets no strategy, the input takes the strategies of the
-    kind in turn; `turn` is the number of the case. A rule about the whole tensor excludes the
-    layout ``expanded``, which repeats values.
+    Each kind of rule, such as ``offsets``, has strategies of its own. The number of the case
+    chooses one of them, unless the schema sets a strategy for the input. A rule about the whole
+    tensor excludes the layout ``expanded``, which repeats values.
 
-    `even` is True for ops on ragged batches. An argument that is a Python number then takes each of
-    its strategies, such as each listed value, equally often. Thus each mode of the op is tested
-    with every small length.
+    Parameters
+    ----------
+    spec : InputSpec
+    tensor : TensorDef
+        The input in the op's schema.
+    turn : int
+        The number of the case.
+    even : bool
+        True for an op on ragged batches. If the input is a Python number, its strategies, such as
+        one for each listed value, are then taken equally often. Such a number may select a mode of
+        the op, and each mode should be tested with every small length of a batch's rows.
     """
     rule = spec.rule
     if rule is None:

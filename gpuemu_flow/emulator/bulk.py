@@ -342,7 +342,18 @@ class Bulk(Mbarriers):
         data[far] = given
 
     def _finish_tensor(self, copy: BulkCopy, tensor: TensorMap, there: Array) -> None:
-        """Fill in elements outside of the tensor, and flush subnormals if the map asks for it."""
+        """Complete the elements that a copy of a box of a tensor put into shared memory.
+
+        Elements outside of the tensor get the fill value of the tensor map. Subnormals are flushed
+        if the map asks for it.
+
+        Parameters
+        ----------
+        copy : BulkCopy
+        tensor : TensorMap
+        there : bool array
+            For each byte of the copy, True if it lies inside the tensor.
+        """
         outside = copy.near[~there].reshape(-1, tensor.item)
         self.shared[outside] = np.frombuffer(tensor.filling, np.uint8)
         rows = copy.near[there].reshape(-1, tensor.item)

@@ -1,8 +1,14 @@
 """Matrix operations of warps: ldmatrix, stmatrix and mma.
 
-A fragment of ``mma`` is laid out as in the PTX ISA ("Matrix Fragments for mma"): with ``g`` the
-lane divided by 4, ``t`` the remainder, and ``e`` elements in a 32-bit register, element ``j`` of
-register ``r`` of A is in row ``g + 8 * (r % 2)`` and column ``4e * (r // 2) + t * e + j``.
+The lanes of a warp hold the matrices of ``mma`` in registers, in the layout of the PTX ISA ("Matrix
+Fragments for mma"). For a matrix A of 16 rows, let
+
+- ``g`` be the number of the lane divided by 4, and ``t`` the remainder,
+- ``r`` be the number of the register among those that the lane holds of A,
+- ``e`` be the number of elements in a register,
+- ``j`` be the number of an element in its register.
+
+The element is in row ``g + 8 * (r % 2)`` and column ``4e * (r // 2) + t * e + j``.
 """
 
 from __future__ import annotations
@@ -110,7 +116,11 @@ def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def _accumulator_places(form: MatrixForm) -> list[tuple[Array, Array]]:
-    """Return, for each accumulator element that a lane holds, its row and column by lane."""
+    """Return the rows and columns of the accumulator elements that the lanes of a warp hold.
+
+    Every lane holds the same number of elements. Item i of the list is about element i of each
+    lane: one array has its row in each lane, the other has its column.
+    """
     return [(_G + 8 * (i // 2), 2 * _T + i % 2) for i in range(form.m * form.n // WARP)]
 
 
@@ -159,7 +169,7 @@ def canonical_bits32(x: Array) -> Array:
 
 
 def multiply(a: Array, b: Array, c: Array, form: MatrixForm) -> Array:
-    """Compute ``a @ b + c`` in float64 or int64, without rounding to the type of D.
+    """Compute the matrix D = ``a @ b + c`` in float64 or int64, without rounding it to D's type.
 
     If the form's bit operation is ``xor``, the product of two bits is their exclusive or.
     """

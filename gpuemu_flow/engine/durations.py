@@ -20,11 +20,16 @@ def with_real_duration(
 ) -> Mapping[str, Json]:
     """Return a task's values with the duration of all its work, including work of earlier runs.
 
+    Restored cases were run earlier. For these cases, ``duration_s`` of the task's last success is
+    counted, or their share of it. For the cases that were run now, ``duration_s`` in `values` is
+    added. If no case was restored, or if a duration is unknown, `values` are returned unchanged. A
+    task without cases is treated as one case.
+
     Parameters
     ----------
     values : mapping
-        Values of the action that has just ended. If it restored results, their ``duration_s`` is
-        the time of restoring, or the duration that was stored with the results.
+        Values of the action that has just ended. If it only restored results, its ``duration_s`` is
+        not counted.
     before : mapping
         Values of the task's last success; empty if it has none.
     executed : bool

@@ -69,7 +69,9 @@ class StartDigests:
         return cls(judge, {path: table.digest(path) for path in config}, references, began)
 
     def changed(self, files: FileTable, made: Collection[str]) -> dict[str, Problem]:
-        """Return, by task, a problem for each comparison whose verdict depends on a changed file.
+        """Find the comparisons whose verdicts depend on a file that changed during the run.
+
+        The result maps the name of each such comparison task to a problem that names the file.
 
         Parameters
         ----------
@@ -97,10 +99,11 @@ class StartDigests:
         return found
 
     def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
-        """Return, by task, a problem for each comparison whose op may have changed the reference.
+        """Find the comparisons whose op may have changed a file that the reference read.
 
-        This is so if the op could write to a file that the reference read, and the file changed
-        during the run. The file's change time decides, since the op could restore the content.
+        The result maps the name of each such comparison task to a problem that names the file. An
+        op may have changed a file if it could write to the file, and the file changed during the
+        run. The file's change time decides, since the op could restore the content.
         """
         found = {}
         for task in self.references:

@@ -109,8 +109,9 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
     """Map each path that another user owns to the owner's user id.
 
-    The given files are checked, and also the folder `root`, unless it is sticky like ``/tmp``. A
-    link counts as another user's if the link or its target is.
+    Users whose ids are in `own` do not count as other users. The given files are checked, and also
+    the folder `root`, unless it is sticky like ``/tmp``. A link counts as another user's if the
+    link or its target is.
     """
     found: dict[str, int] = {}
     for path in (root, *files):

@@ -50,13 +50,15 @@ Judged = tuple[Case, CheckResult]
 
 
 class _Workers:
-    """The workers of experiments, started when an experiment first needs them.
+    """Context manager for the workers of experiments.
+
+    Workers are started when an experiment first needs them, and closed at the end of the context.
 
     Parameters
     ----------
     workspace : Workspace
     pool : Pool, optional
-        Workers to use instead; the context does not close them.
+        Existing workers. If given, no other workers are started, and these are not closed.
     """
 
     def __init__(self, workspace: Workspace, pool: Pool | None = None) -> None:
@@ -111,7 +113,7 @@ class ExperimentBudget:
         return self.cases <= 0 or time.monotonic() > self.until
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return the warnings about cut experiments that the report has to show."""
+        """Return the report's warnings about experiments that were left out or cut short."""
         found = []
         if self.left_out:
             names = ", ".join(sorted(self.left_out))

@@ -25,10 +25,13 @@ class _Run:
 
 
 def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return the results, oldest first, that come from a state of the code that is not obsolete.
+    """Return the results, oldest first, whose code is not obsolete.
 
-    A state of the code becomes obsolete when, after its last submission, another state submits for
-    the first time. States that submit alternately, such as two checkouts of one origin, both count.
+    A state of the code is obsolete if a process made its first submission with another state after
+    the last submission with this state. Two processes that submit alternately, such as from two
+    checkouts, therefore make neither state obsolete. States are compared only if their op and
+    origin are the same.
+
     Submissions that do not identify their code count until the user removes them by ``clean``.
     """
     ordered = sorted(stored, key=lambda one: one.key)
@@ -50,21 +53,25 @@ def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
 
 
 def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return the newest result for each op, dtype, case and code; `stored` has the oldest first.
+    """Return the newest result for each op, dtype, case and origin; `stored` has the oldest first.
 
-    Results of the same case with different code are kept apart: a pass of one code must not hide a
-    failure of another code. A pass must also not hide a failure of the same code on inputs that a
-    client made: an op that gives different outputs for equal inputs is not correct.
+    The origin names the code that computed the output. A pass of one origin must not hide a failure
+    of another, so both results are returned.
+
+    If the op ran on inputs that a client made, a case can have two results: the newest failure and
+    the newest result that is no failure. An op that fails and later passes on equal inputs is not
+    correct, so the pass must not hide the failure.
     """
     return list({_case(one): one for one in stored}.values())
 
 
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
-    """Return the newest results, as `newest_of_each` does, but only those judged by `now`.
+    """Return the newest results, chosen as in `newest_of_each`, among those judged by `now`.
 
-    A result that was judged differently, for example with another tolerance or reference, is left
-    out. It never hides an older failure. It hides an older result that is no failure only if its
-    submission did not identify the code, since the code may have changed in between.
+    A result that was judged differently, for example with another tolerance, is outdated and left
+    out. Older results still count, with one exception: if an outdated result does not identify its
+    code, an older result of the same case is left out, too, unless it is a failure. The code may
+    have changed after the older result.
 
     Parameters
     ----------

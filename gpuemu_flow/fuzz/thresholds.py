@@ -80,10 +80,11 @@ def _multiple(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Halve the multiple in a predicate as often as new cases support it; return the new predicate.
+    """Halve the number in a predicate as long as new cases agree; return the new predicate.
 
-    For example, 16 may be replaced by 8. To decide this, `SIZES` new cases are judged whose size is
-    an odd multiple of 8. All of them must end as the predicate with 8 predicts.
+    For example, take the predicate "a multiple of 16". `SIZES` new cases are judged, whose sizes
+    are odd multiples of 8. If the predicate "a multiple of 8" predicts correctly which of them
+    fail, it replaces the first one, and 4 is tried next.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ class KernelTasks:
         In topological order.
     groups : dict of name to task names
     skips : list of Skip
-        Kernels with nothing to build or lint; the dtype is empty.
+        One for each kernel that has nothing to build or lint. Its field `dtype` is empty.
     basis : KernelBasis or None
         Facts outside of the configuration that were used; `still_holds` checks them.
     unbuildable : dict of kernel to str
@@ -347,7 +347,11 @@ class KernelCompiler:
 
     @staticmethod
     def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:
-        """Return the paths of a kernel's PTX and cubin; its source counts if it is one of them."""
+        """Return the configured paths of a kernel's PTX and cubin, each None if there is none.
+
+        If a file is not configured, but the kernel's source is a ``.ptx`` or ``.cubin`` file, this
+        source is returned for it, unless the kernel is built by a command.
+        """
         ptx, cubin = kernel.ptx, kernel.cubin
         if kernel.source is not None and not kernel.build.command:
             ptx = kernel.source if ptx is None and kernel.source.suffix == ".ptx" else ptx

@@ -110,9 +110,9 @@ class FileTable:
         return ABSENT if known is None else known[1]
 
     def expect_targets(self, prefix: str) -> None:
-        """Treat paths with this prefix as files that tasks wrote into the cache.
+        """Treat paths with this prefix as targets, which are files that tasks wrote into the cache.
 
-        Among these paths, links and files that are too large to be targets count as absent.
+        A target that is a link, or larger than `LARGEST`, counts as absent.
         """
         self._targets = prefix
 
@@ -206,7 +206,8 @@ class FileTable:
         paths : iterable of str, optional
             By default, all paths in the table.
         targets : bool
-            False to leave out files that tasks wrote into the cache, unless `paths` are given.
+            False to leave out files that tasks wrote into the cache. If `paths` are given, all of
+            them are looked at nevertheless.
         """
         changed = set()
         for path in self.moved(paths, sights, targets=targets):
@@ -231,7 +232,8 @@ class FileTable:
         sights : Sights, optional
             Stamps to use; by default, all stamps are read now.
         targets : bool
-            False to leave out files that tasks wrote into the cache, unless `paths` are given.
+            False to leave out files that tasks wrote into the cache. If `paths` are given, all of
+            them are looked at nevertheless.
         """
         sights = sights or Sights()
         by_folder: dict[str, list[str]] = {}

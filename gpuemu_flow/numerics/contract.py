@@ -158,7 +158,7 @@ class OutputContract:
     def in_place(self) -> bool:
         """Tell whether elements are compared with the expected ones at the same index.
 
-        Unlike for `plain`, a mask may leave out elements.
+        The result is True even if a mask leaves out elements, whereas `plain` is then False.
         """
         return not (self.ties or self.order or self.up_to or self.apart)
 
@@ -202,5 +202,5 @@ def parameter_name(of: str) -> str:
 
 
 def names_parameter(name: str) -> bool:
-    """Tell whether a name among an op's inputs means one parameter of a module, or all of them."""
+    """Tell whether an input's name stands for all parameters of a module, or for one of them."""
     return name == PARAMETERS or name.startswith(f"{PARAMETERS}.")

@@ -43,11 +43,11 @@ class Single(Base):
     Attributes
     ----------
     made : type
-        Class of new float32 arrays, such as ``np.zeros(n)``, in a reference whose inputs are of
-        this class; see `staying_single`.
+        A reference with inputs of this class makes new float32 arrays, such as ``np.zeros(n)``.
+        `made` is the class of these new arrays; see `staying_single`.
     holds_integers : bool
-        True if the new arrays for which `made` names this class include integer arrays, such as
-        ``np.arange(n)``.
+        Tells, for a class that is used as `made`, whether new integer arrays, such as
+        ``np.arange(n)``, get this class, too.
     """
 
     made: type[Single]
@@ -88,9 +88,9 @@ class Single(Base):
         return super().astype(dtype, *args, **options)
 
     def _product(self, result: Any) -> Any:
-        """Finish the float result of one of `PRODUCTS`, the matrix products that are no ufuncs.
+        """Return the float result of one of `PRODUCTS`, the matrix products that are no ufuncs.
 
-        The method returns it unchanged; a subclass may change it.
+        This class returns the result unchanged. Subclasses may override the method to change it.
         """
         return result
 
@@ -104,10 +104,11 @@ class Single(Base):
         return out[0] if len(out) == 1 else out
 
     def _again(self, result: Any) -> Any:
-        """Return results as arrays of this class.
+        """Convert the results of a call, which are arrays or numbers, to arrays of this class.
 
-        A single integer becomes an array only if this array is 0-d: from a larger array, it is a
-        count or an index, which may be used as a Python number.
+        Only float32, float64 and integer results are converted. A single integer is converted only
+        if `self` is a 0-d array. An integer that comes from a larger array is a count or an index,
+        which may be used as a Python number.
         """
         if isinstance(result, (tuple, list)):
             make = getattr(type(result), "_make", type(result))
@@ -133,7 +134,10 @@ def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """View float32 and integer inputs as `kind`, or as a subclass of it with given attributes."""
+    """View float32 and integer inputs as arrays of the class `kind`; leave others as they are.
+
+    If `attributes` are given, the class is a new subclass of `kind` that has these attributes.
+    """
     made = type(kind.__name__, (kind,), attributes) if attributes else kind
     return {name: array.view(made) if _is_held(array) else array for name, array in inputs.items()}
 
@@ -150,9 +154,14 @@ def bare(value: Any) -> Any:
 def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> list[Any]:
     """Return the operands as plain arrays, all narrowed to float32 if the operation is in float32.
 
-    The operation is in float32 if an operand is. If no operand is float32, the operation is in
-    float32 if integers of a `Single` meet floats, or if numpy would compute float64 from these
-    integers.
+    The operation is in float32 in each of these cases:
+
+    - An operand is float32.
+    - One operand is a `Single` of integers, and another operand is a float.
+    - One operand is a `Single` of integers, and numpy would compute a float64 result.
+
+    For the method ``at``, the first two operands are the array to change and its indices. They are
+    never narrowed, but the operands after them always are.
     """
     plain = [bare(value) for value in inputs]
     if method == "at":  # the first is written to, the second holds places
@@ -268,14 +277,14 @@ def _argument(value: Any, *, multiplied: bool) -> Any:
 
 @dataclass
 class Making:
-    """Facts about the arrays that a shadow makes itself.
+    """Facts that `staying_single` collects while a reference is evaluated in float32.
 
     Attributes
     ----------
     kind : type
-        Class of the float32 arrays among them.
+        Class of the new float32 arrays, such as ``np.zeros(n)``.
     count : int
-        Number of arrays that were not made from a `Single`, such as those of ``np.arange``.
+        Number of new arrays that were not made from a `Single`, such as those of ``np.arange``.
     from_integers : bool
         True if integers of the inputs, or integers computed from them, were converted to floats.
     """
@@ -301,8 +310,9 @@ def staying_single(inputs: Arrays | None = None) -> Iterator[Making]:
     Parameters
     ----------
     inputs : mapping of str to ndarray, optional
-        The reference's inputs. If one of them is a `Single`, the attribute `made` of the first such
-        input is the class of the returned arrays.
+        The reference's inputs. The attribute `made` of the first input that is a `Single` gives the
+        class of the returned arrays. If no input is a `Single`, the class is `Single`. An array
+        that is made from a `Single`, as by ``np.array(x)``, keeps the class of `x`.
     """
     kinds = [type(array).made for array in (inputs or {}).values() if isinstance(array, Single)]
     making = Making(kinds[0] if kinds else Single)

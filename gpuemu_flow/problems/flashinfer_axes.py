@@ -24,12 +24,13 @@ class Axes:
     Attributes
     ----------
     consts : dict of str to int
+        Axes of constant size, with their sizes.
     free : tuple of str
-        Variable axes that follow from no other axis.
+        Axes of variable size whose size can be chosen freely.
     derived : dict of str to str
-        Axes that follow from other axes, each with its expression.
+        Axes whose size is computed from other axes, with the expressions that compute it.
     offsets : dict of str to str
-        Inputs that hold offsets, each with the axis whose size is the last offset.
+        For each input that holds offsets, the axis whose size equals the last offset.
     kept : list of str
         Constraints that cases have to satisfy.
     """
@@ -43,9 +44,15 @@ class Axes:
     def sizes(self, chosen: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of all axes.
 
+        Parameters
+        ----------
+        chosen : mapping of str to int
+            Sizes of the axes in `free`.
+
         Raises
         ------
         ProbeError
+            The expression of an axis needs an unknown size, such as that of the axis itself.
         """
         found = {**self.consts, **chosen}
         left = dict(self.derived)
@@ -58,7 +65,7 @@ class Axes:
         return found
 
     def spread(self) -> dict[str, int]:
-        """Return sizes of all axes, a different size for each free axis."""
+        """Return sizes of all axes, with a different size for each axis in `free`."""
         return self.sizes(dict(zip(self.free, _PRIMES * len(self.free), strict=False)))
 
 

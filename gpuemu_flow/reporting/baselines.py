@@ -56,8 +56,8 @@ def bring_up_to_date(
     Parameters
     ----------
     to_compare : bool
-        True for a comparison, in which outdated results count as something to compare. They cannot
-        be stored in a baseline.
+        True for a comparison, which accepts a workspace with only outdated results. False for
+        storing a baseline, which cannot contain outdated results.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def _kernel_diffs(
 
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
-    """Return the difference with a regression added: that the kernel is no longer configured."""
+    """Add a regression to a kernel's comparison: the kernel is no longer configured."""
     from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
 
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
@@ -251,8 +251,8 @@ def _result(
     threshold : float
         Fraction by which an error may grow before this is a regression; see `compare_summaries`.
     unjudged : str
-        If not empty, a missing `new` is a regression for an op that passed before, and this verdict
-        is reported as the new one.
+        The verdict to report as the new one if `new` is missing and the op passed before. This is
+        then a regression. Empty if a missing `new` is no regression.
     """
     if new is None:
         before = None if old is None else old["verdict"]

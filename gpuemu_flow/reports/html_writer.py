@@ -67,7 +67,10 @@ class Delta:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One entry of a linted kernel; `entry` is None if nothing could be linted."""
+    """A table row about one entry function of a kernel.
+
+    If no entry function could be linted, the row is about the whole kernel, and `entry` is None.
+    """
 
     kernel: KernelResult
     name: str

@@ -279,7 +279,11 @@ class Guard:
         return ""
 
     def _elsewhere(self, relative: Path) -> str:
-        """Return the forbidden path that a path relative to an unknown folder may mean, or ""."""
+        """Return a forbidden path that `relative` may mean, or an empty string.
+
+        The folder from which `relative` starts is unknown. Therefore, `relative` may mean each
+        forbidden file whose path ends with it, and each forbidden folder whose name is in it.
+        """
         for file in self._files:
             if Path(file).parts[-len(relative.parts) :] == relative.parts:
                 return file

@@ -18,8 +18,8 @@ _MAX_SHUFFLED = 1 << 22
 class Language:
     """Patches Triton's language modules for the interpreter, until the end of a launch.
 
-    Each set of modules is patched once per launch. Triton's interpreter alone would patch them
-    again for each call of a function inside a kernel, which takes most of its time.
+    A launch patches the same modules only once. Triton's interpreter alone patches them again for
+    each call of a function inside a kernel, and spends most of its time on this.
     """
 
     def __init__(self, original: Callable[[Any], Any]) -> None:
