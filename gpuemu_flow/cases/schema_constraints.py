@@ -170,7 +170,13 @@ class Constraints:
         return True
 
     def impossible(self, tensor: TensorDef, sign: str, other: TensorDef) -> bool:
-        """Tell whether, for some value of `other`, no value of `tensor` fits the comparison."""
+        """Tell whether the ranges of two inputs conflict with the constraint ``tensor SIGN other``.
+
+        They conflict if the range of `other` contains a value for which no value in the range of
+        `tensor` satisfies the constraint. For floats, ``<`` and ``>`` count as ``<=`` and ``>=``.
+        The rules for two signs are stricter. With ``==``, a range of `tensor` has to be the same
+        as that of `other`. With ``!=``, the range of `tensor` has to contain more than one value.
+        """
         strict = 1 if DTYPES[tensor.dtype or "float32"].kind != "float" else 0
         if sign in ("<", "<=") and tensor.low is not None:
             least = tensor.low + (strict if sign == "<" else 0)

@@ -18,7 +18,10 @@ _INTEGER_KINDS = ("permutation", "offsets", "lengths", "indices")
 
 
 def demand_feasible(schema: OpSchema, report: Report) -> None:
-    """Report each input whose rule no values can follow at some sizes; each input only once."""
+    """Report each input with a rule that cannot be satisfied at some allowed sizes of the dims.
+
+    Only the smallest and the largest sizes are tried. Each input is reported only once.
+    """
     ruled = [tensor for tensor in schema.inputs if tensor.rule is not None]
     told: set[str] = set()
     if not ruled:
@@ -129,7 +132,11 @@ class _Feasible:
         return None
 
     def _too_large(self, high: float | None) -> Fault | None:
-        """Return the fault of a rule whose values the input's dtype cannot hold; None if it can."""
+        """Return a fault if the input's integer dtype cannot hold the rule's largest value.
+
+        `high` is the upper limit of the input's values; None for no limit. Without a fault, the
+        result is None.
+        """
         dtype, kind = self._tensor.dtype, self._rule.kind
         if dtype is None or DTYPES[dtype].kind not in ("int", "uint"):
             return None

@@ -144,7 +144,10 @@ class WorkerSession:
 
     @contextmanager
     def _queue(self, which: int) -> Iterator[CaseQueue]:
-        """Yield warm programs of one dtype that no other thread uses; discard them after an error.
+        """Yield a queue that judges cases of one dtype, for use by this thread alone.
+
+        The queue's programs keep running for the next batch. After an error, the queue is not used
+        again.
 
         Parameters
         ----------

@@ -41,12 +41,13 @@ Table = Mapping[str, Json]
 def unique_names(
     items: list[Json], key: str, out: Reporter, elsewhere: dict[str, str] | None = None
 ) -> None:
-    """Report names of ops, kernels or rules that look like tasks or that are used twice.
+    """Report names of ops, kernels or rules that are used twice, or that `name_fault` rejects.
 
     Parameters
     ----------
     elsewhere : dict of str to str, optional
-        Maps each name in the files read before to its location; the names of this file are added.
+        Maps each name in the files read before to its location. This function adds the names of
+        this file.
     """
     first: dict[str, int] = {}
     known = {} if elsewhere is None else elsewhere

@@ -51,14 +51,18 @@ class Asynchronous(Warps):
 
         Parameters
         ----------
-        target, source : array
-            Offsets in shared memory, and addresses in global memory.
+        target : array
+            Offset in shared memory to which each thread copies.
+        source : array
+            Address in global memory from which each thread copies.
         size : int
         taken : array or None
-            Number of bytes that are read from `source`; the rest of `size` is filled with
-            zeros. None to read all.
+            Number of bytes that each thread reads from `source`; the rest of its `size` bytes are
+            set to zero. None to read all.
         mask : array or None
+            The threads that copy; None for all live threads.
         step : int
+            Index of the instruction.
         """
         active = self.spread(self.live if mask is None else mask)
         self._copies.append(

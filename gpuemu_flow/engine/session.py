@@ -59,9 +59,12 @@ class RunOptions:
         Number of tasks to run at a time; None for the configured number, 0 for one per processor.
     fail_fast : bool or None
         True to stop at the first failed verdict; None for the target's setting, else False.
-    force, dry_run : bool
+    force : bool
+        True to run all selected tasks, even if their results are cached.
+    dry_run : bool
+        True to run no task, but list those that would run.
     triggers : tuple of str
-        Parts of the key that may make a task run.
+        Kinds of changes that make a task run, such as ``code``; see `keys.TRIGGERS`.
     time_limit : float or None
         Seconds after which running tasks are stopped and no more are started; None for no limit.
     only_restore : bool
@@ -113,7 +116,8 @@ class RunOptions:
     def may_be_nothing(self) -> bool:
         """Tell whether these options may select no task without causing an error.
 
-        They may if all `words` name sets, such as ``@changed``, or if a commit or shard is given.
+        This is so if there are `words` and all of them name sets, such as ``@changed``. It is also
+        so if `since` or `shard` is given.
         """
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None

@@ -85,7 +85,7 @@ class RelationSearch:
     left : set of Relation or None
         The remaining relations; None until a failing case was observed.
     enough : int
-        Number of new failing cases that a relation has to explain.
+        Number of new failing cases that a relation has to explain before it is reported.
     """
 
     enough = ENOUGH
@@ -126,7 +126,7 @@ class RelationSearch:
         -------
         bool or None
             True if a relation fits the case, False if none does; None if no relation predicts the
-            case's outputs.
+            case's outputs. If the outputs cannot be compared, True if any relation remains.
         """
         seen = self.observation(tried)
         if seen is None:
@@ -234,7 +234,10 @@ class RelationSearch:
         )
 
     def output_shape(self, case: Case) -> tuple[int, ...] | None:
-        """Return the shape of a case's only output before a run; None if it cannot be told."""
+        """Return the shape of a case's only output, derived from the schema without a run.
+
+        The result is None if the schema has several outputs, or if the case has no dims.
+        """
         sizes = dict(case.dims)
         if len(self._schema.outputs) != 1 or not sizes:
             return None

@@ -27,7 +27,10 @@ def modules_in(folder: str) -> frozenset[str] | None:
 
 
 def is_listed(name: str, *, modules: bool) -> bool:
-    """Tell whether `entries_in` or, with `modules`, `modules_in` lists an entry of that name."""
+    """Tell whether entries with this name appear in the listing of a folder.
+
+    The listing is that of `modules_in` if `modules` is True, else that of `entries_in`.
+    """
     return not (_NO_MODULES if modules else _NOT_LISTED).fullmatch(name)
 
 

@@ -141,8 +141,9 @@ def identity(environ: "Mapping[str, str]", folder: str) -> str:
     ----------
     environ : mapping
     folder : str
-        Real path of the folder that holds the plan. A copy of a workspace brings the plan and the
-        graph of the original, which name the original's files.
+        Real path of the folder that holds the plan. A copy of a workspace contains the original's
+        plan and graph, which name the original's files. Because the folder differs, that plan is
+        not valid in the copy.
     """
     values = [__version__, sys.version, sys.executable, folder]
     values += [environ.get(name, "") for name in _VARIABLES]
@@ -185,8 +186,9 @@ def render(
     variables : mapping of str to str
         `variable_digest` of the environment variables that programs read.
     looks : mapping of absolute path to str
-        `look_of` for each path that programs looked at (with its size if that is known), and for
-        each path that the configuration expects.
+        The result of `look_of` for each path whose existence or kind programs checked, and for
+        each path that the configuration expects. It includes a file's size if a program may have
+        learned the size.
     own : mapping of absolute path to stamp
         Folders of the cache, none of which may be a link.
     workers : bool
@@ -438,7 +440,7 @@ def _quote(text: str) -> str:
 
 
 def _unquote(line: str) -> str:
-    """Return the text of a line, without importing a module or a codec for it."""
+    """Return the text that `_quote` made into this line, without importing a module or a codec."""
     return "\\".join(part.replace("\\n", "\n") for part in line.split("\\\\"))
 
 

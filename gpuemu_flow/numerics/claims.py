@@ -68,7 +68,7 @@ MODULI = (128, 64, 32, 16, 8, 4, 3, 2)
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that the units whose feature lies in a set of numbers are the wrong ones.
+    """A claim that the wrong units (elements or rows) are those whose feature has certain values.
 
     Attributes
     ----------
@@ -76,10 +76,10 @@ class Claim:
     kind : str
         ``above``, ``below``, ``between``, ``equal``, ``odd``, ``even``, ``residue`` or ``tail``.
     low, high : tuple of float
-        The last right and the first wrong value at the lower end (`low`) and at the upper end
-        (`high`); empty if there is no such end. Values between the two are free. Kinds without ends
-        use `low` only: ``equal`` for the value, ``residue`` for remainder and modulus, ``tail``
-        (the last, incomplete tile of an axis) for the size of a tile.
+        The lower and the upper end of the wrong values, each given as (last right value, first
+        wrong value); empty if there is no such end. Values between these two may be right or wrong.
+        Kinds without ends use only `low`. It holds the value for ``equal``, remainder and modulus
+        for ``residue``, and the size of a tile for ``tail`` (an axis's last, incomplete tile).
     also : Claim or None
         A claim about another axis; an element is wrong only if both claims cover it.
     whole : bool
@@ -211,10 +211,11 @@ def _with_axes(
 ) -> Iterator[Claim]:
     """Yield the claims of `ordered`, with claims about single axes inserted.
 
-    An inserted claim says that every index of an axis except the first is wrong. It says little by
-    itself, since most wrong orders of elements leave the first index in place. It is inserted only
-    before the first claim that says: all elements from some flat index on are wrong. The share of
-    wrong elements in the inserted claim must be at least as large as in that claim.
+    An axis claim says that every index of one axis except the first is wrong. Axis claims are
+    inserted before the first flat claim, which says that all elements from some flat index on are
+    wrong. An axis claim must cover at least as large a share of wrong elements as the flat claim.
+    None comes earlier, because an axis claim is weak evidence: most wrong orders of elements leave
+    the first index in place.
     """
     first = next((c for c in ordered if c.feature.kind == "flat" and c.kind == "above"), None)
     for claim in ordered:
@@ -255,8 +256,9 @@ def is_known(claim: Claim, ends: tuple[float, ...]) -> bool:
 def is_firm(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
     """Tell whether the claim's borders stay in place if only severe errors are counted.
 
-    They do not if the error fades: only the tolerance then decides where it ends. Claims by index,
-    and claims without borders, are always firm.
+    They do not if the error shrinks gradually towards a border: the tolerance alone then decides
+    where wrong values end. Claims by index, and claims without borders, are always firm. Any other
+    claim is firm only if there are severe errors.
     """
     if claim.kind not in STRETCHES or claim.feature.of_place:
         return True
@@ -293,10 +295,10 @@ def _severely_wrong(claim: Claim, seen: Sequence[LabelledUnits], degree: int) ->
 
 
 def _is_there(border: float, severe: float, side: float) -> bool:
-    """Tell whether severely wrong units begin near a border.
+    """Tell whether severe errors begin near the border at which errors begin.
 
-    `severe` is the severely wrong value next to the border. `side` is 1.0 for the border at the
-    lower end, and -1.0 for the one at the upper end.
+    `border` is the outermost wrong value at one end of the claim, and `severe` the outermost
+    severely wrong value there. `side` is 1.0 for the lower end, and -1.0 for the upper end.
     """
     if (severe - border) * side <= 0.0 or is_close(border, severe):
         return True
@@ -307,9 +309,9 @@ def _is_there(border: float, severe: float, side: float) -> bool:
 
 
 def has_moved(before: Claim, after: Claim) -> bool:
-    """Tell whether a border of the claim `before` has moved in `after`, learned from more cases.
+    """Tell whether a border moved between a claim and its later version, learned from more cases.
 
-    Only claims whose borders seemed well known are compared: such a border should not have moved.
+    The result is False unless the borders of `before` seemed well known; others are bound to move.
     """
     if before.kind not in STRETCHES or not is_sharp(before):
         return False
@@ -370,7 +372,7 @@ def is_zero(right: float, wrong: float) -> bool:
 
 
 def density(claim: Claim, seen: Sequence[LabelledUnits]) -> float:
-    """Return the share of wrong ones among the elements, or rows, that the claim calls wrong."""
+    """Return the share of wrong units among the units (elements or rows) that the claim covers."""
     wrong = count = 0
     for each in seen:
         if not each.passed and not each.chosen:
@@ -413,7 +415,7 @@ def _holds(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
 
 
 def _shows(claim: Claim, seen: LabelledUnits) -> bool:
-    """Tell whether a case has wrong elements, or rows, on which the claim is not silent."""
+    """Tell whether a claim says anything about any wrong unit (element or row) of a case."""
     _, free = claim.inside(seen)
     return bool((seen.wrong[claim.feature.level] & ~free).any())
 

@@ -34,9 +34,10 @@ many random draws."""
 
 
 class _BesideConstants(Single):
-    """A float32 or integer input of a shadow that perturbs its arithmetic on constants.
+    """A float32 or integer input of the shadow while only arithmetic on constants is perturbed.
 
-    Arrays that the shadow makes without inputs are of the class `_Constant`.
+    Constants are arrays that the shadow makes without inputs. They are of the class `_Constant`.
+    Arithmetic on an input is not perturbed.
     """
 
 
@@ -96,7 +97,9 @@ class _Constant(Single):
 def moving_constants(
     inputs: Arrays, rng: SeededRng, unit: float, direction: float = 0.0
 ) -> dict[str, NDArray[Any]]:
-    """Return float32 inputs with which the shadow perturbs its arithmetic on constants.
+    """Return the inputs as arrays that make the shadow perturb its arithmetic on constants.
+
+    Constants are arrays that the shadow makes without inputs, such as ``np.arange(n)``.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Rounding of a shadow's intermediate values: operands of matrix products, or every step.
 
-Tensor cores take their operands in the narrow type and add in float32. A kernel that computes in
-float32 between two products must round the operands of the second product, which is no error. The
-source of a *rounded* shadow (see `shadow`) passes the values to round through `rounded`.
+Tensor cores take their operands in the narrow type and add in float32. If a kernel computes in
+float32 between two products, it must therefore round the operands of the second product. This is no
+error. The source of a *rounded* shadow (see `shadow`) calls `rounded` for each value to be rounded.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _rounded_torch(tensor: Any, state: _State) -> Any:
 def _rounding_both_ways(torch: Any) -> Any:
     """Make a torch function that rounds a tensor and, in the backward pass, the gradient.
 
-    A step in a narrow dtype would round both.
+    An op that computes this step in a narrow dtype rounds both.
     """
 
     class Rounding(torch.autograd.Function):  # type: ignore[misc]  # torch is Any

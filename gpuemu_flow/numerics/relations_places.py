@@ -41,7 +41,8 @@ def unwritten(seen: ObservedCase, *, new: bool) -> Iterator[Hypothesis]:
         The case that the hypotheses are about. If its outputs have different shapes, no hypothesis
         is yielded.
     new : bool
-        True to leave out axes of size 1, and tiles that are not smaller than the axis.
+        True to yield only hypotheses that can explain errors in this case. Axes of size 1, and
+        tiles that are not smaller than the axis, are then left out.
     """
     names = list(seen.actual)
     shape = seen.actual[names[0]].shape if names else ()

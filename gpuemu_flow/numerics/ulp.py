@@ -112,7 +112,7 @@ def max_steps_finite(actual: Array, expected: Array, scratch: Array) -> int:
     actual, expected : ndarray
         1-d, contiguous, at least one element.
     scratch : ndarray
-        Contiguous, at least as many bytes; overwritten.
+        Memory that is overwritten: contiguous, with at least as many bytes as `actual`.
     """
     bits_a, bits_e = bit_view(actual), bit_view(expected)
     difference = scratch.view(bits_a.dtype)[: bits_a.size]

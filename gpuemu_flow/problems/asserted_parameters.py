@@ -42,7 +42,11 @@ class ParameterOfTest:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Return the names of the parameter's dims: its own, or for a shape one for each axis."""
+        """Return the names of the dims that the parameter sets.
+
+        A shape ``x`` has one dim per axis: ``x0``, ``x1`` and so on. Any other parameter is itself
+        a dim, with the same name.
+        """
         if self.kind != "shape":
             return (self.name,)
         return tuple(f"{self.name}{at}" for at in range(len(self.values[0])))
@@ -92,7 +96,7 @@ class Parameters:
         Parameters
         ----------
         sizes : mapping of str to (sequence of int)
-            The dims; relations between other sizes are left out.
+            Maps each dim of interest to its sizes. Relations with other dims are left out.
         scaled : int
             Before the comparison, sizes are halved until they are at most this number; see
             `halved`.
@@ -145,7 +149,11 @@ def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Paramete
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
-    """Map names to large integers that the test assigns to them; each name is assigned once."""
+    """Map names to integers that the test assigns to them and that may be sizes.
+
+    An assignment is used if at least one of its integers is above `LARGEST_LOCAL`, and if the test
+    assigns each of its names only once.
+    """
     found: dict[str, int] = {}
     stored = [
         one.id

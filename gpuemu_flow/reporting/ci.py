@@ -51,8 +51,8 @@ class ReportRequest:
     jobs : int or None
         Number of parallel tasks; None for ``ci.parallel_jobs``, 0 for one per processor.
     fail_on_regression : bool or None
-        True if a regression makes the report fail. None for the value in ``[policies]`` with a
-        baseline, and False without one.
+        True if a regression makes the report fail. If None, ``[policies]`` decides for a report
+        with a baseline, and regressions do not make a report without a baseline fail.
     limited : bool
         True to apply the time limit ``ci.thorough_timeout``, except to a quick run.
     pictures : bool

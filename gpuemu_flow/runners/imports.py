@@ -69,7 +69,8 @@ _usual_code = machinery.SourceFileLoader.get_code
 def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
     """Return a module's code, whichever finder found the module.
 
-    A module that is neither installed nor ours is compiled from its source, never read as bytecode.
+    Modules of installed packages and of gpuemu_flow may be read as bytecode. Any other module is
+    compiled from its source.
     """
     path = loader.get_filename(fullname)
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
@@ -101,7 +102,8 @@ _finders_are_fresh = False
 def forget_folders() -> None:
     """Make import finders list each folder again, in all processes forked from this one.
 
-    If this process imports anything after the call, call it again.
+    Call this again if this process imports anything after the call, because an import makes the
+    finders remember listings of folders.
     """
     global _finders_are_fresh  # noqa: PLW0603 - a fact on the process's finders
     importlib.invalidate_caches()

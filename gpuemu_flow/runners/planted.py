@@ -31,7 +31,7 @@ class PtxFolder:
             return ptx
 
     def launched(self, ptx: bytes) -> None:
-        """Store the PTX of a launched kernel, if the folder has a subfolder for it (`RECORD`)."""
+        """Store the PTX of a launched kernel in the subfolder `RECORD`, if that exists."""
         if self._folder is None or not (self._folder / RECORD).is_dir():
             return
         kept = self._folder / RECORD / _name(ptx)

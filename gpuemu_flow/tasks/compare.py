@@ -171,7 +171,7 @@ def _take_shared(
     parts: Mapping[int, list[Json]],
     results: dict[int, CheckResult],
 ) -> bool:
-    """Add a shared cache's verdicts for the present inputs to `results`.
+    """Add to `results` the verdicts that a shared cache has for the inputs' present contents.
 
     Return True if the shared cache has the verdict of every case.
     """

@@ -61,7 +61,7 @@ def _kind_of(step: Step) -> str:
 
 
 def _has_sums(shape: tuple[int, int, int], kind: str) -> bool:
-    """Tell whether any product of the given shape has accumulators of the given type."""
+    """Tell whether any WMMA product of shape (m, n, k) has accumulators of the given type."""
     return any(
         shape in shapes and kind in _SUMS.get(source, frozenset({"s32"}))
         for source, shapes in SHAPES.items()

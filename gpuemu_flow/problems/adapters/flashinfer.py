@@ -19,7 +19,11 @@ Described = Mapping[str, Any]
 
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that runs a definition's `run` in the dtype that the inputs have."""
+    """Make the function that runs a definition's `run` in the dtype that the inputs have.
+
+    `names` are the global names of the definition's module, `run` among them. `folder` is the
+    folder of the imported problem.
+    """
     described = files.described(folder)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:

@@ -161,7 +161,11 @@ def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[s
 
 
 def _links(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the symbolic links that a path passes through, each as its real path and its target."""
+    """Yield the location and the target of each symbolic link that a path passes through.
+
+    The location is the link's own path, in which no folder is a link. The target is the text that
+    the link contains.
+    """
     place, names = "/", path.split("/")[::-1]
     followed = 0
     while names and followed < _MOST_LINKS:

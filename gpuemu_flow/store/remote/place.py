@@ -1,8 +1,8 @@
 """Determine the shared cache of a run and its access rights, from configuration and environment.
 
-A workspace's configuration can come from a pull request. So it may name a cache to read from, but a
-cache on another machine gets the user's secret header, and results, only if the environment names
-it, too.
+A workspace's configuration can come from a pull request. Therefore, a cache that only the
+configuration names is read, but does not get the user's secret header. Results are stored in it
+only if it is on this machine. A cache that the environment names has no such restrictions.
 """
 
 from __future__ import annotations
