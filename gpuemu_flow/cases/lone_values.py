@@ -56,16 +56,19 @@ def _other_than_zero(dtype: str, low: Any, high: Any) -> float | None:
 def put_lone(
     values: Array, dtype: str, rng: SeededRng, turn: int, low: float | None, high: float | None
 ) -> None:
-    """Write a lone zero into one row of an input, and a lone nonzero value into another, in place.
+    """Write lone zeros and lone nonzero values into rows of an input, in place.
 
-    All other elements of the first row become nonzero, and all other elements of the second row
-    become 0. An input with a single row gets only the lone zero.
+    A lone value is a row's only zero, or its only nonzero value. The other elements of such a row
+    are changed where necessary. The parameter `turn` selects one of three ways:
 
-    The second turn differs: it treats the whole tensor as one row, whose last element is lone. This
-    element is nonzero if the tensor is a vector, and else 0.
+    - The first and the third of `LONE_TURNS` write a lone zero into one row, and a lone nonzero
+      value into the next row. They choose the positions in the rows differently (see `_place`). An
+      input with a single row gets only the lone zero.
+    - The second of `LONE_TURNS` treats the whole tensor as one row, whose last element becomes the
+      lone value. This value is nonzero if the tensor is a vector, and else 0.
 
-    A tensor of booleans with several rows differs, too: each turn writes all its rows, alternately
-    with a lone false and a lone true.
+    For a tensor of booleans with several rows, all three ways write every row, alternately with a
+    lone false and a lone true.
 
     Parameters
     ----------

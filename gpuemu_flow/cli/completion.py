@@ -83,7 +83,11 @@ def _cut_off(words: object) -> str:
 
 
 def _words(known: KnownNames, begun: str) -> list[str]:
-    """Return the possible words; tasks are included only if a stage has been typed."""
+    """Return the words among which the shell searches for completions of the word `begun`.
+
+    These are the names of tasks if `begun` contains a colon, as after ``STAGE:``. Otherwise, they
+    are all other words that the command ``run`` takes.
+    """
     return known.tasks if ":" in begun else known.groups
 
 

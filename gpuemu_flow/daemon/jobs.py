@@ -162,7 +162,8 @@ class JobTable:
     def connected(self, pipe: int) -> None:
         """Record a new connection, so that `add` does not cancel its requests.
 
-        Its number may be that of an ended connection, whose requests `add` cancels.
+        The method `add` cancels requests from connections that have ended. The new connection may
+        have the same number, `pipe`, as one of them.
         """
         with self._lock:
             self._gone.pop(pipe, None)

@@ -63,11 +63,12 @@ class FlagOrder:
     def meet(
         self, clock: Array, cells: Array, row: Array, warp: Array, step: int, write: bool
     ) -> None:
-        """Record a strong access, which publishes clocks, merges published clocks, or does both.
+        """Record an access to shared memory that may publish or merge vector clocks.
 
-        A write or an atomic publishes, at its cells, the clocks that its warps had at their fences.
-        A read or an atomic merges the clocks published at its cells into the clocks of its warps.
-        An access that releases earlier writes counts as preceded by a fence.
+        A write publishes a clock at the accessed cell: the one that the writing warp had at its
+        latest fence. A read merges the clocks published at the cell into the clock of the reading
+        warp. An atomic does both. An instruction that releases earlier writes counts as preceded by
+        a fence. Accesses that are not strong are ignored.
 
         Parameters
         ----------
@@ -76,7 +77,9 @@ class FlagOrder:
         cells, row, warp : int array
             For each lane that takes part: the memory cell that it accesses, its row, and its warp.
         step : int
+            Number of the instruction.
         write : bool
+            False for a read. For an atomic, this method is called with False, and then with True.
         """
         if step not in self._strong:
             return

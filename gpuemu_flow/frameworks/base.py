@@ -87,12 +87,13 @@ def named(inputs: Inputs) -> dict[str, Any]:
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
     """Wrap a function of any signature as a function of one mapping of tensors.
 
-    The first of these rules that applies decides how the function gets the values:
+    The first of these rules that applies decides how the mapping's tensors are passed to
+    `function`:
 
     - in order, if `inputs` is a sequence;
     - in order, if the signature is unknown, or has ``*args`` and no named parameter;
     - by name, if the function has parameters of all names in `inputs`, or ``**kwargs``;
-    - as one mapping, if the function's only required parameter is not a name in `inputs`;
+    - as one mapping, if the function's only required parameter has a name that is not in `inputs`;
     - in order, in all other cases.
 
     Python numbers and strings are always passed as they are in `inputs`, even if the mapping of a

@@ -273,7 +273,25 @@ def find_or_make(
     dtype: str | None = None,
     case_text: str | None = None,
 ) -> list[FailureRecord]:
-    """Find failures as `find_failures` does; if there are none, make records of the named cases."""
+    """Find failures by seed or id; if there are none, make records of the cases with that seed.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    word : str
+        The seed or id, as for `find_failures`.
+    op : str or None
+        Name of the op. If it is None, no records are made.
+    dtype : str, optional
+        Restricts the result to failures or cases of this dtype. Not used if `case_text` is given.
+    case_text : str, optional
+        Restricts the result to this case, written as in a report.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-failure`` and others: nothing is recorded, and no records can be made.
+    """
     wanted = canonical_dtype(dtype) if dtype else None
     try:
         found = find_failures(workspace, word, op)
@@ -377,11 +395,12 @@ def _not_runnable(record: FailureRecord) -> UsageError:
 def reproduce(
     workspace: Workspace, records: Sequence[FailureRecord], *, cancel: Event | None = None
 ) -> list[Reproduction]:
-    """Run recorded failures again, on their exact inputs, in each setting in which they may occur.
+    """Run recorded failures again, on their exact inputs.
 
-    Each result comes from the simplest setting in which all recorded failures of the case occur. If
-    there is none, it comes from the simplest setting in which the op fails at all. The result's
-    notes describe the setting if repeated runs confirm it.
+    A failure may occur only in some settings, such as after a call on other inputs. The settings in
+    `FailureSetting` are tried in their order, until all recorded failures of the case occur. The
+    result comes from this setting. If no setting shows them all, it comes from the first one in
+    which the op fails at all. The result's notes describe the setting if repeated runs confirm it.
     """
     workspace.cache.create()
     with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:

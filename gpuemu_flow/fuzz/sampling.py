@@ -17,7 +17,10 @@ TINY = 64
 
 
 def planned_samples(tasks: OpTasks) -> list[Case]:
-    """Return the cases from which ``run`` finds an op's traits; empty if the schema allows none."""
+    """Plan the cases on which ``run`` decides an op's traits, such as exactness.
+
+    Return an empty list if the op's schema allows no such cases.
+    """
     try:
         return tasks.samples()
     except FlowError:
@@ -25,9 +28,10 @@ def planned_samples(tasks: OpTasks) -> list[Case]:
 
 
 def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
-    """Tell whether traits found on the op's own samples also hold for a case.
+    """Tell whether traits that were found on sample cases also hold for another case.
 
-    The traits hold if the case's inputs fit the schema, or are too small to have other traits.
+    The traits hold if the case's inputs fit the op's schema, or are too small to have other traits.
+    If there are no sample cases (`own` is empty), the result is False.
     """
     return bool(own) and (fits(schema, case.inputs) or case.numel < TINY)
 

@@ -66,10 +66,19 @@ class ForbiddenFiles:
     def key(
         self, fence: Fence, op: OpConfig, program: ProgramRef, off_limits: OffLimits
     ) -> dict[str, Json]:
-        """Return the properties of the sandbox that the op's key contains.
+        """Return the sandbox's properties, as a part of the op's cache key.
 
-        A cached result must not be used if a file that the op read, or a function that it called,
-        has since become part of the reference.
+        The key changes if a file that the op could read, or a function that it could call, becomes
+        part of the reference. Results of the op that were cached before are then not used.
+
+        Parameters
+        ----------
+        fence : Fence
+        op : OpConfig
+        program : ProgramRef
+            The op.
+        off_limits : OffLimits
+            The result of the method `off_limits`.
         """
         key = fence.key()
         path, _, name = off_limits["forbidden_function"].rpartition(":")
@@ -86,11 +95,12 @@ class ForbiddenFiles:
         }
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files that are allowed or forbidden to the op already before it runs.
+        """List the files that the configuration and imports alone show to be allowed or forbidden.
 
-        For other files, this depends on what the reference is seen to read. The list contains the
-        files that the op and the reference import, the files that ``depends`` and ``shared`` name,
-        and the configuration. All paths are relative to the workspace, and sorted.
+        These are the files of the op, the reference and the compare functions, the files that these
+        import, the files that ``depends`` and ``shared`` name, and the files of the configuration.
+        All paths are relative to the workspace, and sorted. The op's permission to use any other
+        file depends on the files that the reference is seen to read when it runs.
         """
         _, found = self._judges(op)
         own = self._starts(program)
@@ -131,11 +141,21 @@ class ForbiddenFiles:
     def _alone(self, op: OpConfig, *programs: ProgramRef) -> list[str]:
         """Return the Python files that only the judging functions of an op import, sorted.
 
-        The judging functions are the reference and the functions in `OpConfig.compares`. Their own
-        files are left out. So are files that ``depends`` or ``shared`` names, and files that one of
-        `programs` imports. An import that a program reaches only through a judging function does
-        not count as the program's own. If a program is not Python source, its imports are unknown,
-        and the result is empty.
+        The judging functions are the reference and the functions in `OpConfig.compares`. Three
+        kinds of files are left out:
+
+        - the files of the judging functions themselves;
+        - files that the settings ``depends`` or ``shared`` name;
+        - files that one of the programs imports, unless the program reaches them only by importing
+          a judging function.
+
+        If a program is not Python source, its imports are unknown, and the result is empty.
+
+        Parameters
+        ----------
+        op : OpConfig
+        *programs : ProgramRef
+            The op, and functions that run under the same restrictions.
         """
         starts, made_of = self._judges(op)
         own = {start for program in programs for start in self._starts(program)}

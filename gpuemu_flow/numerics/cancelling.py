@@ -74,11 +74,11 @@ class Operands:
 
 
 class _Cancelling(Base):
-    """Base class of arrays that record whether they are rounded, and are perturbed in sums if so.
+    """Base class of arrays whose rounded values are perturbed in sums.
 
-    The results of an operation that rounds are perturbed, too. Equal results of one operation
-    change by the same factor, so that ties stay ties. The relative change is at least half of
-    `unit`, so that it is not lost by rounding.
+    Each array records whether it holds rounded values. The results of an operation that rounds are
+    perturbed, too. Equal results of one operation change by the same factor, so that ties stay
+    ties. This relative change is at least half of `unit`, so that it is not lost by rounding.
     """
 
     rng: SeededRng
@@ -198,7 +198,8 @@ def cancelling(
 
     Notes
     -----
-    A result of 0 by multiplication with 0, by selection or by ``x - x`` of an input stays 0.
+    Some results of 0 stay 0: those of a multiplication by 0, of a selection, and of ``x - x`` where
+    x is an input.
     """
     operands.begin()
     attributes = {"rng": rng, "unit": unit, "operands": operands}
@@ -210,9 +211,9 @@ def _plain(value: Any) -> Any:
 
 
 def _adds(ufunc: np.ufunc, method: str, all_rounded: bool) -> bool:
-    """Tell whether an operation adds terms of which at least two may be rounded.
+    """Tell whether an operation adds terms, at least two of which may be rounded values.
 
-    `all_rounded` tells whether each operand of the operation is a rounded value.
+    `all_rounded` is True if every operand of the operation is a rounded value.
     """
     if method == "__call__" and ufunc in (np.add, np.subtract):
         return all_rounded

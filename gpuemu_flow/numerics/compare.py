@@ -85,9 +85,10 @@ def check_outputs(
     expected_dtypes : mapping of str to str, optional
         Dtype that each output should have, where `expected` is wider.
     inputs : mapping of str to ndarray, optional
-        The case's inputs: whether they hold NaN or Inf decides what ``strict`` and ``ignore`` mean,
-        and a ``shape_preserved`` that names an input needs its shape. If they are not given, they
-        count as finite.
+        The case's inputs. The meaning of the policies ``strict`` and ``ignore`` depends on whether
+        the inputs hold NaN or Inf. An invariant ``shape_preserved`` may name an input, whose shape
+        is then needed. Without `inputs`, this invariant is not checked, and NaN and Inf count as
+        absent.
     seen : SeenOutputs, optional
         The contracts of the outputs, and the op's original outputs. `actual` and `expected` then
         hold outputs that the contracts have transformed.
@@ -110,8 +111,8 @@ def check_outputs(
     -----
     Under ``auto`` an output is first compared with the envelope's quick bound, which needs no
     further evaluation of the reference. If no error exceeds `QUICK_SHARE` of this bound, the output
-    passes, and `tolerance_used` is the largest share of the bound that an error takes up. The share
-    of the envelope would be no larger, since the quick bound is never above it.
+    passes, and `tolerance_used` is the largest share of the bound that an error takes up. The full
+    envelope is never below the quick bound, so the errors take up no larger a share of it.
     """
     names = expected_dtypes or {}
     wanted = {name: names.get(name) or dtype_name(expected[name].dtype) for name in expected}
@@ -176,7 +177,11 @@ def tolerance_of(
     tolerance: Mapping[str, Tolerance] | Envelope,
     contracts: CaseContracts | None,
 ) -> Mapping[str, Tolerance] | Envelope:
-    """Return the tolerance of one output: its own if it declares one, else that of the case."""
+    """Return the tolerance that applies to one output.
+
+    This is the tolerance that the configuration declares for the output itself. If there is none,
+    it is `tolerance`, which applies to the whole case.
+    """
     own = None if contracts is None else contracts.tolerances.get(name)
     return tolerance if own is None else {dtype: own}
 

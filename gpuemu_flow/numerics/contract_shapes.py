@@ -111,10 +111,11 @@ def promoted(names: Sequence[str]) -> str | None:
 
 
 def bounds_fault(contract: OutputContract, values: Array) -> tuple[int, Failure] | None:
-    """Return the failure of the first element outside of the declared bounds, and its position.
+    """Return the flat position of the first element outside of the declared bounds, and a failure.
 
-    A float may lie beyond a bound by two units in its last place, since rounding can cause such an
-    error; bounds of 0, and bounds of integers, are exact. NaN lies within any bounds.
+    Return None if no element is outside. A float may lie beyond a bound by two units in its last
+    place, since rounding can cause such an error; bounds of 0, and bounds of integers, are exact.
+    NaN lies within any bounds.
     """
     if (contract.low is None and contract.high is None) or not values.size:
         return None

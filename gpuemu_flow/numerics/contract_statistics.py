@@ -245,10 +245,11 @@ class _Tests:
     def _is_centred(self, series: Series, at_least: float) -> bool:
         """Tell whether the sum of a series is compatible with mean 0.
 
-        The bound for symmetric terms alone would reject correct ops. Suppose that an op drops a
-        declared share of its elements, and that there are few elements. By chance it may drop none,
-        and then all elements exceed their means in magnitude. Therefore, if the limits of the terms
-        are known, the sum is wrong only if it also exceeds a bound for skewed terms.
+        The sum is incompatible if it exceeds the bound of the function `_is_centred`, which holds
+        for symmetric terms. If the limits of the terms are known, it must also exceed a bound for
+        skewed terms (see `PartEvidence`). The first bound alone would reject correct ops. For
+        example, an op that drops a declared share of few elements may by chance drop none. All
+        elements then exceed their means in magnitude.
         """
         if _is_centred(series.terms, series.rounding, at_least):
             return True
@@ -305,11 +306,14 @@ class _Tests:
 
 
 def _telling(means: Wide, fmt: FloatLimits | None, *, by_element: bool) -> NDArray[np.bool_]:
-    """Mark the elements that can be tested, judging by their means.
+    """Mark the elements whose means allow a test.
 
-    A mean must be finite. If `by_element`, the elements may have different means. A mean must then
-    also be so far from 0 and from overflow in the format `fmt` that rounding is small (see
-    `MARGIN`). If `fmt` is None, it suffices that the mean is not 0.
+    Each of these means is finite. If `by_element` is True, the elements may have different means,
+    and a mean must also meet one of these conditions:
+
+    - If `fmt` is None, the mean is not 0.
+    - If `fmt` is the output's format, the mean is so far from 0 and from overflow in this format
+      that rounding is small in comparison (see `MARGIN`).
     """
     telling: NDArray[np.bool_] = np.isfinite(means)
     if by_element and fmt is not None:
@@ -324,8 +328,7 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
     """Tell whether a sum of independent terms is compatible with mean 0.
 
     The test uses a bound that holds for symmetric terms, whatever their number and sizes (Efron,
-    "Student's t-test under symmetry conditions", 1969). ``S`` is the sum of the terms, and ``Q`` is
-    the sum of their squares. For every ``t``, ``P(|S| >= t * sqrt(Q)) <= 2 exp(-t^2 / 2)``.
+    "Student's t-test under symmetry conditions", 1969).
 
     Parameters
     ----------
@@ -333,8 +336,18 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
     slack : ndarray or None
         Largest rounding error of each term; None for no rounding.
     at_least : float
-        The sum is incompatible if ``t^2 / 2`` exceeds this for ``t = |S| / sqrt(Q)``, where ``|S|``
-        is first reduced by the sum of `slack`.
+        Evidence above which the sum counts as incompatible; see the notes.
+
+    Notes
+    -----
+    Symbols:
+
+    - S is the sum of the terms.
+    - Q is the sum of the squares of the terms.
+    - R is the sum of `slack`.
+
+    For every number t, the bound is ``P(|S| >= t sqrt(Q)) <= 2 exp(-t^2 / 2)``. The evidence
+    against mean 0 is ``t^2 / 2`` for ``t = (|S| - R) / sqrt(Q)``; there is none if ``|S| <= R``.
     """
     largest = float(np.abs(terms).max(initial=0.0))
     if not largest > 0.0:
@@ -350,18 +363,35 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
 def _has_std(excess: Wide, rounding: Wide, count: int, std: float, at_least: float) -> bool:
     """Tell whether the standard deviation of elements is compatible with `std`.
 
-    `excess` holds the square of each deviation from the mean, less the square of `std`. So its mean
-    should be 0.
+    Parameters
+    ----------
+    excess : ndarray
+        For each element, the square of its deviation from the mean, minus ``std**2``. The mean of
+        these values should be 0.
+    rounding : ndarray
+        Largest rounding error of each value of `excess`.
+    count : int
+        Number of tested elements.
+    std : float
+        The declared standard deviation.
+    at_least : float
+        Evidence above which the standard deviation counts as incompatible; see the notes.
 
-    If the sum of `excess` is positive, `_is_centred` tests it. That test would reject negative
-    sums far too often: a few squares are large, and a sample without them has a negative sum and a
-    narrow bound.
+    Notes
+    -----
+    If the sum of `excess` is not negative, `_is_centred` tests it. That test would reject a
+    negative sum too often: a few squares are large, and a sample without them has a negative sum
+    and a narrow bound. A negative sum is therefore tested by the empirical likelihood ratio (Owen,
+    "Empirical likelihood ratio confidence intervals for a single functional", 1988). Symbols:
 
-    A negative sum is therefore tested with another distribution: among all distributions of mean 0
-    whose only values are those that occurred, the most likely one (Owen, "Empirical likelihood
-    ratio confidence intervals for a single functional", 1988). In it, the rarer the large values
-    were, the larger their probability is. If there are few elements, larger values than those that
-    occurred are assumed to be possible.
+    - x is a value of `excess`, plus its largest rounding error.
+    - M is the largest value of `excess`, or a larger number if there are few elements. Values
+      larger than those that occurred are then assumed to be possible (see `LARGE_SQUARES`).
+    - y is a number between 0 and 1. The n values in `TRIED` are tried.
+    - E is the sum of ``log(1 - y x / M)`` over the elements. Its maximum over all y is minus the
+      logarithm of the ratio.
+
+    The standard deviation is incompatible if, for any y, E exceeds `at_least` plus ``log(n)``.
     """
     if float(excess.sum()) >= 0.0:
         return _is_centred(excess, rounding, at_least)

@@ -176,7 +176,10 @@ def plant(
 def _evaluated(
     evaluate: Evaluate | None, inputs: Arrays, dtypes: Mapping[str, str]
 ) -> dict[str, NDArray[Any]]:
-    """Return the reference's outputs on changed inputs; empty if it fails."""
+    """Return the reference's outputs on changed inputs, converted to `dtypes`.
+
+    The result is empty if `evaluate` is None, or if the reference fails.
+    """
     if evaluate is None:
         return {}
     try:

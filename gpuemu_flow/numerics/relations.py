@@ -13,7 +13,7 @@ kind                actual is
 ``power``           a root, square, reciprocal, logarithm, exponential or magnitude of expected
 ``clamped``         expected with negative (or positive) elements as 0
 ``transposed``      expected with two axes swapped
-``reshaped``        the elements of expected in the order that swapping axes gives
+``reshaped``        expected with its axes permuted, then reshaped to the shape that it had
 ``shifted``         the expected element one place before or behind
 ``reversed``        expected from the other end of an axis
 ``repeated``        the first tile of expected, over and over
@@ -161,8 +161,17 @@ def is_near(values: Float64Array, others: Float64Array, relative: float) -> Bool
 def agrees(seen: ObservedCase, name: str, predicted: Float64Array, wrong: BoolArray) -> bool:
     """Tell whether a prediction explains both the wrong and the correct elements of one output.
 
-    `wrong` is the mask of the wrong ones. If the case passed, nearly all elements must be close to
-    the prediction.
+    If the case passed, nearly all elements must be close to the prediction.
+
+    Parameters
+    ----------
+    seen : ObservedCase
+    name : str
+        Name of the output.
+    predicted : ndarray
+        The prediction for the output.
+    wrong : ndarray of bool
+        Mask of the wrong elements of the output. Not used if the case passed.
     """
     actual, expected = seen.actual[name], seen.expected[name]
     if predicted.shape != actual.shape:

@@ -1,4 +1,4 @@
-"""Write the part of an exported test that compares: values, tolerances and code."""
+"""Write the expected values, the tolerances and the comparing code of an exported test."""
 
 from __future__ import annotations
 
@@ -142,6 +142,8 @@ class ExpectedOutputs:
     def _exempt(self, expected: Array, clipped: FloatLimits | None) -> Array | None:
         """Return a mask of the elements exempt from invariants; None if there are none.
 
+        `clipped` is the output's float format, if it differs from the dtype of `expected`. Finite
+        elements beyond its range are exempt. NaN and Inf are exempt if the inputs hold NaN or Inf.
         See `numerics.checked_output`.
         """
         is_float = dtype_name(expected.dtype) in FLOAT_LIMITS
@@ -160,12 +162,23 @@ class ExpectedOutputs:
 def _of_envelope(
     envelope: Envelope, name: str, values: Array, otherwise: Tolerance
 ) -> tuple[Tolerance, Array | None, Array | None]:
-    """Return the tolerance that an ``auto`` tolerance means for one output.
+    """Convert the ``auto`` tolerance of one output to a form that an exported test can apply.
+
+    Parameters
+    ----------
+    envelope : Envelope
+        The ``auto`` tolerance of the case.
+    name : str
+        Name of the output.
+    values : ndarray
+        The output's expected values.
+    otherwise : Tolerance
+        Returned as the tolerance if each element has its own allowed error.
 
     Returns
     -------
     Tolerance
-        The tolerance of all elements; `otherwise` if each element has its own allowed error.
+        The tolerance of all elements, or `otherwise`.
     ndarray or None
         The allowed error of each element; None if one tolerance holds for all elements.
     ndarray or None

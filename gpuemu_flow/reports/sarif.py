@@ -22,7 +22,10 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def lint_to_sarif(report: RunReport) -> dict[str, Json]:
-    """Return a lint as one SARIF run; accepted findings are included with their justification."""
+    """Return a report's lint findings as a SARIF log with one run.
+
+    Accepted findings are included, with their justification.
+    """
     index = {rule.id: number for number, rule in enumerate(RULES)}
     results: dict[str, dict[str, Json]] = {}
     for kernel in report.kernels:

@@ -84,7 +84,8 @@ def converted(
 ) -> dict[str, np.ndarray]:
     """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged.
 
-    The arrays are the inputs of the next call, so their float type is recorded for `float_of_call`.
+    The arrays are the inputs of the next call. `float_of_call` will return the dtype recorded here:
+    `input_dtype`, or `dtype` if `input_dtype` is None.
     """
     begin_call(input_dtype or dtype)
     if input_dtype is None or not _converts(dtype, input_dtype):
@@ -164,7 +165,11 @@ class CaseExecutor:
         return outputs
 
     def execute(self, request: Request, values: Arrays | None = None) -> Executed:
-        """Run one case on inputs that are made here, or on `values`; see `call`."""
+        """Run one case; return its outputs, the runner's findings, the duration and printed text.
+
+        The inputs have the values that the case's seed gives, or those in `values`. The method
+        `call` lists the exceptions.
+        """
         self._watch.preparing()
         arrays = make_inputs(request.case, request.input_dtype, values=values)
         return self.call(arrays, request.case.seed)

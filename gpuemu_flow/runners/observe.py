@@ -123,10 +123,11 @@ class Observer:
         self._count_preloaded()
 
     def _count_preloaded(self) -> None:
-        """Record the paths where a framework's modules could be found in this program's folders.
+        """Record the files that the import of a preloaded framework would have looked for.
 
-        The fork server may have imported a framework before it started this worker, without looking
-        into these folders. If so, this worker is also traced from now on, since the framework's
+        The fork server may import a framework before it forks this worker. It does not look for the
+        framework's modules in this program's folders, as an import by the program itself would. If
+        a framework was preloaded, this worker is also traced from now on, since the framework's
         machine code may open files.
         """
         searches = preloaded_searches()
@@ -327,7 +328,11 @@ class Observer:
         self._trace()
 
     def _on_database(self, path: object, *_: object) -> None:
-        """Record a database; trace the files that SQLite itself opens for a URI or ``ATTACH``."""
+        """Record that the program opens a database.
+
+        The process is also traced from now on, since SQLite itself opens the files that a URI or an
+        ``ATTACH`` statement names.
+        """
         self._trace()
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         if text and not text.startswith((":", "file:")):

@@ -62,10 +62,11 @@ class Excess:
 def excess(
     stored: Iterable[StoredInputs], sizes: Mapping[str, int], limit: int, newest: str
 ) -> Excess:
-    """Choose the inputs to drop so that the rest is within the limit.
+    """Choose the inputs to drop if all stored inputs together exceed the limit.
 
-    Inputs with the lowest rank are dropped first; within a rank, the inputs of the failures that
-    were seen least recently.
+    Enough inputs are dropped to leave at most `FREED_TO` of the limit. Inputs with the lowest rank
+    are dropped first. Among inputs of the same rank, those whose failures were seen least recently
+    are dropped first.
 
     Parameters
     ----------

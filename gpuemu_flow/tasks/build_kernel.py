@@ -185,7 +185,9 @@ def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> J
 
 
 def read_artifact(entry: Json, context: StageContext) -> bytes | None:
-    """Return the bytes of the artifact that a manifest's entry describes; None if it is None.
+    """Return the bytes of the artifact that a manifest's entry describes.
+
+    Return None if `entry` is None, because the kernel has no such artifact.
 
     Raises
     ------

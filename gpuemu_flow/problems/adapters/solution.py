@@ -82,7 +82,10 @@ def read(path: str, definition: str) -> Solution:
 
 
 def loaded(path: str, solution: Solution) -> ModuleType:
-    """Execute and return the entry point's module, which can import the other modules."""
+    """Execute the module of a solution's entry point, and return this module.
+
+    The module can import the other modules of the solution. `path` is the solution's file.
+    """
     finder = _Sources(path, solution.sources)
     sys.meta_path.insert(0, finder)
     spec = importlib.util.spec_from_loader("solution", _Loader("solution", finder, solution.file))

@@ -309,7 +309,12 @@ class SharedCache:
         return job.result() if job.wait(self._cancel) else None
 
     def _attempt(self, call: Callable[[], T], *, writing: bool = False) -> T | None:
-        """Make a request; return None if it fails, or if too many requests failed in a row."""
+        """Make a request; return None if it fails.
+
+        Once the cache has refused a request, or too many requests in a row have failed, no more
+        requests are made, and the result is None. However, if those requests were to store data
+        (`writing` was True), only requests that store data are stopped.
+        """
         if self._left or (writing and self._read_only):
             return None
         try:
@@ -359,7 +364,19 @@ def open_shared(
     cache: WorkspaceCache,
     cancel: threading.Event,
 ) -> SharedCache | None:
-    """Open the shared cache that configuration or environment names; return None if neither does.
+    """Open the shared cache of a run; return None if no cache is configured.
+
+    Parameters
+    ----------
+    remote, mode : str
+        The configuration's settings: the address of the cache, which may be empty, and ``read`` or
+        ``write``.
+    environ : mapping of str to str
+        Environment variables, which override the settings.
+    cache : WorkspaceCache
+        The workspace's own cache.
+    cancel : threading.Event
+        Set when the run is to end.
 
     Raises
     ------
