@@ -21,7 +21,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """Facts about one case, for which conditions are tested.
+    """Facts about one case, which decide whether a predicate holds for the case.
 
     Attributes
     ----------
@@ -31,9 +31,11 @@ class CaseFacts:
     layouts, strategies : mapping of str to str
         The layout and the strategy of each input.
     marks : frozenset of (str, str)
-        Properties of an input's values: ``("x", "nan")`` says that ``x`` has NaN.
+        Pairs of an input's name and a property of its values: ``("x", "nan")`` means that ``x`` has
+        a NaN.
     measures : mapping of (str, str) to float
-        Measures of an input: the value of ``("x", "largest")`` is its largest value.
+        Numbers that describe an input, by pairs of the input's name and a word for the number:
+        ``("x", "largest")`` maps to the largest value of ``x``.
     """
 
     sizes: Mapping[str, int]

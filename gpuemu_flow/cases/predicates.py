@@ -273,8 +273,10 @@ def _choices(
 ) -> Iterator[Predicate]:
     """Yield predicates about the strategies, or the layouts, of one input.
 
-    There is one for each value in `chosen`. Up to two more are about a set of these values: the
-    values of whose cases more than 30 % fail, and those of whose cases more than 60 % fail.
+    First, one predicate is yielded for each value that occurs in `chosen`. Up to two predicates for
+    sets of values follow. The first set has the values for which more than 30 % of the cases fail,
+    the second set those for which more than 60 % fail. A set is left out if it has fewer than two
+    values, or all of them.
 
     Parameters
     ----------
@@ -324,7 +326,10 @@ def _bounds(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predi
 
 
 def bounds_tried(facts: Sequence[CaseFacts]) -> int:
-    """Return how many bounds `candidates` chooses from."""
+    """Return the number of bounds on measures from which `candidates` chooses the best ones.
+
+    Each distinct value of a measure counts as one bound.
+    """
     keys = {key for each in facts for key in each.measures}
     return sum(len({each.measures.get(key) for each in facts}) for key in keys)
 

@@ -85,10 +85,11 @@ class RuleReader:
         self.report((*self.path, key), slug, message, hint)
 
     def read(self) -> tuple[float | None, float | None, ValueRule | None]:
-        """Return the two bounds and the rule.
+        """Return the lower bound, the upper bound and the rule for the input's values.
 
-        If a bound is an expression, both bounds are returned as None and are part of the rule. The
-        rule is None if the table needs none.
+        A bound is None if the table does not limit the values in this direction. If a bound is an
+        expression, None is returned for both, and the rule contains the bounds. The rule is None if
+        nothing but the returned bounds limits the values.
         """
         kind = self.kind()
         low, high = self.bounds()

@@ -165,7 +165,10 @@ class ShapeShrinker:
         self._failing: dict[str, int] = dict(failing)
 
     def shrink_roughly(self) -> None:
-        """Try a few slices of a few sizes of each dim, which is often enough for a small case."""
+        """Shrink the dims by trying only a few sizes, and a few slices of each size.
+
+        The case that remains is often small enough.
+        """
         self._shrink_all_at_once()
         for axis in self._axes:
             self._shrink_axis(axis)
@@ -191,7 +194,11 @@ class ShapeShrinker:
                 return
 
     def _shrink_axis(self, axis: Axis) -> None:
-        """Try small sizes and `CLASS_SIZES`, ascending, then bisect below the first that fails."""
+        """Shrink a dim to a small size that fails.
+
+        First try small sizes and `CLASS_SIZES`, in ascending order, until one fails. Then bisect
+        between the last size that passed and the smallest size that is known to fail.
+        """
         allowed = axis.smaller(axis.size(self._search.best))
         passing = -1
         for size in _rough_sizes(allowed):
@@ -278,7 +285,10 @@ class ShapeShrinker:
         yield from _different(found)
 
     def _telling(self, axis: Axis, size: int) -> Indices:
-        """Return the `size` indices with the most nonzero elements; NaN and Inf count most."""
+        """Return the `size` indices of a dim for which the inputs have the most nonzero elements.
+
+        NaN and Inf count most. The indices are in ascending order.
+        """
         best = self._search.best
         weight = np.zeros(axis.size(best))
         for name, n in axis.members:

@@ -29,8 +29,8 @@ def try_op(
     Call
         Submits the output and the changes to the inputs, or the exception that the op raised.
     ValidationResult or None
-        The result of an op that raised an exception, for daemons that accept no exceptions; None if
-        the op returned an output.
+        If the op raised an exception, the result to use in case the daemon refuses the call: not
+        all daemons accept exceptions. None if the op returned an output.
     """
     # Submit the original inputs, even if the op changes its arrays.
     given = case.fresh_inputs()

@@ -42,7 +42,7 @@ class Key:
     default_text : str
         Words for the default on the reference page, if the value alone is unclear.
     aliases : tuple of str
-        Other names of the key, which documented files use.
+        Other accepted names of the key, from the documented gpuemu.toml.
     required : bool
     ours : bool
         False for keys of the documented gpuemu.toml, True for those that gpuemu-flow adds.
@@ -244,12 +244,15 @@ class Section(ValueType):
     def _holders_of(
         self, written: str, table: Mapping[str, Json], path: KeyPath
     ) -> tuple[Key, ...]:
-        """Return keys of this section whose values can be tables with the key `written`.
+        """Find the keys of this section whose values can be tables with the key `written`.
 
-        Such a table must also permit the value that `written` has in `table`, the table at `path`.
-        At the top level, all these keys are returned. In other tables, only the most likely ones
-        are: the keys to which `table` gives a table as value; if there are none, the keys that
-        `table` contains; if there are none of these either, the first key found.
+        Such a table must also be able to hold the value that `written` has in `table`, the table at
+        `path`. At the top level, return all keys found. In other tables, return the first of these
+        groups that is not empty:
+
+        - the keys found whose value in `table` is a table,
+        - the keys found that `table` contains,
+        - the first key found.
         """
         value = table[written]
         found = []
@@ -265,7 +268,10 @@ class Section(ValueType):
         return tuple(tables or given or found[:1])
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
-        """Combine two values of a key: join lists; else keep the first and report a difference."""
+        """Combine the values that a table gives for two names of the same key.
+
+        Two lists are joined. In other cases, return `first`, and report values that differ.
+        """
         if isinstance(first, list) and isinstance(second, list):
             return first + [element for element in second if element not in first]
         if first != second:
@@ -355,10 +361,10 @@ def _has_key(kind: ValueType, name: str) -> bool:
 
 
 def _holds_keys_of(kind: ValueType, value: Json) -> bool:
-    """Tell whether `kind` is a closed section that accepts all keys and values of a table.
+    """Tell whether `value` is a table whose keys and values fit `kind`, a closed section.
 
-    An empty table does not count. Nor does a table with only the key ``mode``, which many tables
-    have.
+    The result is False for an empty table, for a table with only the common key ``mode``, and if
+    `kind` is no closed section.
     """
     if not (isinstance(kind, Section) and kind.closed and isinstance(value, dict)):
         return False
@@ -385,9 +391,9 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
     """Tell whether a misplaced key with this value seems meant as a key of type `kind`.
 
     `path` is the path of the table that contains the misplaced key. At the top level, the value
-    must be valid for `kind`, since the key may belong to another program. In other tables, every
-    value will do, with one exception: if `kind` is a `Choice`, a string must be valid for it, since
-    many programs have such keys under the same names, such as ``mode``.
+    must be valid for `kind`, since the key may belong to another program. In other tables, the
+    value need not be valid, unless it is a string and `kind` is a `Choice`: many programs have keys
+    with the same name, such as ``mode``, and with other words as values.
     """
     common = isinstance(kind, Choice) and isinstance(value, str)
     if path and not common:
@@ -412,10 +418,10 @@ def takes_word(kind: ValueType, value: Json) -> bool:
 
 
 def _below(holders: Iterable[Key], written: str, table: Mapping[str, Json], path: KeyPath) -> str:
-    """Return a phrase that names the tables below `path` to which the key `written` belongs.
+    """Return a phrase that names the subtables in which the misplaced key `written` belongs.
 
-    `holders` are keys that `table`, the table at `path`, may have. The value of each of these keys
-    is one of the tables that are named.
+    `table`, the table at `path`, has the key by mistake. `holders` are the keys whose values in
+    `table` are these subtables, or may be.
     """
     places = []
     for key in holders:
@@ -430,8 +436,8 @@ def _below(holders: Iterable[Key], written: str, table: Mapping[str, Json], path
 class FreeValue(ValueType):
     """Any TOML value that JSON can represent, nested at most `MAX_FREE_DEPTH` deep.
 
-    If the value is a table, `names` are keys that it may have. Hints about a misplaced key use them
-    to name the table that the key belongs to.
+    If the value is a table, `names` are keys that it may have. If one of these keys is misplaced, a
+    hint names the table that should contain it.
     """
 
     what: str = "any value but a date"

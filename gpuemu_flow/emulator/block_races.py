@@ -109,8 +109,8 @@ class QuickGlobalRaces(GlobalRaces):
     def _record_pending(self) -> None:
         """Record the times and steps of pending stores.
 
-        This is put off as long as possible, since only accesses that may conflict with a store need
-        them.
+        The time and step of a store matter only to an access that may conflict with the store.
+        So recording them is put off as long as possible.
         """
         for store in self._pending:
             for cells in store.cells:

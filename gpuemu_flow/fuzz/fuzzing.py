@@ -131,7 +131,11 @@ class Fuzzer:
         return ExpectedStore(self._cache, key, inputs=about, force=force)
 
     def is_outdated(self) -> bool:
-        """Tell whether the reference was seen to use a file that is not yet hidden from the op."""
+        """Tell whether the op could read a file that the reference was seen to use.
+
+        The file was unknown when this object was made, and so it was not hidden from the op. The
+        verdicts then do not count.
+        """
         for subject, expected in zip(self.subjects, self._expected_cache, strict=True):
             if subject.known is not None and expected.inputs is not None:
                 used = revealed(expected.inputs.used, subject.known, self._workspace.root)
@@ -253,7 +257,11 @@ class Fuzzer:
             source.stop()
 
     def _refuse_unordered(self, which: int) -> None:
-        """Raise RunnerError ``needs-missing`` if a program used a rule's output without waiting."""
+        """Raise an error if a program used the output of a rule that it does not wait for.
+
+        The error is RunnerError ``needs-missing``. `which` is the index in `subjects` of the
+        subject to check.
+        """
         used = self._verdicts.inputs[which].used
         if used is not self._ordered[which]:  # which is rare
             self.subjects[which].others.refuse(used)
@@ -264,9 +272,9 @@ class Fuzzer:
     ) -> Iterator[Judged]:
         """Yield the cached verdict on a case; if there is none, queue the case.
 
-        Most queued cases are judged later, in groups. So after a case is queued, the call yields
-        the verdicts on all queued cases that were judged now, if any. `number` is the number of the
-        case, and `which` is the index of its subject.
+        Most queued cases are judged later, in groups. If this call judges the case, or a group that
+        was queued before, it yields the new verdicts. `number` is the number of the case, and
+        `which` is the index in `subjects` of its subject.
         """
         key = case_key(number, case)
         known = self._verdicts.find(which, key)

@@ -166,7 +166,15 @@ class ExpectedStore:
         self.found = self.stored = 0
 
     def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
-        """Make the key of stored outputs depend on inputs that the reference was seen to use."""
+        """Make the key of stored outputs depend on inputs that the reference was seen to use.
+
+        Parameters
+        ----------
+        seen : Observation
+            The inputs.
+        given : ConfiguredEnv
+            The environment variables that the configuration determines for the reference.
+        """
         if self.inputs is not None:
             self.inputs.learn("reference", seen, given)
 
@@ -229,7 +237,7 @@ class ExpectedStore:
         return self._record("fact", name)
 
     def remember(self, name: str, value: Json) -> None:
-        """Store a small fact about the reference, to save another run that finds it."""
+        """Store a small fact about the reference, which `fact` returns to later runs."""
         self._put("fact", name, value)
 
     def _record(self, kind: str, what: Json) -> Json | None:

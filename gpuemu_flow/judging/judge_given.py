@@ -149,7 +149,8 @@ class GivenRequest:
     Attributes
     ----------
     facts : dict
-        Facts about the reference, set by `finish` if the attempt is good; see `Setup`.
+        Facts about the reference, from the worker's answer; see `Setup`. Empty until `finish` has
+        stored the answer.
     """
 
     def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:

@@ -32,7 +32,10 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the job of `key`, or None; the job ends only after all runs requested so far."""
+        """Return the running job of `key`; None if there is none.
+
+        The job does not end before all runs that were requested so far have ended.
+        """
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:

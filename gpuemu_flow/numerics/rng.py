@@ -50,7 +50,10 @@ def _arrays() -> ModuleType:
 
 
 class ArrayDraws:
-    """Methods that draw arrays from a generator: 1-d, or a row for each of several streams."""
+    """Methods that draw arrays from one stream of random words, or from several streams at once.
+
+    An array from one stream is 1-d. An array from several streams has one row for each stream.
+    """
 
     __slots__ = ()
 

@@ -202,12 +202,14 @@ def needs_compiler(tree: ast.Module) -> str:
 def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | None:
     """Return the index of the problem that a candidate solves; None if it is unclear.
 
-    A problem matches if the candidate's file, or one of the two folders around it, is named after
-    the problem's file, or if both files have the same number in their names. Of several matches,
-    the problem with the longest name is returned.
+    A problem matches in two cases:
 
-    If no problem matches, the only problem is returned. If there are several problems, the only one
-    in the candidate's folder is returned, or else the only one in the folders above.
+    - The candidate's file, or one of the two folders around it, is named after the problem's file.
+    - Both files have the same number in their names.
+
+    If several problems match, the one with the longest name is returned. If no problem matches, the
+    first of these places that contains exactly one problem decides: the list, the candidate's
+    folder, this folder together with all folders above it.
     """
     number = _NUMBERED.search(candidate.path.stem)
     words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)

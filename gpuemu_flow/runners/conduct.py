@@ -60,13 +60,18 @@ class Conduct:
         self.demand(Checks())
 
     def demand(self, checks: Checks) -> None:
-        """Check the rules after a call.
+        """Raise an error if the program has broken a rule; call it after each call of the program.
+
+        Parameters
+        ----------
+        checks : Checks
+            The checks of the call.
 
         Raises
         ------
         OpError
-            ``op-reads-reference``; ``op-broke-runner`` if functions that `checks` need were
-            replaced.
+            ``op-reads-reference`` if the program accessed what is forbidden; ``op-broke-runner`` if
+            it replaced functions of numpy or the runner on which one of the checks depends.
         """
         violation = self.violation()
         if violation is not None:

@@ -76,8 +76,9 @@ class IdleWorkers:
     def take(self, program: Program) -> WorkerClient | None:
         """Return a worker that has loaded this program; None if there is none.
 
-        Only the worker that was kept first is considered. If a file that it may have read has
-        changed, it is ended, and the result is None. The caller has to close the returned worker.
+        Of several such workers, only the one that was kept first is considered. If the worker may
+        have read a file that has changed, the worker is ended, and the result is None. The caller
+        has to close the returned worker.
         """
         with self._lock:
             place = next((n for n, (c, _) in enumerate(self._idle) if c.program == program), None)

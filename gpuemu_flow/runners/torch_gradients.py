@@ -29,7 +29,7 @@ class TorchGradients:
     Attributes
     ----------
     changed : list of Failure
-        Writes of the backward pass to the memory of its cotangents.
+        One failure for each cotangent whose memory the backward pass changed.
     """
 
     def __init__(

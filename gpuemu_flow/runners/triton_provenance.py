@@ -53,7 +53,11 @@ def base_name(name: str) -> str:
 
 
 def meant_by(forbidden: Iterable[str]) -> frozenset[str]:
-    """Return the base names of all functions that a list of forbidden names covers."""
+    """Return the base names of the forbidden functions, and of all functions related to them.
+
+    Functions are related if they do the same kind of computation: if ``matmul`` is forbidden, so
+    are ``mm`` and ``linear``.
+    """
     names = {base_name(name) for name in forbidden}
     return frozenset(names.union(*(family for family in _FAMILIES if family & names)))
 
@@ -95,7 +99,10 @@ class Provenance:
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Ignore calls of torch inside the context: the host function does not make them, we do."""
+        """Do not record the calls of torch that are made inside the context.
+
+        They are made by the runner or by the interpreter of a kernel, not by the host function.
+        """
         self._quiet += 1
         try:
             yield
@@ -108,7 +115,19 @@ class Provenance:
             self._called.setdefault(name)
 
     def stored(self, start: int, size: int, offsets: NDArray[np.intp], itemsize: int) -> None:
-        """Record that a kernel stores elements in the storage of `size` bytes at `start`."""
+        """Record that a kernel stores elements in a storage.
+
+        Parameters
+        ----------
+        start : int
+            Address of the storage.
+        size : int
+            Size of the storage in bytes.
+        offsets : int array
+            Position of each stored element in the storage, in bytes.
+        itemsize : int
+            Bytes per element.
+        """
         touched = self._touched.get(start)
         if touched is None or len(touched) != size:
             touched = self._touched[start] = np.zeros(size, np.bool_)
@@ -116,13 +135,15 @@ class Provenance:
             touched[offsets + byte] = True
 
     def launched(self, storages: Iterable[Any]) -> None:
-        """Flag the bytes that a kernel has stored, and copy them, after its launch has ended.
+        """Flag the bytes that a kernel stored, and keep a copy of their values.
+
+        Call it when the kernel's launch has ended. The bytes are those reported to `stored` since
+        the last launch.
 
         Parameters
         ----------
         storages : iterable of torch storages
-            The storages of the kernel's arguments. In these, the bytes that were reported to
-            `stored` are flagged.
+            The storages of the kernel's arguments. Bytes of other storages are not flagged.
         """
         for storage in storages:
             touched = self._touched.pop(storage.data_ptr(), None)
@@ -246,7 +267,7 @@ class Provenance:
         )
 
     def _carry(self, name: str, sources: Sequence[Any], target: Any) -> bool:
-        """Flag the elements of a copy whose source elements were stored by a kernel.
+        """Flag those elements of a copy that were copied from elements that a kernel stored.
 
         Parameters
         ----------

@@ -197,7 +197,10 @@ def _place(spec: TaskSpec) -> tuple[str, int]:
 
 
 def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Made | None:
-    """Restore the outputs for the present inputs from the local cache; None if one is missing."""
+    """Restore a rule's outputs from the local cache; return None if it lacks one of them.
+
+    `known` finds the cached outputs that were made from inputs in their present states.
+    """
     for _, key in known.candidates():
         made = _Made.from_json(context.cache.actions.get(key), spec.outputs)
         if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):

@@ -145,7 +145,7 @@ def lint_views(
 
 
 def choose(views: Sequence[KernelView], name: str) -> list[KernelView]:
-    """Return the entry with this name, in a list; all entries if none has this name."""
+    """Return the views of the kernel called `name`; if there are none, return all views."""
     own = [view for view in views if view.name == name]
     return own or list(views)
 

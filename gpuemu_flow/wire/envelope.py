@@ -159,17 +159,20 @@ def _no_json(value: object) -> Json:
 def render(
     message: Mapping[str, Any] | Encoded, as_json: Callable[[object], Any] = _no_json
 ) -> bytes:
-    """Write a message; values may be `Base64`.
+    """Return a message as JSON text, in bytes.
 
     Parameters
     ----------
     message : mapping or Encoded
+        At any depth, a mapping may contain JSON values, `Base64` values, and values that `as_json`
+        converts.
     as_json : callable
-        Converts other values to JSON values; may raise TypeError.
+        Converts any other value to a JSON value; may raise TypeError.
 
     Raises
     ------
     TypeError
+        A value cannot be converted.
     ValueError
         A value is NaN or infinite, which JSON does not have.
     """

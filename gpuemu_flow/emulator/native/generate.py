@@ -34,7 +34,7 @@ MAX_STEPS = 12_000
 
 @dataclass
 class _Segment:
-    """One generated function, while it is not yet decided which registers are stored in arrays."""
+    """The parts of one C function, before it is decided which registers are stored in arrays."""
 
     number: int
     writers: tuple[SegmentWriter, ...]

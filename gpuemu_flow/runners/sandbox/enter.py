@@ -184,8 +184,8 @@ def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None)
     Raises
     ------
     SandboxError
-        The sandbox cannot be enforced. The caller must then run no program, since the keys of
-        results say at which level programs ran.
+        The sandbox cannot be enforced. The caller must then run no program, since the cache key of
+        its results would name a sandbox level that was not in force.
     """
     try:
         if ready is None:
@@ -209,7 +209,7 @@ def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None)
 
 
 def prepare() -> None:
-    """Prepare the parts that all sandboxes share, for all processes forked from this one."""
+    """Compute in advance what every sandbox needs, so that forked processes need not do it."""
     _highest_capability()
     with suppress(OSError, AttributeError):  # the sandboxed process meets the same error
         syscalls.adds_rules(syscalls.library())
@@ -227,10 +227,10 @@ def make(path: str) -> None:
 
 
 def _make_inner(sandbox: Sandbox) -> None:
-    """Make the missing writable paths inside other writable paths, once this process is restricted.
+    """Make each missing writable path that lies inside another writable path.
 
-    The outermost writable paths were made before. If an op has replaced one of these by a link, the
-    sandbox keeps this process from following the link to a file outside.
+    The outer paths exist already, and an op may have replaced one by a link that leads out of the
+    sandbox. Call this only once the process is restricted, so that it cannot follow such a link.
     """
     for path in sandbox.writable:
         with suppress(OSError):  # the op meets the same error where it needs the path
@@ -268,7 +268,8 @@ def _cache_folders(scratch: str, sandbox: Sandbox, home: str) -> tuple[dict[str,
     folders : dict of str to str
         Maps environment variables to the folders that they name.
     compiled : list of str
-        The caches of trusted programs, which may hold the compiled reference.
+        Other cache folders. Trusted programs use them, so they may contain compiled code of the
+        reference, and the sandboxed program must not read them.
     """
     folders = {}
     writable = tuple(os.path.realpath(path) for path in sandbox.writable)
@@ -303,7 +304,10 @@ def _highest_capability() -> int:
 
 
 def _drop_capabilities(libc: Any) -> None:
-    """Drop root's capabilities, except those over files, which Landlock restricts."""
+    """Drop all capabilities of root but two, which give access to files.
+
+    Landlock restricts this access.
+    """
     header, held = _Header(_CAPABILITIES_VERSION, 0), _Sets()
     if libc.capget(header, held) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be read")
