@@ -95,7 +95,8 @@ def _run_plainly(seen: "dict[str, Seen]", *, works: bool, holds: bool) -> int:
     works : bool
         True to start the fork server first.
     holds : bool
-        True if no manifest was replaced since the last clean run.
+        True if the stored manifests, which record the results of tasks, are known to be unchanged
+        since the last run in which everything passed.
     """
     from gpuemu_flow.runners import early  # noqa: PLC0415 - seldom needed
 

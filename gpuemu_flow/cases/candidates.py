@@ -173,11 +173,11 @@ class Search:
         return known
 
     def accept(self, candidate: Candidate, step: str) -> bool:
-        """Correct a candidate to satisfy the schema, and make it the best one if it fails.
+        """Correct a candidate, and make it the best one if it then fails as the original case does.
 
-        Return True if it is now the best; `step` is then logged as the name of the reduction. A
-        candidate that was the best before is not accepted again, so that steps cannot go round in
-        circles.
+        The correction makes the candidate satisfy the op's schema. Return True if the candidate is
+        now the best. Then `step`, the name of the reduction, is added to the log. A candidate that
+        was the best before is not accepted again, so that steps cannot go round in circles.
         """
         corrected = self.correct(candidate)
         if corrected is None:

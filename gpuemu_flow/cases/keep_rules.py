@@ -43,10 +43,11 @@ def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
 
 
 def _as_returned(schema: OpSchema, start: Candidate, candidate: Candidate) -> Candidate | None:
-    """Return the corrected candidate if its sizes and generated values are those of `start`.
+    """Correct a candidate, provided that it has the sizes and the generated inputs of `start`.
 
-    Return None otherwise, because it is not known what the user's functions would return for other
-    sizes.
+    `start` is the original case, whose generated inputs were returned by functions of the user. It
+    is not known what these functions would return for other sizes. Therefore, the result is None
+    if a size or a generated input differs. It is also None if the candidate cannot be corrected.
     """
     if dict(candidate.dims) != dict(start.dims):
         return None

@@ -52,7 +52,18 @@ def seed_overrides(
     words: tuple[str, ...] = (),
     given: frozenset[str] = frozenset(),
 ) -> Overrides:
-    """Convert the options of a check to overrides of the workspace's settings."""
+    """Convert the options of a check to overrides of the workspace's settings.
+
+    All parameters except `seed` become the attributes of `Overrides` with the same names.
+
+    Parameters
+    ----------
+    seed : int, str or None
+        Master seed of all ops. A string draws a random seed; None leaves the configured seed.
+    ci, profile : str
+    settings, words : tuple of str
+    given : frozenset of str
+    """
     from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
 
     drawn = isinstance(seed, str)
@@ -88,7 +99,10 @@ def parse_shard(
 
 
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Make one decorator that adds several options, in this order in the help text."""
+    """Combine several decorators, each of which adds an option to a command, into one decorator.
+
+    The help text of the command lists the options in the order of the arguments.
+    """
 
     def add(function: F) -> F:
         for option in reversed(options):
@@ -297,7 +311,18 @@ def canonical_dtypes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parse_triggers(text: str | None) -> tuple[str, ...]:
-    """Parse the value of ``--rerun-triggers``, names joined by commas; None means all triggers."""
+    """Parse the value of ``--rerun-triggers``, which is a list of names joined by commas.
+
+    Parameters
+    ----------
+    text : str or None
+        None if the option was not given. The result is then the names of all triggers.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-trigger``.
+    """
     from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
 
     if text is None:

@@ -261,7 +261,11 @@ class RuleParser:
                 parsed.out.add("config-rule-input", here, text, hint)
 
     def _implied(self, rule: RuleConfig) -> list[str]:
-        """Return the rules that make an input of this rule, or a file in the rule's command."""
+        """Return the names of the other rules whose outputs this rule uses.
+
+        The rule uses an output if one of its ``inputs`` matches the output, or if a word of its
+        command is the output's path. The words of a shell command are not examined.
+        """
         words = () if rule.shell else rule.command
         named = {os.path.normpath(word) for word in words if word}
         return [

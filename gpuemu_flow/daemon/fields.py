@@ -28,7 +28,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Fields:
-    """Typed access to one request; every method raises RequestError ``InvalidRequest``.
+    """Typed access to the fields of one request.
+
+    A method that reads a field raises RequestError ``InvalidRequest`` if the field violates the
+    protocol.
 
     Parameters
     ----------

@@ -90,11 +90,12 @@ class SharedRaces:
         step : int
             Number of the instruction.
         write : bool
+            True if the access may change the value.
         strong : bool
             True for an atomic, or an access that is volatile, relaxed or stronger.
         kept : bool
-            True for stores that do not change the value, recorded with `write` False: like a load,
-            such a store races only with stores that change the value.
+            True for a store that does not change the value; `write` must then be False. Like a
+            load, such a store races only with stores that change the value.
         """
         me = np.arange(lanes.offsets.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
         offsets = lanes.offsets.astype(np.int64)
@@ -197,10 +198,19 @@ class SharedRaces:
         return is_strong(steps[step]) and is_strong(steps[other])
 
     def _in_step(self, me: Array, who: Array, steps: Array, step: int) -> Array:
-        """Mark pairs of strong accesses of one warp, if the target GPU executes warps in lockstep.
+        """Mark the pairs of accesses that need no barrier, since one warp makes them in lockstep.
 
-        In each pair, lane `me` executes instruction `step`; lane `who` has executed the instruction
-        in `steps`.
+        Both accesses of such a pair are strong, and come from the same warp. No pair is marked if
+        the program's target GPU does not execute warps in lockstep.
+
+        Parameters
+        ----------
+        me, who : array
+            Lanes that make the later, and the earlier, access of each pair.
+        steps : array
+            Number of the instruction of each earlier access.
+        step : int
+            Number of the instruction of all later accesses.
         """
         if _sm(self._s.launch.program) >= _INDEPENDENT:
             return np.zeros(me.shape, bool)
@@ -212,7 +222,27 @@ class SharedRaces:
         self, bad: Array, me: Array, who: Array, steps: Array, step: int, verb: str, write: bool,
         offsets: Array,
     ) -> None:  # fmt: skip
-        """Report accesses that are not ordered with an access of another thread."""
+        """Report accesses that are not ordered with an earlier access by another thread.
+
+        Pairs of accesses that one warp makes in lockstep are not reported.
+
+        Parameters
+        ----------
+        bad : array of bool
+            Mask of the pairs of accesses that are not ordered.
+        me, who : array
+            Lanes that make the later, and the earlier, access of each pair.
+        steps : array
+            Number of the instruction of each earlier access.
+        step : int
+            Number of the instruction of all later accesses.
+        verb : str
+            The kind of the earlier accesses: ``written`` or ``read``.
+        write : bool
+            True if the later accesses write.
+        offsets : array
+            Offset into the batch's shared memory of each later access.
+        """
         bad = bad & ~self._in_step(me, who, steps, step)
         if not bad.any():
             return
@@ -281,7 +311,15 @@ class SharedRaces:
             self._clock[:, index, index] += warps
 
     def signal(self, places: Array, lanes: Array) -> None:
-        """Store the clocks of some lanes' warps at barrier objects, by the objects' offsets."""
+        """Merge the clocks of some lanes' warps into the clocks stored at barrier objects.
+
+        Parameters
+        ----------
+        places : array
+            For each lane, the offset of the barrier object at which it arrives.
+        lanes : array
+            Numbers of the lanes within the batch.
+        """
         row, warp = self._row[lanes], self._warp[lanes]
         pairs = np.unique(row * self._warps + warp)
         rows, warps = pairs // self._warps, pairs % self._warps
@@ -291,7 +329,15 @@ class SharedRaces:
             self._signals[place] = known.copy() if before is None else np.maximum(before, known)
 
     def learn(self, places: Array, lanes: Array) -> None:
-        """Merge the clocks stored at barrier objects into the clocks of some lanes' warps."""
+        """Merge the clocks stored at barrier objects into the clocks of some lanes' warps.
+
+        Parameters
+        ----------
+        places : array
+            For each lane, the offset of the barrier object for which it has waited.
+        lanes : array
+            Numbers of the lanes within the batch.
+        """
         row, warp = self._row[lanes], self._warp[lanes]
         for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
             left = self._signals.get(place)
@@ -299,10 +345,17 @@ class SharedRaces:
                 self._clock[r, w] = np.maximum(self._clock[r, w], left)
 
     def knows(self, row: Array, warp: Array, of: Array) -> Array:
-        """Look up the counts of warps in the vector clocks of other warps.
+        """Look up the counts of some lanes' warps in the vector clocks of other warps.
 
-        For each element, the clock is that of warp number `warp` in the block in row `row`. The
-        result is the clock's entry for the warp of lane `of`.
+        The clock of a warp holds the latest count that it has received from each warp of its block.
+
+        Parameters
+        ----------
+        row, warp : array
+            The warps whose clocks are read: the number of each warp's block within the batch, and
+            the number of the warp within the block.
+        of : array
+            Lanes, by number within the batch. The count of each lane's warp is returned.
         """
         return self._clock[row, warp, self._warp[of]]
 
@@ -321,7 +374,18 @@ class _Trace:
         self.step[cells] = step
 
     def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
-        """Mark the cells whose last access is not ordered before accesses of the given warps."""
+        """Mark the accesses that are not ordered after this trace's last access to the same cell.
+
+        Parameters
+        ----------
+        races : SharedRaces
+            Holds the clocks of the warps.
+        cells : array
+            The cell of each access.
+        row, warp : array
+            The warp that makes each access: the number of its block (or cluster, if `races` orders
+            clusters) within the batch, and its number within this block or cluster.
+        """
         who = self.who[cells]
         known = races.knows(row, warp, np.maximum(who, 0))
         return (who >= 0) & (self.when[cells] >= known)
@@ -330,7 +394,28 @@ class _Trace:
         self, races: SharedRaces, cells: Array, me: Array, row: Array, warp: Array, step: int,
         verb: str, write: bool, offsets: Array,
     ) -> None:  # fmt: skip
-        """Report lanes whose access is not ordered with the last access of another thread."""
+        """Report accesses that are not ordered after another thread's last access to the same cell.
+
+        Parameters
+        ----------
+        races : SharedRaces
+            Holds the clocks of the warps, and reports the accesses.
+        cells : array
+            The cell of each access.
+        me : array
+            The lane that makes each access, by its number within the batch.
+        row, warp : array
+            The number of this lane's block (or cluster, if `races` orders clusters) within the
+            batch, and the number of its warp within this block or cluster.
+        step : int
+            Number of the instruction of the accesses.
+        verb : str
+            The kind of the accesses in this trace: ``written`` or ``read``.
+        write : bool
+            True if the accesses to check write.
+        offsets : array
+            Offset into the batch's shared memory of each access.
+        """
         who = self.who[cells]
         bad = (who >= 0) & (who != me)
         if not bad.any():

@@ -158,15 +158,16 @@ def _folders_of_manifests(
 ) -> dict[str, Stamp] | None:
     """Return the stamps of the folders that contain manifests; None if a manifest was replaced.
 
-    The plan stores these stamps instead of the manifests' own, which would double its number of
-    files. The folders suffice, because a manifest is only ever replaced as a whole, which changes
-    its folder's stamp. The result includes the common parent of all these folders, in order to
-    detect that the parent was replaced by a link.
+    The plan stores the stamps of these folders. To store a stamp for each manifest would double
+    the number of files in the plan. The folders suffice, because a manifest is only ever replaced
+    as a whole, which changes its folder's stamp. The result includes the common parent of all these
+    folders, in order to detect that the parent was replaced by a link.
 
     Parameters
     ----------
-    manifests : mapping of absolute path to list of str
-        The manifests in each folder, as the table of files lists them.
+    manifests : mapping of str to list of str
+        For each folder (absolute), the paths of its manifests as they are written in the table of
+        files.
     """
     places = {folder.rstrip("/") for folder in manifests}
     if places:

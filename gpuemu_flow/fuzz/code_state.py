@@ -65,10 +65,11 @@ def has_changed(
 
 
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
-    """Tell whether code or configuration, as far as known before a run, differs from the record.
+    """Tell whether code or configuration differs from that with which a failure was recorded.
 
-    For a record without a digest, the result is True: it was written by an earlier version of this
-    package, and the package is part of the code.
+    Only the code that is known without running the op is compared. For a record without a digest,
+    the result is True: it was written by an earlier version of this package, and the package is
+    part of the code.
     """
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     known = provenance.get(CODE)

@@ -44,8 +44,8 @@ class RemoteRun:
     source : CaseSource
     verdicts : VerdictCache
     lookup : Lookup
-        Tells the states of inputs on this machine. A reply counts only if they are the same on the
-        worker.
+        Looks up the states of inputs, such as files, on this machine. A worker's reply counts only
+        if the inputs have the same states on the worker.
     cancel : threading.Event
     """
 
@@ -152,7 +152,13 @@ class RemoteRun:
     def _agrees(self, which: int, reply: BatchReply) -> bool:
         """Tell whether a worker's verdicts may be cached.
 
-        They may be cached if no input was written to while the worker judged.
+        They may be cached if no file was written to while the worker judged.
+
+        Parameters
+        ----------
+        which : int
+            Index of the subject whose cases the worker judged.
+        reply : BatchReply
 
         Raises
         ------

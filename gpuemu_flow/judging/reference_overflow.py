@@ -33,8 +33,8 @@ class OverflowWatch(Base):
     Attributes
     ----------
     found : dict of str to float
-        For each function that overflowed: the smallest magnitude of its first operand at which it
-        did.
+        For each function that overflowed: the smallest magnitude of a first operand for which the
+        function overflowed.
     """
 
     found: dict[str, float]

@@ -29,7 +29,10 @@ def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
 
 
 def tallied(tally: Tally) -> dict[str, Json]:
-    """Return a tally of verdicts as JSON, with the keys that a comparison's summary has."""
+    """Return the verdict of a tally, its reason and the counts as JSON.
+
+    The keys are those of `summarise`, except for its error figures.
+    """
     verdict, reason = tally.verdict()
     counts = tally.counts
     return {

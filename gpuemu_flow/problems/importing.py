@@ -166,7 +166,10 @@ def json_file(content: Mapping[str, Json]) -> bytes:
 
 
 def candidate_files(candidates: Iterable[CandidateProgram]) -> dict[str, bytes]:
-    """Return the contents of candidates that are one file each, by path in the problem's folder."""
+    """Return the source of each candidate, by the path of its file in the problem's folder.
+
+    Each of these candidates consists of a single file.
+    """
     return {f"candidates/{one.name}.py": one.source for one in candidates}
 
 

@@ -72,13 +72,29 @@ class CheckedInputs:
         return self.input_dtype or (self.dtype if self.case is None else self.case.dtype)
 
     def judged(self, *, guards: bool) -> dict[str, np.ndarray]:
-        """Make the inputs of the call that is judged."""
+        """Make the inputs of the call that is judged.
+
+        Parameters
+        ----------
+        guards : bool
+            True to put the inputs between guard zones, if there is a `case` and no input is
+            converted.
+        """
         if self.case is not None:
             return make_inputs(self.case, self.input_dtype, guards=guards, values=self.values)
         return converted(dict(self.values or {}), self.dtype, self.input_dtype)
 
     def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
-        """Make the inputs of the decoy call, which precedes the judged one."""
+        """Make the inputs of the decoy call, which precedes the judged call.
+
+        Parameters
+        ----------
+        judged : mapping of str to ndarray
+            The inputs of the judged call. In half of the cases, the first and last elements are
+            copied from them, see `decoys.resemble`.
+        guards : bool
+            True to put the inputs between guard zones, if no input is converted.
+        """
         assert self.case is not None  # noqa: S101 - else there are no decoys
         made = make_inputs(
             decoy_case(self.case), self.input_dtype, guards=guards, values=self.decoy_values

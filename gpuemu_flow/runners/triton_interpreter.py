@@ -50,7 +50,10 @@ def package(name: str) -> ModuleType:
 
 
 def _dot_sizes() -> Callable[..., Any] | None:
-    """Return Triton's function for ``tl.dot``'s smallest block sizes on NVIDIA GPUs, if any."""
+    """Return Triton's function that gives the smallest block sizes of ``tl.dot`` on NVIDIA GPUs.
+
+    The result is None if the installed version of Triton has no such function.
+    """
     try:
         compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
         sizes: Callable[..., Any] = compiler.min_dot_size(None)
@@ -134,7 +137,10 @@ class Interpreter:
             yield
 
     def failures(self) -> list[Failure]:
-        """List the accesses outside of all tensors that kernels made in the latest `running`."""
+        """List the accesses by which kernels read or wrote outside of all tensors.
+
+        Only accesses made since `running` was last entered are listed.
+        """
         return self.memory.failures()
 
     def interpreted(self, kernel: Any) -> Any:
@@ -211,11 +217,14 @@ class Interpreter:
 
     @contextmanager
     def launch(self, executor: Any, arguments: list[tuple[str, Any]]) -> Iterator[None]:
-        """Prepare one launch, which runs inside the context and may access only its tensors.
+        """Prepare for one launch of a kernel, which the caller makes inside the context.
+
+        The kernel may access only the tensors in `arguments`.
 
         Parameters
         ----------
         executor : GridExecutor
+            Triton's object that runs the kernel on a grid.
         arguments : list of (str, tensor)
             The launch's tensors, each with the name of its argument.
         """

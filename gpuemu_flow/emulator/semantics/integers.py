@@ -68,7 +68,11 @@ def subtract_saturating(a: Array, b: Array) -> Array:
 
 
 def multiply24(high: bool) -> Lanes:
-    """Return ``mul24`` (PTX ISA, "mul24"): 24-bit factors, bits 0-31 or 16-47 of the product."""
+    """Return ``mul24`` (PTX ISA, "mul24") as a function of arrays.
+
+    The function multiplies the low 24 bits of its operands. It returns bits 16-47 of the product if
+    `high`, else bits 0-31.
+    """
 
     def multiply(a: Array, b: Array) -> Array:
         x, y = _low24(a), _low24(b)
@@ -189,7 +193,11 @@ def shift_right(a: Array, n: Array) -> Array:
 
 
 def funnel_left(wrap: bool) -> Lanes:
-    """Return ``shf.l`` (PTX ISA, "shf"): the upper half of b:a shifted left."""
+    """Return ``shf.l`` (PTX ISA, "shf") as a function of arrays `a`, `b` and `n`.
+
+    The function joins `b`, as the upper half, and `a` to 64 bits, shifts them left by `n` bits, and
+    returns the upper half. If `wrap`, `n` is taken modulo 32; else it is limited to 32.
+    """
 
     def shift(a: Array, b: Array, n: Array) -> Array:
         count = _funnel_count(n, wrap)
@@ -200,7 +208,11 @@ def funnel_left(wrap: bool) -> Lanes:
 
 
 def funnel_right(wrap: bool) -> Lanes:
-    """Return ``shf.r``: the lower half of b:a shifted right."""
+    """Return ``shf.r`` (PTX ISA, "shf") as a function of arrays `a`, `b` and `n`.
+
+    The function joins `b`, as the upper half, and `a` to 64 bits, shifts them right by `n` bits,
+    and returns the lower half. If `wrap`, `n` is taken modulo 32; else it is limited to 32.
+    """
 
     def shift(a: Array, b: Array, n: Array) -> Array:
         count = _funnel_count(n, wrap)
@@ -295,7 +307,11 @@ def insert_field(a: Array, b: Array, position: Array, length: Array) -> Array:
 
 
 def bit_mask(wrap: bool) -> Lanes:
-    """Return ``bmsk`` (PTX ISA, "bmsk")."""
+    """Return ``bmsk`` (PTX ISA, "bmsk") as a function of arrays `a` and `b`.
+
+    The function makes a mask of `b` ones, of which the lowest is bit `a`. If `wrap`, `a` and `b`
+    are taken modulo 32.
+    """
 
     def mask(a: Array, b: Array) -> Array:
         one = np.ones((1, 1), np.uint32)
@@ -307,7 +323,12 @@ def bit_mask(wrap: bool) -> Lanes:
 
 
 def sign_extend(wrap: bool) -> Lanes:
-    """Return ``szext`` (PTX ISA, "szext"): keep the low bits, extended by sign or zeros."""
+    """Return ``szext`` (PTX ISA, "szext") as a function of arrays `a` and `n`.
+
+    The function keeps the `n` low bits of `a`, and extends them by the sign or, in an unsigned
+    type, by zeros. If `wrap`, `n` is taken modulo 32; else, an `n` of at least 32 leaves `a`
+    unchanged.
+    """
 
     def extend(a: Array, n: Array) -> Array:
         if wrap:
@@ -386,7 +407,20 @@ def permute(mode: str) -> Lanes:
 
 
 def dot_product(a_signed: bool, b_signed: bool, lanes: int, high: bool = False) -> Lanes:
-    """Return ``dp4a`` or ``dp2a`` (PTX ISA, "dp4a", "dp2a")."""
+    """Return ``dp4a`` or ``dp2a`` (PTX ISA, "dp4a", "dp2a") as a function of arrays.
+
+    The function of `a`, `b` and `c` multiplies parts of `a` by bytes of `b`, and adds the products
+    to `c`.
+
+    Parameters
+    ----------
+    a_signed, b_signed : bool
+        True if the parts of `a`, or the bytes of `b`, are signed.
+    lanes : int
+        Number of parts of `a`: 4 for ``dp4a``, 2 for ``dp2a``.
+    high : bool
+        True to use the upper two bytes of `b` in ``dp2a``.
+    """
 
     def dot(a: Array, b: Array, c: Array) -> Array:
         out = c.view(np.uint32)

@@ -109,10 +109,15 @@ def _is_in_memory(path: str) -> bool:
 def _others_scratch(scratch: str) -> list[str]:
     """Return the temporary folders to hide from an op, with links resolved.
 
-    One of them contains `scratch`, the worker's own folder; the others lie beside this one. They
-    hold the scratch folders of all workers, compiled references and, for a user without a home
+    They hold the scratch folders of all workers, compiled references and, for a user without a home
     folder, the daemon's files. Folders that are created next to them later are hidden as well,
     since an op may see only the entries that are listed now.
+
+    Parameters
+    ----------
+    scratch : str
+        The worker's own scratch folder. Its parent is one of the folders to hide, and the others
+        lie beside this parent. The caller permits access to `scratch` itself.
     """
     folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
     if not name.startswith(SCRATCH):
@@ -126,10 +131,11 @@ def _others_scratch(scratch: str) -> list[str]:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return the paths that lie below no other of the paths, sorted.
+    """Leave out each path that lies below another of the paths, and return the rest, sorted.
 
-    Inner paths are not needed. An op that may write to an outer folder could also have replaced an
-    inner path by a link to another file.
+    The rights to an outer folder include all that lies below it, so the inner paths are not needed.
+    Nor can they be trusted: an op that may write to the outer folder could have replaced an inner
+    path by a link to another file.
     """
     found = sorted({os.path.normpath(path) for path in paths})
     return [p for p in found if not any(above in found for above in _above(p))]
@@ -240,10 +246,11 @@ class _Excluded:
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return the allowed paths at or below `start`, which lies in an excluded folder.
+        """Return the allowed paths at or below `start`, as if no folder above it were excluded.
 
-        The excluded folders above `start` are ignored, but excluded paths below `start` are left
-        out. The result is empty if `start` itself is excluded, or lies in no excluded folder.
+        Excluded paths below `start` are left out, and the result is empty if `start` itself is
+        excluded. It is also empty if no folder above `start` is excluded: `rest` returns the paths
+        then.
         """
         found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):

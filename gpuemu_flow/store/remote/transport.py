@@ -1,4 +1,8 @@
-"""Interface of a shared cache's storage, which has two kinds of named objects."""
+"""Interface of the storage of a shared cache.
+
+The storage holds two kinds of objects. Entries are small and replaceable, and named by the sha256
+of their keys. Blobs are named by the sha256 of their content.
+"""
 
 from __future__ import annotations
 
