@@ -49,9 +49,10 @@ def conditions(evidence: Evidence) -> list[Finding]:
 
 
 def _border(failing: Float64Array, passing: Float64Array) -> tuple[str, float] | None:
-    """Find the value that (nearly) separates failing from passing elements, and its failing side.
+    """Find a value that separates the failing from the passing elements, with few exceptions.
 
-    ``("above", v)``: the failing elements are at least v. None if no value separates them.
+    ``("above", v)`` means that the failing elements are at least v, and ``("below", v)`` that they
+    are at most v. None means that no value separates them.
     """
     failing, passing = failing[~np.isnan(failing)], passing[~np.isnan(passing)]
     if failing.size < ENOUGH or passing.size < ENOUGH:

@@ -229,9 +229,11 @@ def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
     """Yield likely factors, each as a name and a value.
 
-    For each dim n, these are n, the ratio of n to n-1, and the ratio of n to n padded to a multiple
-    of a tile. The inverses of all of these and the square roots of the ratios are included. Usual
-    constants follow.
+    - For each dim n: n, and the ratios n/(n-1) and n/p, where p is n rounded up to a multiple of a
+      tile size.
+    - The square roots of these ratios.
+    - The inverses of all of these factors.
+    - Common constants, such as 3 and √2.
     """
     for size in dims:
         if size < 2:
