@@ -33,7 +33,8 @@ def printable(text: str) -> str:
     """Return text that cannot move the cursor or act as a command in a CI log.
 
     Control characters, and line separators other than a newline, are replaced by their code. So is
-    the first character of a command, or of text that could become a command with the next text.
+    the first character of each command. The text may end with the first half of a command, which
+    the text printed next could complete: its first character is replaced, too.
     """
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
         return text  # as nearly all of the thousands of cells of a table

@@ -1,4 +1,4 @@
-"""Convert the checked keys of ``[[kernels]]`` to the model."""
+"""Convert the checked keys of ``[[kernels]]`` to `KernelConfig` objects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class KernelParser:
     shared_table : mapping
         The table ``[validation]``, which contains default tolerances.
     names : dict of str to str
-        Names of the kernels in the files parsed so far, and their locations.
+        The location of each kernel in the files parsed so far, by the kernel's name.
     """
 
     workspace: WorkspacePaths

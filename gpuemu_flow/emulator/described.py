@@ -35,7 +35,7 @@ class ScalarText:
 
 @dataclass(frozen=True)
 class LaunchText:
-    """One launch as it is described, with expressions that are not yet computed."""
+    """The description of one launch; its expressions are evaluated later, for each case."""
 
     entry: str
     grid: tuple[Expression, ...]
@@ -47,7 +47,7 @@ class LaunchText:
 
 @dataclass(frozen=True)
 class BufferText:
-    """A buffer that the launches share: its shape and type, with expressions not yet computed.
+    """The description of a buffer that launches share; its dims are evaluated later, for each case.
 
     An empty ``dtype`` stands for the type of the first input. ``fill`` is ``none`` or ``zero``.
     """

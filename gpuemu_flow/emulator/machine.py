@@ -1,4 +1,4 @@
-"""Execution of one batch of blocks: groups of threads by basic block, barriers, divergence."""
+"""Execution of one batch of blocks: threads grouped by basic block, barriers, divergence."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class BlockMachine(Printing):
         Returns
         -------
         array or None
-            Their vector clocks; None if races are not checked.
+            Vector clocks of the arriving threads; None if races are not checked.
         """
         return None if self.shared_races is None else self.shared_races.arrive(group)
 
@@ -130,7 +130,11 @@ class BlockMachine(Printing):
             self.global_races.cluster_pass(self, group)
 
     def blocks_ended(self, gone: Array) -> None:
-        """Report accesses by other blocks that may reach a block's shared memory after its end."""
+        """Report accesses by other blocks to the shared memory of blocks that have ended.
+
+        An access is not reported if it is ordered before the end of the block whose memory it
+        reaches. `gone` is a mask of the threads that have just ended.
+        """
         rows = np.flatnonzero(gone.any(axis=1) & ~self.live.any(axis=1))
         for row in rows.tolist():
             self.leave_copies(row)

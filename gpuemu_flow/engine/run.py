@@ -48,9 +48,10 @@ Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
 
 def _consists_of(parts: KeyParts) -> dict[str, str]:
-    """Return the digest of each part of a program: its sources, and what other tasks made for it.
+    """Return the digests of a program's sources, and of compiled code and rules' outputs it needs.
 
-    The files that are hidden from the program are listed, too.
+    The keys are paths of sources, and roles of the other parts. Each file that is hidden from the
+    program has an entry, too, with a fixed word in place of a digest.
     """
     made = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
     return {**parts.code, **made, **as_inputs(hidden_by(parts.input))}
@@ -466,11 +467,11 @@ class Executor:
         )
 
     def _wait_until_after(self, begun: int) -> None:
-        """Wait briefly until the file system's clock, which has ticks of some ms, is past `begun`.
+        """Wait briefly until the file system's clock is past `begun`, when an attempt began.
 
-        This separates the attempts at a task. An attempt that only restores results is very quick:
-        without a wait, all attempts could fall into the tick in which a package is installed or a
-        link is replaced.
+        The clock has ticks of some ms, and an attempt that only restores results is very quick.
+        Without the wait, all attempts at a task could fall into the one tick in which a package is
+        installed or a link is replaced. The task would then fail.
         """
         for _ in range(_TICKS):
             if self._context.inputs.now() > begun:

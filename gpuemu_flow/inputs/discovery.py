@@ -70,9 +70,10 @@ class Discovery(InputNames):
         return self._parts_of(names, [self._look_at(half) for half in halves])
 
     def _parts_of(self, names: Discovered, looks: list[Look]) -> dict[str, str]:
-        """Return the result of `parts` for `names`.
+        """Map the name of each input in `names` to its state; the states are taken from `looks`.
 
-        `looks` holds the latest `Look` at each set in ``halves_of(names)``.
+        The function `halves_of` splits `names` into smaller sets. `looks` holds the latest `Look`
+        at each of these sets.
         """
         known = self._joined.get(names)
         if known is None or known[0] != looks:
@@ -82,10 +83,10 @@ class Discovery(InputNames):
         return dict(known[1])  # callers may change it
 
     def _look_at(self, names: Discovered) -> Look:
-        """Return the latest `Look` at a set of inputs; look again if anything has changed since.
+        """Return the present states of a set of inputs, from the cache if nothing has changed.
 
-        To look again takes milliseconds. This would be too slow in each request, and for each group
-        of verdicts.
+        To determine the states takes milliseconds. This is too slow to be done for each request and
+        for each group of verdicts.
         """
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):
@@ -131,7 +132,7 @@ class Discovery(InputNames):
             self._memo = None
 
     def _at_once(self, names: Discovered) -> dict[str, str]:
-        """Return the states of the inputs `names` as first found in the context of `at_once`."""
+        """Map the name of each input to its state, determined once in the context of `at_once`."""
         if names not in self._memo_of_sets:
             if len(self._memo_of_sets) >= MOST_LOOKS:
                 self._memo_of_sets.clear()
@@ -232,9 +233,10 @@ class Discovery(InputNames):
         return self._parts_of(names, looks), self._moved_of(names, since, looks)
 
     def _moved_of(self, names: Discovered, since: int, looks: Iterable[Look]) -> list[str]:
-        """Return the result of `moved` for `names`: the inputs that were written to since a time.
+        """Return the inputs in `names` that were written to since a time; see `moved`.
 
-        `looks` holds the latest `Look` at each set in ``halves_of(names)``.
+        The function `halves_of` splits `names` into smaller sets. `looks` holds the latest `Look`
+        at each of these sets, in the same order.
         """
         found: list[str] = []
         for half, look in zip(halves_of(names), looks, strict=True):
@@ -287,7 +289,7 @@ class Discovery(InputNames):
 
 
 def _joined(halves: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Merge mappings of inputs to states into one mapping, in the order of `grouped`."""
+    """Merge several mappings of input names to states into one, in the order of `grouped`."""
     found = {name: state for half in halves for name, state in half.items()}
     return {name: found[name] for name in sorted(found, key=_place)}
 
@@ -330,9 +332,10 @@ _STATES = {
 
 
 def _is_listing(names: Discovered) -> bool:
-    """Tell whether a set of inputs contains listed folders.
+    """Tell whether a set of inputs contains folders whose entries a program listed.
 
-    A `Look` at such a set is not cached, since a folder's stamp may not show a change of an entry.
+    The states of such a set are not cached, since an entry may change without a change of the
+    folder's stamp.
     """
     return bool(names.listed or names.modules or names.sized)
 

@@ -53,7 +53,8 @@ class SettledFacts(Generic[T]):
         Returns
         -------
         tuple
-            The paths with a fact that is certainly valid, and these facts, each once.
+            Those of `paths` whose cached facts are certainly valid, and these facts without
+            duplicates.
         """
         self.look_again()
         groups = [g for g in self._groups if g.paths <= paths and g.holds()]
@@ -122,7 +123,11 @@ class SettledFacts(Generic[T]):
         return found
 
     def _holds(self, path: str) -> bool:
-        """Tell whether a folder or file is settled, and unchanged since facts were cached."""
+        """Tell whether facts that depend on this folder or file may be used or cached.
+
+        When the path is first looked at, its last change must be long enough ago that any later
+        change gives another stamp. After that, its stamp must stay the same.
+        """
         found = self._same.get(path)
         if found is None:
             found = self._same[path] = self._look(path)

@@ -36,9 +36,10 @@ def _mode(path: str) -> int:
 
 
 def raw(variables: Mapping[str, str]) -> dict[Any, Any]:
-    """Return a copy of an environment; copy this process's own environment as bytes.
+    """Return a copy of an environment from which variables can be read quickly.
 
-    Reading the copy is faster, since `os.environ` decodes a variable each time it is read.
+    The copy of `os.environ` has names and values as bytes, since `os.environ` itself decodes a
+    variable each time it is read. Any other mapping is copied as it is.
     """
     return dict(getattr(variables, "_data", variables))
 

@@ -10,7 +10,7 @@ from gpuemu_flow.types import COMPLEX, DTYPES, Case
 
 
 def widens(dtype: str, asked: str | None) -> bool:
-    """Tell whether the reference is first asked for float64 outputs.
+    """Tell whether the reference gets float64 inputs first, before inputs in their own dtypes.
 
     Parameters
     ----------
@@ -28,24 +28,24 @@ def probe_case(samples: Sequence[Case]) -> Case:
 
 
 def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
-    """Find the dtypes allowed for each output, if the reference runs in the case's dtype.
+    """Find the dtypes allowed for each output when the reference runs in the case's dtype.
 
-    If the case's dtype is a float narrower than float64, a float output may have the dtype of the
-    reference's output or the case's dtype. These can differ: in numpy, for example, products of
-    bfloat16 are float32.
+    A float output may have the dtype of the reference's output, or the case's dtype. These can
+    differ: in numpy, for example, products of bfloat16 are float32.
 
     Parameters
     ----------
     ran : Outcome
-        The outcome of the reference.
+        A run of the reference in the case's dtype. It may have failed.
     dtype : str
         The case's dtype.
 
     Returns
     -------
     dict
-        Dtypes by output. The result is empty for float64, for dtypes that are not floats, and if
-        the reference failed: then only the dtype of the reference's output is allowed.
+        The allowed dtypes by output name, the likeliest first. The dict is empty if the case's
+        dtype is float64 or not a float, or if `ran` failed. An output without an entry must have
+        the dtype of its expected values.
     """
     if DTYPES[dtype].kind != "float" or dtype == WIDE or not ran.ok:
         return {}

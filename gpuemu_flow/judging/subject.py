@@ -24,7 +24,8 @@ class Subject:
         The dtype of the outputs requested from the reference; None means float64 if the reference
         supports it.
     samples : sequence of Case
-        Cases from whose shapes the op's traits are found; see `Judge`.
+        Cases whose shapes are used to find the op's traits, such as whether it computes without
+        rounding; see `Judge`.
     generators : mapping of str to Program
         Functions that return the values of inputs; the keys are the functions' names in the schema.
     """

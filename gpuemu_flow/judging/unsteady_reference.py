@@ -77,8 +77,8 @@ def _once_more(evaluations: Evaluations, inputs: Arrays, expected: Arrays) -> Fa
     """Evaluate the reference again; return a failure for the first output that differs, or None.
 
     The expected outputs were computed either from float64 inputs or from inputs of the case's own
-    dtypes. So the reference is evaluated on both. The result is None if all outputs of one of these
-    two evaluations agree, or if both evaluations fail.
+    dtypes. So the reference is evaluated on both. The result is None if one of these evaluations
+    gives the expected outputs again, or if both evaluations fail.
     """
     found: Failure | None = None
     for ask, given in ((evaluations.outputs, widen(inputs)), (evaluations.own_outputs, inputs)):

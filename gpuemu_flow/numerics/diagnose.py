@@ -1,8 +1,8 @@
 """Explain a failing output: where its errors lie, and what they have in common.
 
 Everything is derived from the output, the reference's output and the inputs of one case; the module
-`cases.features` compares several cases. The number of values looked at does not grow with the
-tensor, except to count the failing elements per axis.
+`cases.features` compares several cases. To be fast for large tensors, only samples of limited size
+are examined. The failing elements, however, are all counted, per axis.
 """
 
 from __future__ import annotations
@@ -114,9 +114,10 @@ def failing_elements(
 
 
 def _of_finite_elements(evidence: Evidence) -> list[Finding]:
-    """Describe the finite ones among the wrong elements.
+    """Find what the failing elements with finite values have in common.
 
-    The smaller their share of the failing elements is, the smaller is a finding's likelihood.
+    The likelihood of each finding is multiplied by the share of these elements among all failing
+    elements.
     """
     share = len(evidence.finite) / len(evidence.failing)
     found = [*values(evidence), *line_relations(evidence), *moves(evidence)]
@@ -133,9 +134,9 @@ _ASPECTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 
 
 def _likeliest(aspects: Iterable[Iterable[Finding]], limit: int) -> tuple[Finding, ...]:
-    """Return the likeliest finding of each aspect, sorted by likelihood, at most `limit` in all.
+    """Return the likeliest finding of each group in `aspects`, at most `limit`, likeliest first.
 
-    `aspects` has the findings of each aspect.
+    A group holds the findings on one aspect of the errors, such as the places where they occur.
     """
     best = [
         max(found, key=lambda finding: finding.likelihood) for found in map(list, aspects) if found

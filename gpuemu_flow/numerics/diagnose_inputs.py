@@ -1,4 +1,4 @@
-"""Diagnose by inputs: errors beyond a magnitude, for certain inputs, or growing along an axis.
+"""Diagnose by condition: errors at some magnitudes, for some inputs, or growing along an axis.
 
 ==================  ==============================================================================
 kind                finding
@@ -49,9 +49,10 @@ def conditions(evidence: Evidence) -> list[Finding]:
 
 
 def _border(failing: Float64Array, passing: Float64Array) -> tuple[str, float] | None:
-    """Find the value that (nearly) separates failing from passing elements, and its failing side.
+    """Find a value that separates the failing from the passing elements, with few exceptions.
 
-    ``("above", v)``: the failing elements are at least v. None if no value separates them.
+    ``("above", v)`` means that the failing elements are at least v, and ``("below", v)`` that they
+    are at most v. None means that no value separates them.
     """
     failing, passing = failing[~np.isnan(failing)], passing[~np.isnan(passing)]
     if failing.size < ENOUGH or passing.size < ENOUGH:
@@ -124,11 +125,11 @@ def _input_rows(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _wrong_rows(evidence: Evidence, leading: tuple[int, ...]) -> BoolArray | None:
-    """Return a mask of the output's rows that contain failures.
+    """Return a mask of the rows of the output: True for rows that contain failing elements.
 
-    `leading` is the shape of an input without its last axis. Each index into `leading` selects one
-    row of the output: all elements at this index. Return None if the shape of the output does not
-    begin with `leading`.
+    `leading` is the shape of an input without its last axis. If the shape of the output begins with
+    `leading`, each row of this input has a row of the output: all output elements at the same index
+    on these first axes. Otherwise, return None.
     """
     shape = evidence.shape
     if shape[: len(leading)] != leading:

@@ -117,7 +117,7 @@ def _what_is_wanted(expected: Float64Array, kind: str) -> str:
 
 
 def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Find that nearly all failing elements are 0, have one value, or have one magnitude."""
+    """Yield a finding if nearly all failing elements are 0, or share one value or one magnitude."""
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(expected) == 0.0:
         return
@@ -160,7 +160,7 @@ def _relations(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _factor(evidence: Evidence, points: Points) -> Finding | None:
-    """Find ``actual = c * expected``."""
+    """Find that the wrong values are off by a constant factor c: ``actual = c * expected``."""
     fitted = fit_factor(points.actual, points.expected)
     if fitted is None:
         return None
@@ -204,9 +204,9 @@ def fit_factor(
 def factor_name(factor: float, dims: tuple[int, ...], residual: float) -> str:
     """Return a name that tells a factor's likely origin, such as ``2`` or ``1/√64``; '' if none.
 
-    `dims` are sizes of axes, whose formulas are tried. `residual` is the relative error of the fit:
-    a name's value may differ from `factor` by three times as much. With a large `residual`, only
-    simple names are tried, or none.
+    Factors that follow from `dims`, the sizes of axes, are tried, too. `residual` is the relative
+    error of the fit. The value of a name may differ from `factor` by up to three times this error.
+    If `residual` is large, only simple names are tried, or none.
     """
     slack = max(3.0 * residual, 1e-6)
     for most, factors in ((SIMPLE_SLACK, _simple_factors(dims)), (EXOTIC_SLACK, _others(dims))):
@@ -229,9 +229,11 @@ def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
     """Yield likely factors, each as a name and a value.
 
-    For each dim n, these are n, the ratio of n to n-1, and the ratio of n to n padded to a multiple
-    of a tile. The inverses of all of these and the square roots of the ratios are included. Usual
-    constants follow.
+    - For each dim n: n, and the ratios n/(n-1) and n/p, where p is n rounded up to a multiple of a
+      tile size.
+    - The square roots of these ratios.
+    - The inverses of all of these factors.
+    - Common constants, such as 3 and √2.
     """
     for size in dims:
         if size < 2:
@@ -249,7 +251,7 @@ def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _offset(points: Points) -> Finding | None:
-    """Find ``actual = expected + c``."""
+    """Find that the wrong values are off by a constant c: ``actual = expected + c``."""
     fitted = fit_offset(points.actual, points.expected)
     if fitted is None:
         return None
@@ -293,7 +295,11 @@ def _sign(points: Points) -> Finding | None:
 
 
 def _narrower(evidence: Evidence, points: Points) -> Finding | None:
-    """Find a narrower float format that holds nearly all actual, but not the expected, values."""
+    """Find a narrower float format to which the op seems to have rounded the failing elements.
+
+    The format represents nearly all actual values exactly, but fewer than half of the expected
+    values.
+    """
     if evidence.fmt is None or len(points) < FEW:
         return None
     for name in ("float8_e5m2", "bfloat16", "float16", "float32"):

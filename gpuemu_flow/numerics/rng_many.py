@@ -58,7 +58,7 @@ class SeededStreams(ArrayDraws):
         return SeededStreams([derive_seed(seed, domain) for seed in self.seeds])
 
     def some(self, numbers: NDArray[np.int64]) -> SeededStreams:
-        """Return the streams at these positions, in their current states."""
+        """Return copies of the streams at the positions `numbers`, in their current states."""
         taken = SeededStreams([self.seeds[number] for number in numbers.tolist()])
         if self._states:
             taken._states = [self._states[number] for number in numbers.tolist()]
@@ -79,7 +79,7 @@ class SeededStreams(ArrayDraws):
         return rows[0].reshape(1, count) if len(rows) == 1 else np.stack(rows)
 
     def gen_range(self, low: int, high: int) -> NDArray[np.int64]:
-        """Return one integer in [low, high) of each stream; see `SeededRng.gen_range`."""
+        """Draw one integer in [low, high) from each stream; see `SeededRng.gen_range`."""
         span = high - low
         return np.array([low + word % span for word in self.words()], np.int64)
 

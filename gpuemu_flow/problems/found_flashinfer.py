@@ -58,16 +58,20 @@ class Definition:
     name : str
     path : Path
     consts : dict of str to int
+        Sizes of the axes whose size is fixed.
     variables : tuple of str
         Axes whose sizes workloads choose.
     constraints : tuple of str
+        Conditions in Python, such as ``len_indptr == batch_size + 1``.
     inputs, outputs : dict of str to TensorDefinition
     reference : str
         Python source.
     sizes : list of (mapping of str to int)
         Sizes of the variable axes, one mapping per workload.
     scalars : dict of str to (list of JSON)
-        The values of each scalar input in the workloads.
+        Different values of each scalar input in the workloads, at most 8.
+    stored : set of str
+        Inputs whose values a workload takes from a safetensors file.
     solutions : list of PythonSolution
     """
 

@@ -58,7 +58,7 @@ def submitted_results(
 def submitted_summaries(
     workspace: Workspace, results: Iterable[OpResult]
 ) -> dict[tuple[str, str], dict[str, Json]]:
-    """Return, by op and dtype, a summary of the valid submissions like that of a ``compare`` task.
+    """Return a summary of the valid submissions by op and dtype, in the form of ``compare`` tasks.
 
     Parameters
     ----------
@@ -113,10 +113,10 @@ class _Submitted:
 
     @property
     def unjudged(self) -> str:
-        """Return a text about code that was edited since its outputs were judged, or an empty text.
+        """Return a text that names code edited since its outputs were submitted; empty if none.
 
-        Edited code is left out if a valid submission has the same origin. Deleted code is left out,
-        too, since it needs no verdict.
+        Edited code is not named if a valid submission comes from code of the same name (`origin`).
+        Deleted code is not named either, since it needs no verdict.
         """
         origins = {stored.origin for stored in self.valid}
         edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]
@@ -126,9 +126,11 @@ class _Submitted:
 def _submissions(
     workspace: Workspace, skips: Iterable[Skip], *, undeclared: bool = False
 ) -> list[_Submitted]:
-    """Return the submissions for each op and dtype in `skips` that has any.
+    """Return a `_Submitted` for each op and dtype in `skips` for which there are submissions.
 
-    With `undeclared`, return them for undeclared dtypes, too; see `submitted_results`.
+    An op and dtype without submissions is left out, unless there are submissions that belong to no
+    op: its `_Submitted.lost` then describes these. If `undeclared` is true, dtypes that an op does
+    not declare are included if they have valid submissions; see `submitted_results`.
     """
     skips = list(skips)
     if not skips:
@@ -176,10 +178,10 @@ def _submissions(
 def _of_other_dtypes(
     workspace: Workspace, skips: Iterable[Skip], latest: Iterable[StoredResult]
 ) -> list[Skip]:
-    """Return a `Skip` for each submitted dtype that an op of `skips` does not declare.
+    """Return a `Skip` for each op and dtype with submissions, if the op does not declare the dtype.
 
-    The submissions are those in `latest`. An op is left out if `skips` does not contain all of its
-    declared dtypes.
+    `latest` holds the submissions. Ops are left out unless `skips` contains all their declared
+    dtypes.
     """
     given = {(skip.op, skip.dtype): skip for skip in skips}
     declared = [(skip.op, skip.dtype) for skip in workspace.graph.skips]
@@ -249,7 +251,7 @@ def _who_and_when(valid: list[StoredResult]) -> str:
 
 
 def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
-    """Delete the submissions for `ops`, or all if it is None; return the number of results."""
+    """Delete the submissions for `ops`, by default for all ops; return how many were deleted."""
     folder = results_folder(workspace.config, workspace.cache)
     if not (folder / FOLDER).exists():
         return 0

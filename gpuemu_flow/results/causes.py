@@ -40,7 +40,7 @@ class Explained:
 
     @property
     def line(self) -> str:
-        """Return `text` to stand on its own line; ``cause:`` precedes a confirmed cause."""
+        """Return `text` as a full line, with the prefix ``cause:`` if the cause is confirmed."""
         return f"cause: {self.text}" if self.cause is not None else self.text
 
 
@@ -77,7 +77,10 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
 
 
 def _seen_with(known: Sequence[Cause], members: Sequence[CaseFailure]) -> tuple[str, ...]:
-    """Return each unconfirmed cause that covers more than half of these cases, with its counts."""
+    """Return texts of the unconfirmed causes that cover more than half of the cases `members`.
+
+    `known` are all causes that were found for the op. A text contains a cause's counts of cases.
+    """
     ids = {case_id(failure.case) for failure in members}
     about = (c for c in known if not c.stated and 2 * len(ids & set(c.members)) > len(ids))
     return tuple(cause.counted for cause in about)

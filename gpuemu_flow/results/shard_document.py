@@ -174,8 +174,8 @@ def _result(result: OpResult) -> dict[str, Json]:
 def _result_from(data: Mapping[str, Json], own: Sequence[CaseVerdict]) -> OpResult:
     """Rebuild the result of an op and dtype from JSON.
 
-    `own` are the verdicts on the cases of this op and dtype. The result's failures are taken from
-    them.
+    `own` holds the verdicts on the cases of this op and dtype. From these, the lists of failing and
+    passing cases are rebuilt.
     """
     good = (Verdict.PASSED, Verdict.SKIPPED)
     failures = [CaseFailure(c.op, c.case, c.result) for c in own if c.result.verdict not in good]

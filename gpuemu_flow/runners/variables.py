@@ -187,17 +187,18 @@ def _reader(depth: int) -> str:
 def watch(
     tell: Callable[[str], None], tell_asked: Callable[[str], None], own: Iterable[str]
 ) -> None:
-    """Report each variable that is read from now on.
+    """Report each environment variable that is read from now on.
 
     A variable that is set is reported once. An iteration over the environment is reported as
-    `ALL_VARIABLES`.
+    `ALL_VARIABLES`. Variables for which `is_noise` is true are not reported.
 
     Parameters
     ----------
     tell : callable
-        Called with a name.
+        Called with the name of each variable that is read, whether it is set or not.
     tell_asked : callable
-        Called, in addition, with the name of an unset variable that the user's code reads.
+        Called with the same name after `tell`, if the variable is unset and the user's code reads
+        it.
     own : iterable of str
         Names of variables that the tool itself has set; they are not reported.
     """

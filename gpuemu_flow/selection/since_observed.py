@@ -140,7 +140,7 @@ class Unknown:
     cache: str
 
     def tasks_reading(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks that were seen to read a file that may have changed unknown to git.
+        """Return the tasks with an observed input file of which git cannot tell whether it changed.
 
         Parameters
         ----------

@@ -70,6 +70,7 @@ class NativeKernel:
         threads, blocks : int
             Number of threads per block, and number of blocks in the grid.
         checks : collection of str
+            Names of the checks to make. With ``order`` among them, numpy runs the launch.
         together : int
             Blocks per cluster.
 

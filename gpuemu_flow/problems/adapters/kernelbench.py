@@ -24,7 +24,8 @@ def reference(names: dict[str, Any], folder: str) -> Callable[..., Any]:
     Parameters
     ----------
     names : dict
-        The globals of the problem's module, in which this function replaces the scaled sizes.
+        The globals of the problem's module. Globals that ``problem.json`` lists, such as sizes that
+        the import scaled down, are set to the values given there.
     folder : str
         Holds ``problem.json`` and ``weights.npz``.
     """
