@@ -215,7 +215,7 @@ class ShapePlanner:
 
     @staticmethod
     def label(shape_class: str) -> str:
-        """Return the public name of a class: ``fixed`` for ``fixed:<n>``."""
+        """Return a shape class's public name: the class itself, but ``fixed`` for ``fixed:<n>``."""
         return shape_class.partition(":")[0]
 
     def next_sizes(self, shape_class: str, salt: int | None = None) -> Sizes:

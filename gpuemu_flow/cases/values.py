@@ -287,9 +287,9 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     If the square of the largest number overflows in float32, this number occurs only once in a
     tensor. If it occurred more often, too many elements of a matrix product would be infinite.
 
-    In about every second tensor, one element lies between the square root of the largest number and
-    that number. An op that squares this element may get Inf, even where the correct result is
-    small. No tolerance accepts Inf for a small result.
+    In about every second tensor, or in all if ``rows.turn`` is not 0, one element is so large that
+    its square overflows. An op that squares this element may return Inf even where the correct
+    result is small. No tolerance accepts Inf for a small result.
     """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1

@@ -29,8 +29,11 @@ _ZSH_READY = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit 
 def completion(context: click.Context, shell: str) -> None:
     """Print the script that makes a shell complete commands, options, ops, tasks and failures.
 
-    bash: eval "$(gpuemu-flow completion bash)" in ~/.bashrc; zsh the same in ~/.zshrc;
-    fish: gpuemu-flow completion fish > ~/.config/fish/completions/gpuemu-flow.fish
+    For bash, write into ~/.bashrc: eval "$(gpuemu-flow completion bash)"
+
+    For zsh, write into ~/.zshrc: eval "$(gpuemu-flow completion zsh)"
+
+    For fish, run: gpuemu-flow completion fish > ~/.config/fish/completions/gpuemu-flow.fish
     """
     from click.shell_completion import get_completion_class  # noqa: PLC0415
 

@@ -240,7 +240,9 @@ class _Compiled:
 
 
 class Subjects:
-    """Makes subjects of one configuration; compiles an op again if one of its files has changed.
+    """Makes subjects (ops under test, with their settings) for requests on one configuration.
+
+    An op is compiled again if one of its files has changed.
 
     Parameters
     ----------

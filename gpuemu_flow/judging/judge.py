@@ -443,9 +443,9 @@ class Judge:
     ) -> Envelope:
         """Return the error bounds (envelope) for a case's outputs.
 
-        Outputs that are converted for the comparison have bounds for their converted values. `last`
-        holds the facts about the case; bounds that have been computed are kept there. An empty
-        `precision` means the op's configured precision.
+        If an output is converted for the comparison, its bounds are for the converted values.
+        `last` holds the case's tensors, and keeps its envelopes, so that none is measured twice. An
+        empty `precision` means the op's configured precision.
         """
         precision = precision or self._settings.precision
         key = (*sorted(dtypes.items()), ("", precision))

@@ -59,7 +59,7 @@ class GivenCase:
 
 
 class GivenBatch:
-    """A group of given cases, sorted into those that are judged together and the others.
+    """A group of given cases, some of which are judged together by one request.
 
     Attributes
     ----------
@@ -67,7 +67,8 @@ class GivenBatch:
         One per case: the verdict, or None until it is known. At first, only cases with an input
         that could not be made have a verdict.
     refused : dict of int to RunError
-        By case number: the error of a case whose outputs no op could return.
+        By case number: the error of a case whose outputs are malformed, such as outputs of an
+        unknown dtype.
     plain : dict of int to GivenCase
         By case number: the remaining cases, with their outputs as plain arrays in C order.
     together : list of int

@@ -138,8 +138,8 @@ class Envelope:
     def cancelled(self, name: str) -> Bound:
         """Return the envelope that also allows for errors of terms that cancel; see `cancelling`.
 
-        This takes some more evaluations, for an output that is about to fail. Afterwards, `full`
-        returns the same envelope.
+        Call this only for an output that would otherwise fail, since it takes some more evaluations
+        of the reference. Afterwards, `full` returns the same envelope.
         """
         if self._first is not None:
             self._first.look_for_cancellation()

@@ -186,7 +186,7 @@ class ErrorMeasurement:
                 self._session.cancelling_draws(count, shadow=self._shadowed)
 
     def bounds(self) -> dict[str, ElementBound]:
-        """Return the envelope of every output."""
+        """Return the bounds on the errors of each output's elements, by the output's name."""
         with np.errstate(all="ignore"):
             return {
                 name: output.bound(

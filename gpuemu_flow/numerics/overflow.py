@@ -33,7 +33,11 @@ _DIGITS = 2.0**-50
 
 
 class _Overflowing(Single):
-    """A float32 array whose sums and matrix products overflow if any order of terms would."""
+    """A float32 array whose sums and matrix products overflow as in the worst order of additions.
+
+    An element of such a result is infinite or NaN if at least one order of its terms may make it
+    so, even if numpy's own order does not.
+    """
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any

@@ -184,7 +184,11 @@ def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> 
 
 
 def options_in_float32(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a ufunc's call as plain arrays, with float32 in place of float64."""
+    """Return the keyword arguments of a ufunc's call, changed so that it computes in float32.
+
+    Arrays of the class `Single` become plain arrays. Float64 and complex128 arrays become float32
+    and complex64. If the argument ``dtype`` is float64 or complex128, it changes likewise.
+    """
     plain = {name: narrowed(bare(value)) for name, value in options.items()}
     if plain.get("dtype") is not None:
         plain["dtype"] = _NARROWED.get(np.dtype(plain["dtype"]).char, plain["dtype"])

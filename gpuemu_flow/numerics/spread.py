@@ -205,8 +205,8 @@ class Spread:
     ) -> None:
         """Find the elements that no rounding can change.
 
-        If these elements are integers, they get their verdict back; if they are floats, `bound`
-        will use the finding. Integers that differ in one of the `moved` evaluations get no verdict.
+        Such integers are judged, even if they were `unstable` before. Integers that differ in one
+        of the `moved` evaluations become `unstable`. For floats, `bound` will use the finding.
 
         Parameters
         ----------

@@ -166,8 +166,9 @@ class ImportedProblem:
     source : ProblemSource
     about : ProblemFacts
         Facts about the problem with the sizes that the workspace begins with.
-    dims : mapping of str to (tuple of int)
-        Sizes that vary, by the name of a constant.
+    dims : mapping of str to (tuple of int, or str)
+        By the name of a dim: the sizes that it may have, or an expression that computes its size
+        from other dims.
     axes : tuple of tuple of (int or str)
         Axes of each tensor: a size or an expression of dims.
     scaled : mapping of str to (int, int)

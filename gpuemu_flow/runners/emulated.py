@@ -60,9 +60,10 @@ def failure_of(
         numbers of `finding` count lines of the file, and are converted to lines of the copy. If
         `ptx` is None, they are not converted.
     ptx_file : str
-        Absolute path of the PTX file if it is the program's own file; else empty. The failure names
-        this file if the code has no line information. If the code names a source outside the
-        workspace, the failure names the file of the same name beside the PTX file, if there is one.
+        Absolute path of the PTX file if it is the program's own file; else empty. If `ptx` is given
+        and a place in `finding` has no source line, the failure names a line of this file instead.
+        If the source of a place is outside the workspace, the failure names the file of the same
+        name beside the PTX file, if there is one.
     """
     prefix = root + "/"
     code_line = int if ptx is None else ptx.number

@@ -247,9 +247,10 @@ class WorkerProcess:
             raise WorkerEndedError(int(fact["exit"]))
 
     def wait_exit(self, seconds: float) -> int | None:
-        """Wait for the process to end, at most `seconds`, and return its exit code.
+        """Wait at most `seconds` for the process to end, and return its exit code.
 
-        The result is 1 if the process still runs, and None if the fork server died.
+        If the process still runs, return 1, as for a failed process. If the fork server died, the
+        exit code is unknown: return None.
         """
         deadline = time.monotonic() + seconds
         try:

@@ -56,7 +56,10 @@ def framed(record: bytes) -> bytes:
 
 
 class Sightings:
-    """Collects the records of one program's workers. Not thread-safe."""
+    """Collects the records of the files and environment variables that a program's workers use.
+
+    Not thread-safe.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[int, set[str]] = {kind: set() for kind in SEEN}

@@ -53,7 +53,7 @@ class CompiledTriton:
     ----------
     device : CpuDevice
     printed : str
-        The beginning of the ``printf`` output of the kernels of the latest `running`.
+        The beginning of what kernels printed by ``printf`` since `running` was last entered.
 
     Raises
     ------

@@ -16,7 +16,7 @@ import numpy as np
 
 
 class CallInputs:
-    """Inputs of one call, each as a tensor of the library with which the test makes it."""
+    """Inputs of one call: torch tensors, JAX arrays or numpy arrays, as the test makes them."""
 
     def __init__(self, values: Mapping[str, Any], libraries: Mapping[str, str], main: str) -> None:
         self._values = {

@@ -67,7 +67,11 @@ class Listings:
             self._mounts.register(fd, select.POLLPRI)
 
     def begin(self) -> None:
-        """Start the next sandbox; the folders may have changed since the last one was made."""
+        """Empty `opened` before the next sandbox is made.
+
+        If mounts have changed, close all descriptors, too, because a new mount hides files that
+        were opened before.
+        """
         self.opened = {}
         if self._known and self._mounts.poll(0):  # a new mount hides files that were opened before
             self.forget()

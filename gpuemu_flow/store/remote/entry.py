@@ -44,12 +44,12 @@ class EntryError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """The content of one entry.
+    """The content of one entry of a shared cache.
 
     Attributes
     ----------
     records : mapping of str to JSON
-        Values by key in the action cache.
+        Records of the action cache, by their keys.
     blobs : mapping of str to int
         Size in bytes of each blob that the records name, by sha256.
     """

@@ -257,7 +257,7 @@ class _Batch:
         self._cached_under[n] = names
 
     def _join(self, begun: int) -> None:
-        """Store the cached outcomes again under one set of inputs: those that any case used.
+        """Store the cached outcomes again, all under the union of the inputs that the cases used.
 
         Nothing is stored if one of these inputs was changed after the time `begun`.
         """
