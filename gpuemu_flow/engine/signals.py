@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,10 @@ WAKE_SECONDS = 0.2
 
 Python runs a signal's handler only between two instructions of the main thread. If a signal arrives
 when the main thread has just decided to sleep, the handler runs only after the sleep."""
+
+
+REPEAT_SECONDS = 0.05
+"""Seconds after which a signal is sent again whose exception Python has ignored."""
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -43,6 +48,42 @@ def terminating_as_interrupting() -> Iterator[None]:
 
     with _reacting(end, _termination_signals()):
         yield
+
+
+@contextmanager
+def repeating_interrupts() -> Iterator[None]:
+    """Inside the context, send a signal again if Python has ignored its KeyboardInterrupt.
+
+    Python ignores exceptions in finalizers and in some callbacks, so that a signal that arrives
+    there would have no effect. If the context ends first, it raises KeyboardInterrupt.
+    """
+    previous, waiting = sys.unraisablehook, list[threading.Timer]()
+
+    def hook(ignored: sys.UnraisableHookArgs) -> None:
+        if isinstance(ignored.exc_value, KeyboardInterrupt):
+            # Not at once: it would arrive in this function, and be ignored, too.
+            timer = threading.Timer(REPEAT_SECONDS, repeat)
+            timer.daemon = True
+            waiting.append(timer)
+            timer.start()
+        else:
+            previous(ignored)
+
+    def repeat() -> None:
+        waiting.clear()
+        ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        number = signal.SIGTERM if ignores else signal.SIGINT
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = previous
+        if waiting:
+            for timer in waiting:
+                timer.cancel()
+            raise KeyboardInterrupt
 
 
 def _termination_signals() -> tuple[signal.Signals, ...]:

@@ -15,7 +15,8 @@ from test_run_damage import cache_of, flip, verdicts
 from gpuemu_flow.store.cache import seal, unseal
 
 CAUSES = False
-_TIMES = re.compile(r"\d+(\.\d+)? (ms|s)\b")
+_TIMES = re.compile(r" *\d+(\.\d+)? (ms|s|min|h)\b| +")
+"""Times, and spaces, whose number depends on the longest time."""
 COMPARISON = "compare:scale:float32"
 
 
@@ -29,7 +30,7 @@ def kept(mini: Mini) -> dict[str, Any]:
 
 def without_times(mini: Mini) -> tuple[str, list[dict[str, Any]]]:
     mini.write("scripts/scale.py", (mini.root / "scripts/scale.py").read_text() + "\n# edited\n")
-    text = _TIMES.sub("", mini.command("run").stdout)
+    text = _TIMES.sub(" ", mini.command("run").stdout)
     results = mini.run()["results"]
     return text, [{k: v for k, v in one.items() if k != "duration_s"} for one in results]
 

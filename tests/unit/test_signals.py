@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+import threading
 
 import pytest
 
@@ -31,6 +33,50 @@ def test_each_cancels(number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", ALL)
 def test_each_ends_a_command_with_130(number: signal.Signals) -> None:
     assert exit_code_of(lambda: signal.raise_signal(number)) == INTERRUPTED
+
+
+class SignalledAsItEnds:
+    """An object during whose finalizer, in which Python ignores exceptions, a signal arrives."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_one_that_arrives_in_a_finalizer_ends_a_command(number: signal.Signals) -> None:
+    hook = sys.unraisablehook
+
+    def waits() -> None:
+        SignalledAsItEnds(number)
+        threading.Event().wait()
+
+    def ends_at_once() -> int:
+        SignalledAsItEnds(number)
+        return 0
+
+    def exits_at_once() -> None:
+        SignalledAsItEnds(number)
+        raise SystemExit(0)
+
+    for command in (waits, ends_at_once, exits_at_once):
+        assert exit_code_of(command) == INTERRUPTED
+    assert sys.unraisablehook is hook
+
+
+def test_other_errors_in_finalizers_are_reported_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("broken")
+
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: told.append(ignored.exc_value))
+    assert exit_code_of(lambda: Broken() and 0) == 0
+    assert [str(error) for error in told] == ["broken"]
 
 
 def test_only_a_hangup_may_come_again() -> None:

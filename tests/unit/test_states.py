@@ -66,5 +66,5 @@ def test_few_of_many_records_are_held(states: TaskStates) -> None:
         for name in names:
             save(states, name, replace(SPEC, name=name))
         assert [digest_of(states, name) for name in names * 2] == names * 2
-        assert states._held is not None
-        assert len(states._held) < len(names)
+        assert states._cached is not None
+        assert len(states._cached) < len(names)
