@@ -33,8 +33,8 @@ def printable(text: str) -> str:
     """Return text that cannot move the cursor or act as a command in a CI log.
 
     Control characters, and line separators other than a newline, are replaced by their code. So is
-    the first character of each command. The text may end with the first half of a command, which
-    the text printed next could complete: its first character is replaced, too.
+    the first character of each command. If the text ends with the first part of a command, this
+    part's first character is replaced, too, since the text printed next could complete the command.
     """
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
         return text  # as nearly all of the thousands of cells of a table

@@ -62,11 +62,12 @@ class Compared:
     no_verdict : int
         Number of elements that the tolerance, or an ``ignore`` policy, excludes from judgement.
     nan : int
-        Number of other elements that are NaN, as expected.
+        Number of judged elements for which NaN is both expected and returned.
     finite_inputs : bool
-        True if the inputs contain neither NaN nor Inf.
+        True if the inputs contain neither NaN nor Inf. Has a meaning only if `nan` is above 0.
     nan_unjudged : int
-        Number of elements without a verdict that are NaN, where a finite value is expected.
+        Number of the elements in `no_verdict` for which the op returned NaN in place of a finite
+        value.
     """
 
     name: str
@@ -238,9 +239,10 @@ class Tally:
         self._add_weak(elements)
 
     def _add_weak(self, elements: Elements) -> None:
-        """Keep in `constant` and `loose` the outputs that are weak in every case so far.
+        """Update `constant` and `loose`, the outputs that show a weakness in every case so far.
 
-        A case in which an output has no elements does not count for that output.
+        An output is removed if it does not show the weakness in the new case. A case in which an
+        output has no elements does not count for that output.
         """
         if not (self.constant is None or self.constant or self.loose or self._unseen):
             return  # which no further case can change

@@ -47,7 +47,7 @@ class Artifact:
     ptxas : PtxasReport or None
         Output of ``ptxas -v`` when it assembled this PTX.
     tool_version : str
-        The version of the ptxas whose output `ptxas` is.
+        Version of the tool whose output is in `ptxas`.
     sass : MachineCode or None
         Machine code that a disassembler found in the cubin.
     assembly : dict of str to PtxasReport

@@ -39,7 +39,7 @@ class KernelUsage:
     ----------
     name, arch : str
     registers, barriers : int
-        Barriers are 0 before CUDA 12.5, which does not print them.
+        Barriers are 0 with a ptxas older than CUDA 12.5, since it does not print them.
     stack_bytes : int
         Stack of the whole call tree, per thread.
     spill_store_bytes, spill_load_bytes : int

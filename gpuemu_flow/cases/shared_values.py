@@ -2,8 +2,8 @@
 
 Two inputs, such as values and a threshold, or sorted edges and the values that are looked up in
 them, would otherwise hardly ever have equal elements. An op that uses ``<`` in place of ``<=``
-would then pass. Only inputs that are drawn in the same way share values anyway, under the
-strategies `ties` and `integers`.
+would then pass. The strategies `ties` and `integers` do not prevent this: they give equal elements
+only to inputs that are drawn in the same way.
 """
 
 from __future__ import annotations

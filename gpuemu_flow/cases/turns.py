@@ -1,31 +1,36 @@
 """Choose the variety of values that an input shows in each of the first cases of a run.
 
 A strategy can draw several varieties of values. A tensor with few rows has no room for all of them
-at once: the single row of a vector is either near -100 or near 0. One variety can also hide another
-one: if a tensor holds NaN, its sum does not depend on an infinity. Chance would then decide whether
-a run tests a variety at all. The first cases in which an input has a strategy therefore show the
-varieties of this strategy one after the other:
+at once: under `negative`, for example, the single row of a vector is either near -100 or near 0.
+One variety can also hide another one: if a tensor holds NaN, its sum does not depend on an
+infinity. Chance would then decide whether a run tests a variety at all. The first cases in which an
+input has a strategy therefore show the varieties of this strategy one after the other:
 
-- `negative`: with at least 3 rows, one row is near -100,000 in the first case, or as near as the
-  dtype allows. With fewer rows, this is the first row in the third case. A single row is near -100
-  in the first case, and near 0 in the second.
-- `offset`, with fewer than 4 rows: each case spreads the first row's values around the offset by a
-  different amount; in the first case, it is about 0.01 for float32.
+- `negative`, with at least 3 rows: in the first case, one row is near -100,000, or as near to it as
+  the dtype allows.
+- `negative`, with fewer rows: the third case has such a row. If there is only one row, it is near
+  -100 in the first case, and near 0 in the second.
+- `offset`, with fewer than 4 rows: in each case, the first row's values spread around the offset by
+  a different amount. In the first case, this amount is about 0.01 for float32.
 - `extremes`: in the first case, one number overflows when it is squared.
-- `wide`: in the first case, the first rows of an input and of the next input have opposite signs if
-  the inputs have no range, so that the product of the two rows is far below 0. A vector instead
-  consists of numbers halfway between two steps of a quantiser. In the second case, magnitudes of
-  all orders from 1 to about 500 occur.
+- `wide`, with several rows and no range: in the first case, the first row has only positive or
+  only negative numbers, by turns from input to input. The product of the first rows of two
+  neighbouring inputs is therefore far below 0.
+- `wide`, with a single row: in the first case, the numbers are halfway between two steps of a
+  quantiser.
+- `wide`, with any number of rows: in the second case, magnitudes of all orders from 1 to about 500
+  occur.
 - `ties`: in the first case, each row has few different values. In the second case, all values are
   zeros, of both signs if the range allows negative numbers.
 - `sparse`, with a single row: in the first case, the first half of the row is zeros.
-- `special`: the first case has NaN and both infinities. The next cases have only +Inf, then a
-  single NaN, and then -Inf everywhere; see `Turns.of` for the choice of these cases. In one further
-  case of an input, some of its NaN and infinities are copied to the other inputs that have the same
-  shape and this strategy.
-- `normal`: in two cases, a quarter of the values are copied from another input that is drawn in
-  another way, if the op may compare the two inputs. In three more cases, if the rows are long, one
-  row has a single zero, and another row has a single nonzero value; see `lone_values`.
+- `special`: the first case has NaN and both infinities, the second has +Inf only, the third has a
+  single NaN, and the fourth has -Inf everywhere; see `Turns.of` for the choice of these cases. In
+  one further case, some of the input's NaN and infinities are copied to the other inputs that have
+  the same shape and this strategy.
+- `normal`, for an input that the op may compare with another input, which is drawn in another way:
+  in two cases, a quarter of the values are copied from the other input.
+- `normal`, with long rows: in three more cases, one row has a single zero, and another row has a
+  single nonzero value; see `lone_values`.
 
 Integers show only the varieties of `normal`. Booleans show only single zeros and nonzero values.
 """
@@ -87,7 +92,7 @@ def _may_share(other: InputSpec, spec: InputSpec) -> bool:
 
 
 def _is_free(spec: InputSpec) -> bool:
-    """Tell whether an input's values are floats that no rule ties to each other."""
+    """Tell whether an input has floats, each of which may be changed without the others."""
     rule = spec.rule
     if DTYPES[spec.dtype].kind != "float" or 0 in spec.shape or spec.is_generated:
         return False
@@ -119,12 +124,12 @@ class Turns:
         return self._with_shared_specials(self._with_lone(turned))
 
     def _with_lone(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-        """Give lone values to the input that has had them in the fewest cases.
+        """Select at most one input to get lone values in this case; return all inputs.
 
-        A lone value is the only zero or the only nonzero value in a row; see `lone_values`. Inputs
-        that show another variety in this case are left out. The strategies in `STRATEGIES` other
-        than `normal` can draw many zeros, which could hide the lone values. If any input has such
-        a strategy, no input gets lone values.
+        A lone value is the only zero or the only nonzero value in a row; see `lone_values`. Of the
+        inputs that can get lone values (see `_lone_turn`), the one that has had them in the fewest
+        cases is selected. No input is selected if any input has a strategy in `STRATEGIES` other
+        than `normal`, since such a strategy can draw many zeros, which could hide the lone values.
         """
         for spec in inputs:
             width = spec.shape[-1] if spec.shape else 0
@@ -141,15 +146,17 @@ class Turns:
         return tuple(replace(spec, turn=turn) if spec is chosen else spec for spec in inputs)
 
     def _lone_turn(self, spec: InputSpec) -> int:
-        """Return the next turn in which an input can get lone values; 0 if there is none.
+        """Return the number of the next way to write lone values to an input; 0 for none.
 
-        A lone value is the only zero or the only nonzero value in a row; see `lone_values`. The
-        input must have the strategy `normal`, and must show no other variety in this case. It gets
-        each turn at most once. The length of its rows decides which turns it can get:
+        A lone value is the only zero or the only nonzero value in a row. `LONE_TURNS` has the
+        numbers of three ways to write lone values; see `lone_values.put_lone`. Each way is used in
+        at most one case of an input. None is used if the input's strategy is not `normal`, or if it
+        shows another variety of values in this case. Otherwise, the length of its rows decides:
 
-        - all of `LONE_TURNS`, if the rows are at least half as long as its longest rows so far;
-        - only the second of `LONE_TURNS`, if it is a shorter vector of more than `MEDIUM` elements;
-        - otherwise none.
+        - If the rows are at least half as long as the input's longest rows so far, all three ways
+          are possible.
+        - If it is a shorter vector, but has more than `MEDIUM` elements, only the second way is.
+        - In all other cases, none is.
         """
         if spec.turn or spec.ends or spec.strategy != LONE or not may_hold_lone(spec):
             return 0

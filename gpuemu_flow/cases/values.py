@@ -202,13 +202,12 @@ def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
     """Change every second row to values that show how an int8 quantiser rounds ties.
 
     Such a quantiser divides a row by a step size, and rounds the quotients to integers from -127 to
-    127. The changed rows have two kinds of values:
+    127. Most of the new values are odd multiples of half a step. Their quotients are ties: they lie
+    exactly between two integers.
 
-    - Most are an odd multiple of half a step, hence exactly between two integers.
-    - The largest in magnitude is 127 steps. An op that computes the step size from the row's
-      largest magnitude gets a power of two, so that no other rounding hides how it rounds ties.
-
-    Other ops get the step size as an input. So rows differ in step size, and one may fit the op.
+    The largest new magnitude of a row is 127 steps. An op that computes the step size from this
+    magnitude thus gets a power of two, so that no other rounding hides how it rounds ties. Other
+    ops get the step size as an input. For these ops, different rows have different step sizes.
 
     Parameters
     ----------

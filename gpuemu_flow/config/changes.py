@@ -56,7 +56,10 @@ NO_CHANGES = ConfigChanges()
 
 
 def target_tables(sources: Sequence[ConfigSource]) -> dict[str, Target]:
-    """Return the targets of a configuration by name; an empty dict if none of them has options."""
+    """Return the targets of a configuration by name.
+
+    The dict is empty if no target has options, since targets then do not affect the settings.
+    """
 
     def place_of(path: KeyPath) -> str:
         out = definer(sources, path, sources[0]).out

@@ -53,7 +53,7 @@ def words_of(kind: ValueType) -> tuple[str, ...]:
 
 
 def _table_in(kind: ValueType) -> Section | None:
-    """Return the section that describes a value of this type if it is a table; else None."""
+    """Return the section that lists the keys of this type's tables; None if there is none."""
     if isinstance(kind, Section):
         return kind
     if isinstance(kind, Tables):
@@ -67,7 +67,7 @@ def _table_in(kind: ValueType) -> Section | None:
 
 
 def _free_values(kind: ValueType) -> ValueType | None:
-    """Return the type of the values of a table whose keys are free, or None for any other type."""
+    """Return the type of a table's values if users choose its keys; None for any other type."""
     if isinstance(kind, TableOf):
         return kind.value
     if isinstance(kind, Either):

@@ -298,9 +298,9 @@ def _framework_kind(
 def _class_key(table: Mapping[str, Json], source: str) -> str:
     """Return the key of `table` that names the function or the class to call.
 
-    It is ``function``, unless the table defines a PyTorch module by its class. The class is named
-    by ``module_class`` or, if the code is in a file, by ``module``. `source` is the key that names
-    the file or the Python module with the code.
+    The key is ``function``, unless the table defines a PyTorch module by its class. Such a table
+    names the class under ``module_class``. If its code is in a file, it may use ``module`` instead.
+    `source` is the key under which the table names the file or the Python module with the code.
     """
     if table["kind"] == "torch" and "function" not in table:
         if "module_class" in table:

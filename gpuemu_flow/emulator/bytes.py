@@ -142,9 +142,10 @@ class Bytes(State):
         return np.where(offsets, address + self.parameter_address(0), address)
 
     def _moved(self, places: list[int], only: int, displacement: int) -> Array:
-        """Return the addresses `places`, one for each case, plus a displacement in bytes.
+        """Return, for each block of the batch, an address plus a displacement in bytes.
 
-        In a launch without cases, return the address `only` plus the displacement.
+        The address is the item of `places` for the block's case. In a launch without cases,
+        `places` is empty, and the result is a single address: `only` plus the displacement.
         """
         moved = displacement & 0xFFFFFFFFFFFFFFFF
         if places:

@@ -118,8 +118,8 @@ def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
 def _accumulator_places(form: MatrixForm) -> list[tuple[Array, Array]]:
     """Return the rows and columns of the accumulator elements that the lanes of a warp hold.
 
-    Every lane holds the same number of elements. Item i of the list is about element i of each
-    lane: one array has its row in each lane, the other has its column.
+    Every lane holds the same number of elements. Item i of the list is a pair of arrays with one
+    entry per lane: the row and the column of the lane's element number i.
     """
     return [(_G + 8 * (i // 2), 2 * _T + i % 2) for i in range(form.m * form.n // WARP)]
 

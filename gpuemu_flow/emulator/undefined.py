@@ -62,7 +62,7 @@ class _Watch:
         self._unwritten = unwritten
 
     def _computes(self, step: Step) -> bool:
-        """Tell whether a step's result follows from its operands, lane by lane."""
+        """Tell whether a step computes each lane's result from the lane's operands alone."""
         return step.opcode.base in _MOVES or find_form(step.opcode) is not None
 
     def _reached(self, unwritten: frozenset[int]) -> set[int]:

@@ -206,9 +206,9 @@ class _Versions(Versions):
     """A layer's float64 copy and, for PyTorch's own layers, a float32 copy.
 
     A user's own layer gets no float32 copy. If the layer has an error that validation should find,
-    its copy would make the same error, and so widen the tolerance. The base class also describes
-    versions that round intermediate results. A layer has none, since the operations within it
-    cannot be rewritten.
+    its copy would make the same error, and so widen the tolerance. Versions that round intermediate
+    results, which the base class describes, do not exist for a layer, since the operations within
+    it cannot be rewritten.
     """
 
     def __init__(self, twin: Any) -> None:

@@ -61,6 +61,6 @@ class Budget:
     def took(self, seconds: float) -> None:
         """Record how long a case took.
 
-        The shortest duration so far limits the number of cases that may still be run.
+        `take` uses the shortest duration so far to limit the number of cases.
         """
         self._fastest = min(self._fastest, seconds)

@@ -93,8 +93,9 @@ def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], b
     Returns
     -------
     str
-        The sentence of `setting`; empty for the simplest setting, `FailureSetting.ALONE`. The text
-        is `DIFFERS` if a new run of the case passes in `setting`, or fails in the simplest setting.
+        Empty if `setting` is the simplest setting, `FailureSetting.ALONE`; it is not run again.
+        `DIFFERS` if a new run of the case passes in `setting`, or fails in the simplest setting.
+        Otherwise, the sentence of `setting`.
     """
     if setting is FailureSetting.ALONE:
         return ""

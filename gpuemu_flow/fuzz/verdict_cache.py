@@ -41,9 +41,9 @@ def expected_key(subject: OpSubject) -> str:
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return a digest of what decides verdicts, as far as it is known before a run.
+    """Return a digest of all facts, except the cases, that decide verdicts.
 
-    The cases are not part of it.
+    Facts that become known only by a run are not part of it.
     """
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])

@@ -119,7 +119,7 @@ class PreparedBatch:
 
     @property
     def index(self) -> int:
-        """Return the index under which attempts at these cases are reported."""
+        """Return the index of the first case, under which outcomes of the request are reported."""
         return self.cases[0].index
 
 
@@ -162,7 +162,8 @@ class Evaluation:
     Attributes
     ----------
     outputs : dict of str to ndarray
-        After `finish`, if the attempt is good: views that are valid until the next request.
+        The outputs, which `finish` stores if the outcome of its attempt is ok. They are views that
+        are valid until the next request.
     """
 
     def __init__(
@@ -209,7 +210,8 @@ class JudgeRequest:
     method : str
         ``judge``, or ``expected`` for the reference's outputs on a single case.
     bring : bool
-        True to return the outputs with ``expected``; False to find out only whether there are any.
+        For the method ``expected``: True to return the outputs, False to find out only whether
+        there are any.
     explain : bool
         True to make ``judge`` find out what the wrong elements have in common.
     watch : bool
@@ -230,7 +232,7 @@ class JudgeRequest:
     staged : list of str
         Per case: sha256 of the file at `PreparedBatch.stage`; empty if there is no file.
     answer : mapping
-        The service's answer; set by `finish` if the attempt is good.
+        The service's answer, which `finish` stores if the outcome of the attempt is ok.
     outputs : dict of str to ndarray
         Outputs of ``expected``: views that are valid until the next request.
     """

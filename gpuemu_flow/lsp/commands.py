@@ -16,7 +16,11 @@ MAX_SENTENCE = 1_000
 
 
 def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
-    """Return the command line of a lens; None if the command needs a failure and none exists."""
+    """Return the command-line arguments with which a code lens runs ``gpuemu-flow`` for an op.
+
+    To reproduce or minimize, the op needs a recorded failure in `last`, which holds the last
+    results. The result is None if it has no such failure.
+    """
     if command == RUN:
         return ["run", "--format", "json", "--", op]
     failures = last.failures.get(op, ())

@@ -184,9 +184,9 @@ def calibrate(observations: Iterable[MeasuredErrors]) -> list[Calibration]:
     - For ``atol``, which is chosen second, the figure is the most by which an error of the case
       exceeds ``rtol * |expected|``, as `MeasuredErrors.beyond` estimates it.
 
-    Errors are not covered by ``atol`` alone, since it would have to suit the largest values (1.0
-    for a correct float16 op whose outputs reach 1000). Any result would then pass where values are
-    small.
+    Errors are not covered by ``atol`` alone, since it would have to cover the errors of the largest
+    values. For a correct float16 op whose outputs reach 1000, it would be 1.0. Where the expected
+    values are small, any result would then pass.
 
     ``rtol`` is at least 2 eps, and ``atol`` at least the smallest normal number. Otherwise, an
     exact implementation would give tolerances of 0, which would fail any other implementation.

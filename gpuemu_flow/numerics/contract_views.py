@@ -48,8 +48,8 @@ def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bo
 def chosen(indices: Array, source: Array, axis: int) -> Array:
     """Return the elements of `source` that indices along an axis select.
 
-    The indices have as many axes as `source`, or lack `axis`. Indices out of range are clipped;
-    `index_fault` reports them.
+    `indices` has the axes of `source`, or all of them but `axis`; the result has the same axes as
+    `indices`. Indices out of range are clipped, since `index_fault` reports them.
     """
     dropped = indices.ndim == source.ndim - 1
     wide = np.expand_dims(indices, axis) if dropped else indices

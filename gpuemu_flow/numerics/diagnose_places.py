@@ -138,8 +138,8 @@ def _region(axis: int, hits: NDArray[np.int64]) -> _Region:
 def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
     """Return the shortest period with which the failing indices of an axis recur; 0 if none.
 
-    Modulo the period, the failing indices have at most half of all remainders, and nearly all
-    indices with these remainders fail.
+    Two conditions hold for the remainders that the failing indices leave modulo the period. They
+    are at most half of all possible remainders, and nearly all indices that leave them fail.
 
     Parameters
     ----------
@@ -226,7 +226,11 @@ def _describe(evidence: Evidence, region: _Region) -> str:
 
 
 def _tile_hint(region: _Region) -> str:
-    """Describe the length of a head or tail, in tiles if its border lies between two tiles."""
+    """Describe the length of a region that is a head or a tail of an axis.
+
+    The length is counted in tiles if the region's border is also a border between two tiles.
+    Otherwise, it is counted in indices.
+    """
     return _tail_hint(region) if region.form == "tail" else _head_hint(region)
 
 

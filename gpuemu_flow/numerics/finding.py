@@ -44,7 +44,8 @@ class Finding:
     numbers : mapping of str to JSON
         The statement as data: indices, factors, shares.
     likelihood : float
-        Between 0 and 1: how much of the failure it explains, and how unlikely it is by chance.
+        Weight from 0 to 1, by which findings are ordered. It is high if the statement explains much
+        of the failure, and would hardly be true by chance.
     """
 
     kind: str

@@ -86,7 +86,10 @@ def _checked(count: int) -> int:
 
 
 def fold_into_range(words: Words, low: int, high: int) -> NDArray[np.int64]:
-    """Return ``low + word % (high - low)`` as int64, in place; the range must lie within int64."""
+    """Change each word in place to ``low + word % (high - low)``, and return them as int64.
+
+    All integers from `low` to ``high - 1`` must be int64.
+    """
     span = high - low
     if span <= MASK64:
         np.remainder(words, np.uint64(span), out=words)

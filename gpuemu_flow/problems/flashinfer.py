@@ -199,9 +199,9 @@ def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
 def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str]:
     """Map each input of indices to the largest index that it may hold, as an expression.
 
-    The indices may point into the first or the second axis of any other input. These axes are
-    tried, the longest first: the reference is run with indices up to the last one of the axis. The
-    first axis with which it runs gives the result, such as ``rows-1``. If it runs with none, the
+    The indices may point into the first or the second axis of any other input. The reference is run
+    for each of these axes, the longest first, with indices up to the end of the axis. The first
+    axis with which the run succeeds gives the result, such as ``rows-1``. If no run succeeds, the
     result is ``0``. Inputs that hold offsets are left out.
     """
     found: dict[str, str] = {}
@@ -260,9 +260,10 @@ def _without_consts(text: str, axes: Axes) -> str:
 def _arguments(
     definition: Definition, axes: Axes, tops: Mapping[str, str]
 ) -> tuple[tuple[Argument, ...], str]:
-    """Return the tensors with their rules, and the dtype that varies from case to case.
+    """Return the input tensors with rules for their values, and the definition's main dtype.
 
-    Inputs of this dtype get the dtype of the case; other inputs keep theirs.
+    Inputs of the main dtype are drawn in the dtype of each case. All other inputs keep their own
+    dtype. `tops` is the result of `_ranges`.
     """
     tensors = {key: one for key, one in definition.inputs.items() if one.axes is not None}
     dtypes = [one.dtype for one in tensors.values()]

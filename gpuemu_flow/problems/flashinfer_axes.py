@@ -171,7 +171,7 @@ def sizes_to_try(
     Parameters
     ----------
     small : bool
-        True to leave out sizes of the workloads above `LARGEST_SIZE`.
+        True to leave out those sizes in the workloads that are larger than `LARGEST_SIZE`.
     varied : bool
         True to try the sizes in `CLASSES`, too. They are tried in any case if the workloads give
         no size.

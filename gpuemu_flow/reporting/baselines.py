@@ -210,7 +210,7 @@ def _kernel_diffs(
 
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
-    """Add a regression to a kernel's comparison: the kernel is no longer configured."""
+    """Return the comparison of a kernel that is no longer configured, which is a regression."""
     from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
 
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
@@ -223,10 +223,9 @@ def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
 
 
 def _unjudged(result: OpResult | None) -> str:
-    """Return the verdict of a result without cases if this lack counts as a regression.
+    """Return the verdict on an op without cases if it may be a regression; else an empty text.
 
-    The lack counts if the check ended in an error, or if the results are outdated. Otherwise,
-    return an empty text.
+    It may be a regression if the check ended in an error, or if the results are outdated.
     """
     if result is None or result.cases:
         return ""
@@ -251,8 +250,8 @@ def _result(
     threshold : float
         Fraction by which an error may grow before this is a regression; see `compare_summaries`.
     unjudged : str
-        The verdict to report as the new one if `new` is missing and the op passed before. This is
-        then a regression. Empty if a missing `new` is no regression.
+        Used only if `new` is None. If it is not empty, and the old verdict was ``passed``, it is
+        reported as the new verdict, and as a regression. Otherwise, the op is reported as missing.
     """
     if new is None:
         before = None if old is None else old["verdict"]

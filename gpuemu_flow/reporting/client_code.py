@@ -35,12 +35,15 @@ class ChangedFiles:
 
 
 class ClientCode:
-    """Finds changed files of submissions; reads each file only once.
+    """Finds the files of submissions that changed since the client ran them.
+
+    Each file is read only once.
 
     Parameters
     ----------
     workspace : Workspace
-        The workspace, which records the checked files so that the next run checks them again.
+        The workspace. The files that were examined are registered there, so that the stored plan
+        becomes void if one of them changes.
     store : ResultStore
     """
 

@@ -55,7 +55,8 @@ class SummaryRow:
 class Delta:
     """One figure of a kernel and its change since the baseline.
 
-    `length` is that of the bar, from -1 to 1; it is positive if the figure has become worse."""
+    The report shows the change as a bar. `length` is the bar's length, from -1 to 1; it is positive
+    if the figure has grown."""
 
     metric: str
     old: str
@@ -213,8 +214,10 @@ def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Summar
 def matrix(report: Report) -> dict[str, Json]:
     """Return the cases by op, dtype, shape class and strategy, in a compact form.
 
-    Each element of ``cells`` begins with op, dtype, class and strategy, as indices into the lists
-    of names. The numbers of cases follow: passed, failed, ended in an error, any other outcome.
+    The result has four lists of names: ``ops``, ``dtypes``, ``classes`` and ``strategies``. Its
+    list ``cells`` has one element of eight numbers per combination. The first four numbers are the
+    indices of op, dtype, class and strategy in the lists of names. The last four are numbers of
+    cases: passed, failed, ended in an error, with any other outcome.
     """
     names: dict[str, dict[str, int]] = {n: {} for n in ("ops", "dtypes", "classes", "strategies")}
     cells: dict[tuple[int, ...], list[int]] = {}

@@ -181,7 +181,7 @@ class Arena:
 
 
 def _size_of(slot: Slot) -> int:
-    """Return the size in bytes of a tensor without gaps."""
+    """Return the total size of a tensor's elements in bytes, without gaps between them."""
     return ELEMENT_TYPES[slot.dtype].itemsize * math.prod(slot.shape)
 
 

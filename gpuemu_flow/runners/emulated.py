@@ -56,14 +56,15 @@ def failure_of(
     root : str
         The workspace. Paths of its files are shown relative to it.
     ptx : PlainPtx or None
-        The code that was run: a copy of the PTX file's text, without line information. The PTX line
-        numbers of `finding` count lines of the file, and are converted to lines of the copy. If
-        `ptx` is None, they are not converted.
+        The PTX reduced to its code, without line information. The finding counts lines of PTX in
+        the file; the failure counts them in the reduced text. If `ptx` is None, the numbers stay.
     ptx_file : str
-        Absolute path of the PTX file if it is the program's own file; else empty. If `ptx` is given
-        and a place in `finding` has no source line, the failure names a line of this file instead.
-        If the source of a place is outside the workspace, the failure names the file of the same
-        name beside the PTX file, if there is one.
+        Absolute path of the PTX file if it is the program's own file; else empty. It replaces two
+        kinds of places in the finding:
+
+        - A place without a source line becomes a line of this file, if `ptx` is given.
+        - A place in a source outside the workspace is moved to the file of the same name in the
+          folder of `ptx_file`, if there is such a file.
     """
     prefix = root + "/"
     code_line = int if ptx is None else ptx.number
@@ -155,7 +156,10 @@ class EmulatedRunner:
             raise op_error(error) from None
 
     def expect(self, cases: Sequence[Inputs]) -> None:
-        """Run cases before they are requested, if they can share launches."""
+        """Run those of the given cases that can share a launch, and keep their outputs.
+
+        A later call for one of these cases returns the outputs that were kept.
+        """
         self._beforehand.expect(cases)
 
     def violations(self) -> Sequence[Failure]:
@@ -163,7 +167,11 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Return the outputs of the kernels, and each different output of a kernel variant."""
+        """Launch the kernels and their variants, and return the outputs by name.
+
+        An output of a variant is included, under a name with the variant's label, only if it
+        differs from the kernel's own output.
+        """
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}

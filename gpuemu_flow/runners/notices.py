@@ -243,7 +243,7 @@ class Receiver:
         Raises
         ------
         OSError
-            The descriptor does not come from `ask`.
+            This receiver's descriptor is not one that `ask` returned.
         """
         assert MACHINE is not None  # noqa: S101 - nobody could ask
         ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel requires zeros

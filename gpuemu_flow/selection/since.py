@@ -219,9 +219,10 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
     Returns
     -------
     differ : set of str
-        Tasks that the commit lacks, and tasks whose code, parameters, names of inputs, outputs or
-        packages differ. A task is not included just because the tasks that it depends on differ. If
-        the commit has no readable configuration, all tasks are included.
+        Tasks that the commit lacks, and tasks of which one of these parts differs: code,
+        parameters, input tasks, outputs, packages. A task is not included just because the tasks
+        that it depends on differ. If the commit has no readable configuration, all tasks are
+        included.
     named : set of str
         Source files of the commit's tasks, as resolved paths in the working tree.
     """

@@ -26,9 +26,10 @@ _PAUSE = 0.05
 def output_locks(
     paths: Iterable[Path], cancel: Event, on_wait: Callable[[str], None]
 ) -> Iterator[None]:
-    """Hold the locks of some files; the kernel frees them when the process dies.
+    """Hold the locks of some files inside the context.
 
-    The lock files are in the user's cache. If it is not writable, nothing is locked.
+    The operating system frees the locks when the process dies. The lock files are in the user's
+    cache. If it is not writable, nothing is locked.
 
     Parameters
     ----------

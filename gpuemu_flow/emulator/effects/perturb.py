@@ -18,10 +18,11 @@ PERTURB = "!perturb"
 
 
 class Perturber:
-    """Perturbs values by their whole error bound, or by random parts of it.
+    """Perturbs values within an error bound.
 
-    Random perturbations differ between the calls within a launch, and are the same again when the
-    launch is repeated.
+    One draw adds the whole bound to each value, another subtracts it, and all further draws add or
+    subtract a random part of it. The random parts differ between the calls within a launch. They
+    are the same again when the launch is repeated.
     """
 
     def __init__(self, bound: float, absolute_below: float, draw: int, step: int) -> None:

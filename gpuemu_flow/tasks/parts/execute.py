@@ -193,7 +193,8 @@ class _Batch:
     def run(self, missing: Sequence[int], checks: Checks) -> None:
         """Run the requests whose indices are in `missing`, and cache their outcomes if possible.
 
-        The key of an outcome covers all inputs that the program was seen to use until then.
+        The key of an outcome covers all inputs that the program was seen to use before the outcome
+        arrived.
         """
         context, requests = self._context, self._requests
         places = iter(missing)  # several requests may be for one case, in other dtypes
@@ -257,9 +258,10 @@ class _Batch:
         self._cached_under[n] = names
 
     def _join(self, begun: int) -> None:
-        """Store the cached outcomes again, all under the union of the inputs that the cases used.
+        """Store the cached outcomes again, under a key that covers the inputs used by any case.
 
-        Nothing is stored if one of these inputs was changed after the time `begun`.
+        Outcomes that already have such a key are left out. Nothing is stored if one of the inputs
+        was changed after the time `begun`.
         """
         context = self._context
         if not context.unchanged() or context.inputs.moved(self.used, begun):
