@@ -9,7 +9,7 @@ from typing import Any
 def with_changed_inputs(
     returned: Any, given: Mapping[str, Any], names: Sequence[str], changed: Sequence[str]
 ) -> Any:
-    """Add the inputs that hold outputs of an op to the value that the op returned.
+    """Combine the outputs that an op returned with those that it wrote into its inputs.
 
     If a declared output has the name of an input that the op may change, and is not returned, its
     value is this input after the call. If the op returns nothing, its outputs are the inputs that

@@ -57,7 +57,7 @@ def is_general(name: str) -> bool:
 
 
 def is_named(name: str, names: "Iterable[str]") -> bool:
-    """Tell whether names of a configuration, such as ``SCALE`` and ``MY_*``, cover a variable."""
+    """Tell whether a variable matches one of the configured `names`, such as ``MY_*``."""
     return any(
         name.startswith(known[:-1]) if known.endswith(ANY) else name == known for known in names
     )
@@ -97,7 +97,7 @@ def user_cache_of(environ: "Mapping[str, str]") -> str:
 
 
 def named(environ: "Mapping[str, str]", names: "Iterable[str]") -> dict[str, str]:
-    """Return the variables of an environment that `names`, from a configuration, cover."""
+    """Return the environment variables that match configured `names`, such as ``MY_*``."""
     known = tuple(names)
     if not known:
         return {}

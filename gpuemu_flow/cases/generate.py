@@ -149,9 +149,9 @@ def _sign_first_row(values: Array, *, negative: bool) -> None:
 
 
 def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
-    """Return the values of the other input that a rule's relation names, by the input's name.
+    """Return the name and the values of the input to which a rule relates its own input.
 
-    The dict is empty if the rule has no relation.
+    They are the only item of the returned dict, which is empty if the rule has no relation.
     """
     return {
         spec.name: input_values(case, spec)

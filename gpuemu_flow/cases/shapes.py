@@ -19,8 +19,8 @@
 ``random``          any size of the range, small and large ones alike; long runs only
 ==================  ==============================================================================
 
-A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size
-from the class that it has had least often, so that an effect of one dim is not blamed on another.
+A class concerns one dim, the focus, which changes from case to case. Each other dim takes the size
+that it has had least often, out of several classes, so that no effect of it is blamed on the focus.
 If this makes a tensor large, the other dim takes a small size. A dim with a list of candidates
 takes only these, and has a class if a candidate belongs to it. If a range allows only multiples of
 a number, and none of them is in a class, the class applies to the multiples divided by the number.
@@ -314,14 +314,14 @@ class ShapePlanner:
         return out
 
     def _mixed_sizes(self, i: int) -> tuple[int, ...]:
-        """Return sizes of a dim: first one per class and a small one, then a second one of each."""
+        """Return sizes of dim `i`: one per class and a small one, then a second such series."""
         columns = [self._by_class[name].get(i, ())[:MIXED] for name in PER_DIM]
         columns.append(self._small[i][:MIXED])
         ranked = (column[n] for n in range(MIXED) for column in columns if n < len(column))
         return tuple(dict.fromkeys(ranked))
 
     def _possible(self, i: int, sizes: Iterable[int], limit: int) -> tuple[int, ...]:
-        """Return sizes with which tensors stay within `limit`; listed sizes have a higher limit."""
+        """Return `sizes` of dim `i` that keep tensors within `limit` (`LISTED` for listed dims)."""
         if listed_sizes(self._dims[i]):
             limit = LISTED
         least = self._least

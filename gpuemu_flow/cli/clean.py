@@ -15,8 +15,8 @@ def clean(words: tuple[str, ...], submissions: bool, whole_cache: bool) -> None:
     """Forget the results of the named tasks; without words, of all tasks.
 
     Computed results stay in the action cache, so that the next run restores them, unless --cache
-    is given. If an op is named, its clients' submissions are forgotten, too; to forget those of
-    all ops, use --submissions.
+    is given. If an op is named, what clients submitted for it is forgotten, too. With
+    --submissions, only what clients submitted is forgotten: for the named ops, or for all.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

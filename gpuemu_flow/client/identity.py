@@ -94,7 +94,11 @@ def code_of(function: Callable[..., Any]) -> dict[str, Json]:
 
 
 def _with_caller(described: dict[str, Json]) -> dict[str, Json]:
-    """Return a function's description, extended by the files of this package's caller."""
+    """Add the files of the code that called this package to a function's description.
+
+    The description is returned unchanged if it is empty, if these files are in it already, or if it
+    would then contain more than `MAX_FILES` files.
+    """
     caller = code_of_caller()
     files = {**described.get("files", {}), **caller.get("files", {})}
     if not described or len(files) > MAX_FILES or files == described["files"]:
@@ -125,7 +129,10 @@ def code_of_caller() -> dict[str, Json]:
 
 @functools.lru_cache(maxsize=16 * MAX_FILES)
 def is_own(path: str | None) -> bool:
-    """Tell whether a file is the user's: not part of Python, this package or an installed one."""
+    """Tell whether a file is the user's.
+
+    Files of Python, of this package and of installed packages are not the user's.
+    """
     if not path or path.startswith(_NOT_OWN):
         return False
     return not is_installed(path)

@@ -122,7 +122,11 @@ class ClusterMemory(GlobalMemory):
     def map_shared(
         self, generic: bool, address: Array, rank: Array, mask: Array | None, step: int
     ) -> Array:
-        """Compute ``mapa``: the address of the same offset in another block's shared memory."""
+        """Compute ``mapa``: the address of the same offset in another block's shared memory.
+
+        `rank` is the other block's rank in the cluster. `generic` is True if addresses are generic,
+        False if they belong to the state space ``.shared``.
+        """
         active = self.spread(self.live if mask is None else mask)
         lost = active & (self.spread(rank) >= np.uint32(self.cluster_size))
         if lost.any():
@@ -144,7 +148,11 @@ class ClusterMemory(GlobalMemory):
         return base + (offsets & _OFFSET | (rank.astype(np.uint64) + np.uint64(1)) << _RANK_AT)
 
     def rank_of_shared(self, generic: bool, address: Array) -> Array:
-        """Compute ``getctarank``: the rank of the block whose shared memory holds an address."""
+        """Compute ``getctarank``: the rank of the block whose shared memory holds an address.
+
+        `generic` is True if addresses are generic, False if they belong to the state space
+        ``.shared``.
+        """
         _, rows = self.shared_rows(address - np.uint64(SHARED_BASE if generic else 0))
         return self.ranks[rows].astype(np.uint32)
 

@@ -33,7 +33,10 @@ class ClusterOrder:
         self._arrived[blocks] = time
 
     def complete(self, blocks: Array) -> None:
-        """Record that a barrier is complete; `blocks` holds all members of each cluster."""
+        """Record that the barriers of some clusters are complete.
+
+        `blocks` holds the numbers of all blocks of these clusters.
+        """
         self._published[blocks] = self._arrived[blocks]
 
     def wait(self, blocks: Array, members: Array) -> None:

@@ -278,13 +278,15 @@ class Kernel:
         self, shape: LaunchShape, lists: Sequence[Sequence[Argument]], shared: int,
         checks: frozenset[str], budget: int,
     ) -> tuple[KernelLaunch, list[list[int]]]:  # fmt: skip
-        """Lay out memory for one list of arguments, or for several cases side by side.
+        """Lay out the memory of a launch for one case, or for several cases side by side.
+
+        `lists` has one list of arguments for each case.
 
         Returns
         -------
         tuple of KernelLaunch and list
-            The launch, and for each list of arguments the numbers of their buffers in the arena;
-            -1 for an argument without a buffer.
+            The launch, and a list for each case: the number in the arena of each argument's
+            buffer, or -1 for an argument without a buffer.
         """
         program = self.program
         sizes = []
@@ -394,7 +396,10 @@ def _check_pointer(parameter: KernelParameter, argument: BufferArgument | Pointe
 
 
 def _pointer(argument: BufferArgument | PointerArgument, start: int) -> bytes:
-    """Return the bytes of a pointer argument: an address or, for a tensor, its tensor map."""
+    """Return the bytes of a pointer argument: an address or, for a tensor, its tensor map.
+
+    `start` is the address of the buffer into which the argument points.
+    """
     address = start + argument.offset
     if argument.tensor is None:
         return struct.pack("<Q", address)

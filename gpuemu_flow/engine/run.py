@@ -48,10 +48,11 @@ Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
 
 def _consists_of(parts: KeyParts) -> dict[str, str]:
-    """Return the digests of a program's sources, and of compiled code and rules' outputs it needs.
+    """Return digests of a program's sources and of the built files that it needs.
 
-    The keys are paths of sources, and roles of the other parts. Each file that is hidden from the
-    program has an entry, too, with a fixed word in place of a digest.
+    Built files are compiled code and outputs of rules. The keys are the paths of sources, and the
+    roles of built files. Each file that is hidden from the program has an entry, too, with a fixed
+    word in place of a digest.
     """
     made = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
     return {**parts.code, **made, **as_inputs(hidden_by(parts.input))}

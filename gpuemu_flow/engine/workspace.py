@@ -218,7 +218,7 @@ class Workspace:
 
     @property
     def settled_overrides(self) -> Overrides:
-        """Return `overrides` for a copy of the workspace, which keeps a seed drawn at random."""
+        """Return `overrides` plus any seed drawn at random, for use in a copy of the workspace."""
         drawn = self.settings.drawn_seed
         if drawn is None:
             return self.overrides
@@ -399,7 +399,7 @@ class Workspace:
         PrivateFolder(self.plan_path.parent).remove(self.plan_path)
 
     def _still_holds(self, known: Snapshot, sights: Sights) -> bool:
-        """Tell whether compiling now would give the same graph."""
+        """Tell whether compiling now, with stamps from `sights`, would give `known`'s graph."""
         basis = known.basis
         return bool(
             known.settings.drawn_seed is None

@@ -65,9 +65,10 @@ class TensorFlowAdapter(FrameworkAdapter):
         return str(tensor.dtype.name)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor is a variable; with `requires`, convert it to or from a variable.
+        """Tell whether a tensor is a variable; with `requires`, return a converted tensor instead.
 
-        Tapes watch variables by default. See `FrameworkAdapter.requires_grad`.
+        If `requires` is True, the result is a variable, which tapes watch by default. If it is
+        False, the result is a plain tensor. See `FrameworkAdapter.requires_grad`.
         """
         tf = self.module
         if requires is None:

@@ -87,7 +87,10 @@ class OpFuzzOutcome:
             self.margins[min(MARGIN_BUCKETS - 1, int(share * MARGIN_BUCKETS))] += 1
 
     def _take_sample(self, number: int, case: Case) -> None:
-        """Keep the case if its seed is among the lowest, in whatever order the cases arrive."""
+        """Keep a passed case in the sample if its seed is among the `MOST_PASSING` lowest so far.
+
+        So the sample does not depend on the order in which cases arrive.
+        """
         entry = (-case.seed, -number, case)
         if len(self._sample) < MOST_PASSING:
             heapq.heappush(self._sample, entry)

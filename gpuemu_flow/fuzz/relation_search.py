@@ -122,11 +122,15 @@ class RelationSearch:
     def observe(self, tried: Tried) -> bool | None:
         """Test relations on one more case, and drop those that too many cases have contradicted.
 
+        If none is left and the case failed, find relations that explain this case.
+
         Returns
         -------
         bool or None
-            True if a relation fits the case, False if none does; None if no relation predicts the
-            case's outputs. If the outputs cannot be compared, True if any relation remains.
+            True if a relation agrees with the case, or was found for it. False if no relation
+            agrees, and at least one contradicts the case or none is left. None if all relations
+            leave the case's outputs open. If the outputs cannot be compared, the result is True if
+            any relation remains, else False.
         """
         seen = self.observation(tried)
         if seen is None:
@@ -146,7 +150,7 @@ class RelationSearch:
         return True if True in told else False if False in told or not told else None
 
     def _begin(self, seen: ObservedCase) -> bool:
-        """Find the relations that explain a first failing case; return True if there are any."""
+        """Find relations that explain the failing case `seen`; return True if there are any."""
         if self._begun >= FIRST - 1:
             return False
         found = mask_relations(seen, self._ask)

@@ -1,4 +1,4 @@
-"""Digests of workspace files, cached under the stamps of the file system."""
+"""Digests of workspace files, each cached under the file's stamp: its times, size and inode."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _stamp_text(path: str) -> str:
 
 
 def _numbers(stamp: str) -> Stamp:
-    """Return the stamp that a text stands for."""
+    """Convert a stamp from text to numbers."""
     mtime_ns, ctime_ns, size, inode = map(int, stamp.split(","))
     return mtime_ns, ctime_ns, size, inode
 
@@ -202,7 +202,8 @@ class FileTable:
         Parameters
         ----------
         sights : Sights, optional
-            Stamps to use; by default, all stamps are read now.
+            Stamps of files (times, size and inode), of which some may have been read earlier. By
+            default, all are read now.
         paths : iterable of str, optional
             By default, all paths in the table.
         targets : bool
@@ -230,7 +231,8 @@ class FileTable:
         paths : iterable of str, optional
             Paths to look at; by default, all paths in the table.
         sights : Sights, optional
-            Stamps to use; by default, all stamps are read now.
+            Stamps of files (times, size and inode), of which some may have been read earlier. By
+            default, all are read now.
         targets : bool
             False to leave out files that tasks wrote into the cache. If `paths` are given, all of
             them are looked at nevertheless.

@@ -256,8 +256,9 @@ def look(
         True if something changed, and some ops can run in a fork server that they share. It is then
         worth starting this server early.
     holds : bool
-        True only if all conditions of the plan hold, except possibly stamps of files. The stamps
-        of the manifests' folders are among these conditions, so that no manifest was replaced.
+        True only if all conditions of the plan hold, except possibly those on the stamps of files.
+        This exception does not include the stamps of the manifests' folders. Hence True also shows
+        that no manifest was replaced.
     """
     try:
         data = read(plan_path)

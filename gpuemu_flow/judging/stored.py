@@ -77,7 +77,10 @@ class StoredJudge:
         The reference, which the ``auto`` tolerance evaluates on other inputs.
     compare : CompareParams
     expected_dtypes : mapping of str to list of str
+        Names of the dtypes that are allowed for each output, by the output's name.
     samples : sequence of Case
+        Cases that decide the op's traits, such as exactness, by which all cases are judged. Only
+        their shapes count, since they are filled with plain values.
     locate : callable
         Returns the file of a blob, given its digest.
     cancel : threading.Event

@@ -35,9 +35,9 @@ _KEPT = 2**24
 
 
 class Operands:
-    """The operands of sums in the evaluations so far, in the order in which they were met.
+    """The operands of sums in each of three evaluations, in the order in which they were met.
 
-    The first of these evaluations is not perturbed.
+    The evaluations are the first, which is not perturbed, the previous one and the present one.
     """
 
     def __init__(self) -> None:

@@ -197,7 +197,7 @@ class OutputContract:
 
 
 def parameter_name(of: str) -> str:
-    """Return the name that a module's parameter has among an op's inputs."""
+    """Return a module parameter's name among an op's inputs: ``self.weight`` for ``weight``."""
     return f"{PARAMETERS}.{of}"
 
 

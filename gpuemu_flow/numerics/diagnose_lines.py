@@ -85,9 +85,9 @@ class _Lines:
     def fits(self, fit: Fit) -> list[float]:
         """Fit a number, such as a factor, to the wrong elements of each usable line.
 
-        Return the fitted numbers in the order of the lines, without lines that no number fits. If
-        fewer than the share `MOST_LINES` of the lines have a number, or if all numbers are nearly
-        equal, return an empty list.
+        Return the fitted numbers in the order of the lines, leaving out lines that no number fits.
+        The list is empty if a number fits less than a share of `MOST_LINES` of the usable lines, or
+        if all numbers are nearly equal.
         """
         fits = [
             fit(self.points.actual[i][self.wrong[i]], self.points.expected[i][self.wrong[i]], LEAST)

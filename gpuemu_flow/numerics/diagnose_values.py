@@ -61,7 +61,7 @@ def values(evidence: Evidence) -> list[Finding]:
 
 
 def special_values(evidence: Evidence) -> Iterator[Finding]:
-    """Find elements where an actual or expected NaN or Inf does not match the other value."""
+    """Find elements where NaN or Inf is unexpected or missing, or where Inf has the wrong sign."""
     points = evidence.failing
     actual, expected = points.actual, points.expected
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
@@ -370,7 +370,12 @@ def _largest_of_row(evidence: Evidence, points: Points) -> Float64Array:
 
 
 def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Find integers that all differ by one number, or by multiples of a power of two."""
+    """Yield findings on failing integers that differ from the expected ones in a regular way.
+
+    A finding of kind ``offset`` says that all differences are the same number. One of kind
+    ``wrapped`` says that nearly all are multiples of a power of two. Without a finding of kind
+    ``wrapped``, those of `_constant` are yielded, too.
+    """
     if len(points) < FEW:
         return
     difference = points.actual - points.expected

@@ -70,9 +70,10 @@ class Evaluations:
 
     @property
     def own_format(self) -> FloatLimits | None:
-        """Return the coarsest float format in which a reference that rejects float64 gets inputs.
+        """Return the coarsest float format among the inputs that the reference is called with.
 
-        Return None if the reference takes float64, or has no float inputs.
+        This is only for a reference that rejects float64 inputs. The result is None if the
+        reference takes float64, or has no float inputs.
         """
         if self.takes_float64:
             return None

@@ -95,7 +95,10 @@ class Single(Base):
         return result
 
     def _into(self, out: tuple[Any, ...], result: Any, casting: Any = "same_kind") -> Any:
-        """Write a result to the output arrays of the call; without any, return it as this class."""
+        """Write a result to the arrays in `out` and return them; if all are None, convert it.
+
+        `_again` converts the result. `casting` is numpy's rule for writing the result.
+        """
         if all(array is None for array in out):
             return self._again(result)
         for array, values in zip(out, result if type(result) is tuple else [result], strict=True):
@@ -136,7 +139,8 @@ def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
 def wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
     """View float32 and integer inputs as arrays of the class `kind`; leave others as they are.
 
-    If `attributes` are given, the class is a new subclass of `kind` that has these attributes.
+    Further keyword arguments are attributes. If there are any, the class is a new subclass of
+    `kind` that has these attributes.
     """
     made = type(kind.__name__, (kind,), attributes) if attributes else kind
     return {name: array.view(made) if _is_held(array) else array for name, array in inputs.items()}

@@ -165,7 +165,7 @@ def _unchecked_kernel(kernel: str, arch: str) -> KernelResult:
 
 
 def _outdated(result: R, unchecked: R) -> R:
-    """Return `result` if it failed, else `unchecked`; add a note that the result is outdated."""
+    """Mark `result` as outdated and return it if it failed; else mark and return `unchecked`."""
     shown = result if result.verdict in BAD else unchecked
     return replace(shown, reason="changed since it was checked", absence=Absence.OUTDATED)
 

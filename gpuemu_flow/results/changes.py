@@ -56,7 +56,7 @@ class ResultChange:
 
 @dataclass(frozen=True)
 class KernelChange:
-    """A change that made a kernel better or worse, usually in one of its figures.
+    """A change that made a kernel better or worse, usually a change of one of its figures.
 
     Attributes
     ----------
@@ -67,8 +67,7 @@ class KernelChange:
         ``regression`` or ``improvement``.
     metric, message : str
     old, new : float or None
-        The figure before and now; None where it is unknown. Both are None if the change is not one
-        of a figure.
+        The figure before and now; None where it is unknown. Both are None if no figure changed.
     """
 
     kernel: str

@@ -105,8 +105,8 @@ class WorkerClient:
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        Reserved for callers; this class does not use it. Callers store here which cases they have
-        prepared last in the worker's service that judges cases.
+        Free for callers to use; this class only sets it to None at the start. Callers of a worker
+        that judges cases store here the cases that it prepared last.
     """
 
     def __init__(

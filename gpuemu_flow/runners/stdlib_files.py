@@ -12,9 +12,10 @@ _INSTALLED = (f"{FOLDER}/site-packages/", f"{FOLDER}/dist-packages/")
 
 
 def files_of(*modules: str) -> frozenset[str]:
-    """Return the file names that code objects of some modules of the standard library can have.
+    """Return all file names that code objects of the given standard-library modules can have.
 
-    Depending on Python's version, a module is a file, a package, or frozen into the interpreter.
+    A module has several possible names: depending on Python's version, it is a file, a package, or
+    frozen into the interpreter.
     """
     return frozenset(
         name

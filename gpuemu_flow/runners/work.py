@@ -142,7 +142,9 @@ class SharedInputs:
 
 
 class CallInMemory:
-    """A case, or given arrays, whose outputs come back in shared memory.
+    """One call of the program, whose outputs come back in shared memory.
+
+    Its inputs are those of a case, or given arrays.
 
     Attributes
     ----------

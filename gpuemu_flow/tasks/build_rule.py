@@ -424,8 +424,8 @@ def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
 def _let_the_clock_pass(context: StageContext, spec: TaskSpec) -> None:
     """Wait until the file system's clock is later than each output's modification time.
 
-    The clock advances in steps of some ms. A task that started in the step in which an output was
-    written could not tell that this happened before its start.
+    The clock advances in steps of some ms. If a task started in the same step in which an output
+    was written, it could not tell that the output is older than its own start.
     """
     newest = _newest(context, spec)
     for _ in range(_TICKS):

@@ -105,7 +105,7 @@ def start_daemon(
 
 
 def _read(descriptor: int, deadline: float) -> dict[str, Json] | None:
-    """Return the JSON line that the daemon writes; None if it ends or takes too long."""
+    """Read one line of JSON from the daemon; None if the stream ends first or time runs out."""
     data = b""
     while not data.endswith(b"\n"):
         left = deadline - time.monotonic()

@@ -24,10 +24,10 @@ def _words(step: Step) -> tuple[str, ...]:
 
 
 def _results(step: Step, *types: str) -> str:
-    """Return the reason why the first operand cannot take the step's results; empty if it can.
+    """Return the reason why the first operand cannot hold the step's results; empty if it can.
 
-    `types` are the types of all results, in order. The operand is one register, for the first
-    result, or several registers such as ``d|p``, for the first few results in order.
+    The arguments after `step` are the types of all results. The operand names one register, which
+    gets the first result, or several, such as ``d|p``, which get the first few results in order.
     """
     items = items_of(step.operands[0]) if step.operands else ()
     if not 1 <= len(items) <= len(types):
