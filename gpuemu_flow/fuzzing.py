@@ -228,7 +228,7 @@ class FuzzConfig:
             self.seed = generate_seed()
 
     def _read_numbers(self) -> None:
-        """Move the numbers of a call without lists of sizes to the fields that they belong to.
+        """Correct the fields after a call that gives limits in place of lists of sizes.
 
         Such a call is ``FuzzConfig(iterations, seed, min_dims, max_dims, min_size, max_size)``. The
         fields have another order, so that the call stores the seed in ``batch_sizes``, for example.

@@ -32,9 +32,10 @@ def run_plainly(seen: dict[str, Seen], *, holds: bool) -> int:
     Parameters
     ----------
     seen : dict of absolute path to Seen
-        Stamps of files that this process has just read and need not read again.
+        Stamps and owners of files, by folder. This process has just read them, and need not read
+        them again.
     holds : bool
-        True if no manifest was replaced since the last clean run.
+        True if the folders of the manifests are known to be unchanged since the last clean run.
     """
     return exit_code_of(lambda: _run_plainly(Sights(seen, none_replaced=holds)))
 

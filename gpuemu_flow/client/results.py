@@ -257,12 +257,13 @@ class TestCase(Record):
     Attributes
     ----------
     layouts : dict of str to str
-        The memory layout of each input. Empty for cases of protocol v1: all their arrays are
-        contiguous, and `layout` is only a label.
+        The memory layout of each input. Empty for cases of protocol v1, whose arrays are all
+        contiguous. The attribute `layout` of such a case is only a label.
     mutates : list of str
         Names of the inputs that the op may change.
     outputs : list of str
-        Names of the op's outputs. Empty if the op changes no input.
+        Names of the op's outputs. They are sent only for an op that may change inputs; for other
+        ops, the list is empty.
     """
 
     __test__ = False  # pytest takes classes of this name for its own

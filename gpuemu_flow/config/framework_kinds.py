@@ -50,9 +50,10 @@ class FrameworkKinds:
     _imports: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
-        """Return a program; if it has no kind, set the kind from a framework that its file imports.
+        """Return `ref`, with the kind of a framework if the program is written without a kind.
 
-        Only the frameworks that the configuration names are considered.
+        The framework is the first one that the configuration names and the program's file imports.
+        If there is none, `ref` is returned unchanged.
 
         Parameters
         ----------

@@ -244,15 +244,15 @@ class Section(ValueType):
     def _holders_of(
         self, written: str, table: Mapping[str, Json], path: KeyPath
     ) -> tuple[Key, ...]:
-        """Find the keys of this section whose values can be tables with the key `written`.
+        """Find the keys of this section below which the misplaced key `written` may belong.
 
-        Such a table must also be able to hold the value that `written` has in `table`, the table at
-        `path`. At the top level, return all keys found. In other tables, return the first of these
-        groups that is not empty:
+        `table`, the table at `path`, contains `written` by mistake. A key of this section is a
+        candidate if its value can be a table that has a key `written` with this value. At the top
+        level, return all candidates. Elsewhere, return the first of these groups that is not empty:
 
-        - the keys found whose value in `table` is a table,
-        - the keys found that `table` contains,
-        - the first key found.
+        - the candidates to which `table` gives a table as their value,
+        - the candidates to which `table` gives any value,
+        - the first candidate alone.
         """
         value = table[written]
         found = []
@@ -420,8 +420,8 @@ def takes_word(kind: ValueType, value: Json) -> bool:
 def _below(holders: Iterable[Key], written: str, table: Mapping[str, Json], path: KeyPath) -> str:
     """Return a phrase that names the subtables in which the misplaced key `written` belongs.
 
-    `table`, the table at `path`, has the key by mistake. `holders` are the keys whose values in
-    `table` are these subtables, or may be.
+    `table`, the table at `path`, contains `written` by mistake. `holders` are the keys of the
+    subtables; `table` may lack them.
     """
     places = []
     for key in holders:

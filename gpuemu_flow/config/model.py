@@ -252,7 +252,7 @@ class Config:
     looked_at : tuple of Path
         Paths whose appearance or disappearance may change the problems of the configuration.
     target_tables : mapping of str to Target
-        All targets, if one of them has options; else none.
+        All targets by name. Empty if none of them has options.
     target_options : TargetOptions
         Options of the targets that the command names. Their `profile` and `config` are already
         applied to this configuration.

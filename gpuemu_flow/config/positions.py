@@ -161,10 +161,10 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def within_arrays(self, parts: list[str], line: int) -> KeyPath:
-        """Return a table header's key path, completed by indices, and record lines.
+        """Return a table header's key path, with an index after each array of tables.
 
-        The name of an array of tables is followed by the index of the array's last element so far.
-        Each table that the path names for the first time gets the line `line`.
+        The index is that of the array's last element so far. Tables that the path names for the
+        first time are recorded as being on line `line`.
         """
         path: KeyPath = ()
         for part in parts:
@@ -266,7 +266,7 @@ class _Scanner:
         self.open_or_skip(path, stack, recorded=recorded)
 
     def open_or_skip(self, path: KeyPath, stack: list[_Frame], *, recorded: bool) -> None:
-        """Push a frame for ``[`` or ``{``; skip anything else."""
+        """Begin an array or inline table, as a new frame on `stack`; skip any other value."""
         start = self.pos
         char = self.peek()
         if char in ("[", "{"):

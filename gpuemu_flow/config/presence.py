@@ -129,9 +129,9 @@ class ExpectedFiles:
     ) -> None:
         """Report paths of ``hidden`` that do not exist.
 
-        Paths outside of the workspace whose folders are missing as well cause only one warning in
-        all, and no error: the workspace may have been imported from these folders, and then copied
-        to another machine.
+        A path outside of the workspace is no error if its parent folder does not exist either, and
+        neither seems misspelt: the workspace may have been imported from such folders, and then
+        copied to another machine. A single warning reports all of these paths.
 
         Parameters
         ----------

@@ -71,9 +71,9 @@ def far_results(
 ) -> Iterator[dict[str, Problem]]:
     """Have other machines run tasks, and provide their results through a shared cache.
 
-    The shared cache is the configured one if it is writable, else a temporary one in a folder of
-    the workspace's cache. `context` reads the results from it inside the ``with``. A temporary one
-    is removed at the end.
+    The shared cache is the configured one if it is writable. Otherwise, a temporary one is made in
+    the workspace's cache, and removed when this context manager ends. Until then, the stage context
+    `context` reads results from the shared cache.
 
     Yields
     ------

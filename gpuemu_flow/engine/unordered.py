@@ -43,10 +43,10 @@ class RuleOutputs:
         For each output's absolute path (with links in its folder resolved), the rule's name and the
         output's name.
     op : str
-        Empty if all rules of a graph are included. Else the name of an op: the rules that this op
-        or its reference waits for are left out.
+        Name of an op. The rules that this op or its reference waits for are left out. If the name
+        is empty, no rule is left out.
     needs : tuple of str
-        Those of the left-out rules that `op` or its reference waits for directly.
+        The rules that `op` or its reference waits for directly. They are among those left out.
     """
 
     root: Path
@@ -77,11 +77,11 @@ class RuleOutputs:
         return cls(root, others, op, tuple(_named_needs(own)))
 
     def used(self, names: Discovered) -> dict[str, str]:
-        """Map each rule to one of its outputs in `names`, the inputs of a program.
+        """Find the rules whose outputs a program used, and map each rule to one used output.
 
-        Rules without such an output are left out. An output that the program looked for in vain
-        counts. Folders that the program listed do not count, since an interpreter lists each folder
-        in which it looks for modules.
+        `names` holds the inputs of the program. An output that the program looked for in vain
+        counts as used. Folders that the program listed do not count, since an interpreter lists
+        each folder in which it looks for modules.
         """
         found: dict[str, str] = {}
         if not self.producers:
@@ -105,9 +105,10 @@ class RuleOutputs:
             raise RunnerError(_without_needs(f"{self.op} or its reference", self.needs, used))
 
     def refuse_seen(self, observed: Mapping[str, Observation], lookup: Lookup) -> None:
-        """Call `refuse` with the inputs that each of the op's programs was seen to use so far.
+        """Call `refuse` for each of the op's programs, with the inputs that it was seen to use.
 
-        `lookup` converts the observations in `observed` to names of inputs.
+        `observed` holds what each program was seen to use so far, as raw observations. `lookup`
+        converts these to the names of inputs that `refuse` takes.
         """
         for seen in observed.values() if self.producers else ():
             self.refuse(lookup.discover(seen, ConfiguredEnv()))
@@ -184,8 +185,9 @@ def unordered(
 
 
 def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
-    """Predict the problems that `unordered` will find after a run.
+    """Predict the problems of tasks that use a rule's output without waiting for the rule.
 
+    After a run, the function `unordered` finds such tasks. This function needs only a dry run.
     Programs whose code changed are left out, since the files that they will use are unknown.
 
     Parameters
@@ -216,7 +218,9 @@ def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
 
 
 def refuse_unordered(workspace: Workspace, status: dict[str, str]) -> list[Problem]:
-    """Mark as failed the tasks that `unordered` finds and all tasks that depend on them.
+    """Mark as failed the tasks that used a rule's output without waiting for the rule.
+
+    The function `unordered` finds these tasks. All tasks that depend on them are marked, too.
 
     Parameters
     ----------

@@ -17,12 +17,12 @@ from gpuemu_flow.types import Case, CheckResult
 
 @dataclass(frozen=True)
 class CaseBatch:
-    """Cases of one subject that a worker judges one after the other.
+    """Cases of one op and dtype that a worker judges one after the other.
 
     Attributes
     ----------
     which : int
-        Index of the subject's dtype among the op's dtypes.
+        Index of the dtype's `OpSubject` in the `subjects` that `Cluster.open_farm` received.
     cases : tuple of QueuedCase
     """
 

@@ -62,10 +62,9 @@ class Waiting:
         self._tried[quadrant] = self._tried.get(quadrant, 0) + 1
 
     def each_tried(self, least: int) -> bool:
-        """Tell whether enough judged cases meet one part of the condition but not the other part.
+        """Tell whether, for each part of the condition, enough judged cases meet only this part.
 
-        There must be at least `least` such cases for each of the two parts. The result is True for
-        a condition with a single part.
+        Enough means at least `least` cases. The result is True for a condition with a single part.
         """
         alone = [quadrant for quadrant in self._outer() if any(quadrant)]
         return all(self._tried.get(quadrant, 0) >= least for quadrant in alone)

@@ -43,8 +43,9 @@ class RuleTasks:
         """Return the manifests of the rules that a stage of an op needs, as inputs of its task.
 
         For the stage ``op``, these manifests are part of the task's key. Programs of other stages,
-        such as references, rarely depend on the rules' outputs. Their tasks only wait for the
-        rules, and run again if one of their files, or a file that they used, has changed.
+        such as references, rarely depend on the rules' outputs. Therefore, the tasks of these
+        stages only wait for the rules. They run again only if the files of their programs, or files
+        that the programs used, have changed.
 
         Parameters
         ----------

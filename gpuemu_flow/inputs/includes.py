@@ -133,7 +133,7 @@ def _normal(path: Path) -> Path:
 
 
 def _options(flags: Iterable[str], root: Path) -> tuple[list[Path], list[Path]]:
-    """Return include folders, and the files that compiler flags name."""
+    """Return the include folders and the files that compiler flags name, as two lists."""
     folders: list[Path] = []
     files: list[Path] = []
     waiting: list[Path] | None = None

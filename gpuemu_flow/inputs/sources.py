@@ -219,7 +219,8 @@ def _is_python(path: Path, source: bytes) -> bool:
 def _other_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield (name, alias) for each alias: (a, b) for ``from m import a as b`` or ``b = a``.
 
-    A function or class that hides an import of the same name gives its name and an empty text.
+    Also yield (name, "") for each function or class that has the name of an import or an alias, and
+    may hide it.
     """
     bound: set[str] = set()
     for node in ast.walk(tree):

@@ -68,7 +68,7 @@ class JudgeService:
     Parameters
     ----------
     setup : mapping
-        A `judge_requests.Setup` as JSON. The service determines only the facts that are None there.
+        A `judge_requests.Setup` as JSON. The service determines those of its `facts` that are None.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:

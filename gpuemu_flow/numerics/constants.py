@@ -34,10 +34,11 @@ many random draws."""
 
 
 class _BesideConstants(Single):
-    """A float32 or integer input of the shadow while only arithmetic on constants is perturbed.
+    """A float32 or integer input of a run that perturbs only arithmetic on constants.
 
-    Constants are arrays that the shadow makes without inputs. They are of the class `_Constant`.
-    Arithmetic on an input is not perturbed.
+    It is a run of the shadow, which is the reference computed in float32. Constants are arrays that
+    the shadow makes without inputs. They are of the class `_Constant`. Arithmetic on an input is
+    not perturbed.
     """
 
 
@@ -97,9 +98,10 @@ class _Constant(Single):
 def moving_constants(
     inputs: Arrays, rng: SeededRng, unit: float, direction: float = 0.0
 ) -> dict[str, NDArray[Any]]:
-    """Return the inputs as arrays that make the shadow perturb its arithmetic on constants.
+    """Wrap the inputs so that the shadow's arithmetic on constants is perturbed.
 
-    Constants are arrays that the shadow makes without inputs, such as ``np.arange(n)``.
+    The shadow is the reference computed in float32. Constants are arrays that the shadow makes
+    without inputs, such as ``np.arange(n)``.
 
     Parameters
     ----------
@@ -131,12 +133,15 @@ def add_constant_draws(
     *,
     thorough: bool,
 ) -> None:
-    """Evaluate the shadow with perturbed constants, and add the results to the outputs' spreads.
+    """Run the shadow with perturbed arithmetic on constants, and record how outputs change.
 
-    If a result changes by much, further evaluations find out whether that is a rounding error. A
-    rounding error grows with the perturbation: an example is the angle of a rotary embedding far
-    from the first position. If an index changes instead, such as that of a nearest neighbour, the
-    result jumps to the value at the other index, however large the perturbation is.
+    The shadow is the reference computed in float32. Its results are added to the outputs' spreads.
+
+    A large change has one of two reasons, which further evaluations with larger perturbations
+    distinguish. The first is a rounding error, for example in the angle of a rotary embedding far
+    from the first position. This change grows with the perturbation. The second is another index,
+    for example that of a nearest neighbour. The result then jumps to the value at the other index,
+    however large the perturbation is.
 
     Parameters
     ----------
@@ -166,10 +171,12 @@ def add_constant_draws(
 def constant_draws(
     inputs: Arrays, rng: SeededRng, unit: float, *, thorough: bool
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield, for each draw, inputs with which the shadow perturbs its arithmetic on constants.
+    """Yield, for each draw, inputs of a class that perturbs the shadow's arithmetic on constants.
 
-    One draw increases all rounded results, one decreases them all, and the others change each
-    result at random. See `moving_constants`.
+    The shadow is the reference computed in float32. Constants are arrays that the shadow makes
+    without inputs, such as ``np.arange(n)``. One draw increases all rounded results of arithmetic
+    on constants, one decreases all of them, and the others change each at random. See
+    `moving_constants`.
 
     Parameters
     ----------

@@ -81,7 +81,8 @@ class Relation:
     Attributes
     ----------
     kind : str
-        A key of the tables here and in `relations_inputs`.
+        One of the kinds that the docstrings of the modules `relations`, `relations_inputs` and
+        `relations_masks` list, such as ``factor``.
     subject : str
         The input or dim that the relation is about; may be empty.
     formula : str
@@ -104,7 +105,8 @@ class ObservedCase:
     ----------
     dims : mapping of str to int
     axes : mapping of str to tuple of (str or int)
-        For the name of each input and output, its dims, one for each axis.
+        Maps each input and output to a tuple with one entry per axis: the name of the axis's dim,
+        or a number if the axis has a fixed size.
     dtypes : mapping of str to str
         Dtypes of the outputs.
     inputs, actual, expected : mapping of str to ndarray

@@ -110,7 +110,10 @@ def _compared(seen: ObservedCase, prediction: Prediction, fewest: int) -> bool |
 
 
 def _hypotheses(seen: ObservedCase, *, new: bool = False) -> Iterator[Hypothesis]:
-    """Yield all hypotheses; with `new`, only those that can explain errors in this case."""
+    """Yield each relation to test in a case, with a function that predicts the outputs.
+
+    With `new`, yield only the relations that can explain errors in this case.
+    """
     yield from unwritten(seen, new=new)
     for dim, size in seen.dims.items():
         places = [
@@ -207,10 +210,10 @@ def _chosen(
 def _placed(
     seen: ObservedCase, name: str, dim: str, kept: NDArray[np.int_], array: Float64Array
 ) -> Float64Array:
-    """Expand an output for the indices `kept` of a dim to all indices, with 0 at the others.
+    """Restore the full size of an output along `dim`, with 0 at the indices not in `kept`.
 
-    `array` is the output, and `name` is its name. If its shape does not fit, it is returned
-    unchanged.
+    `array` has the values of the output `name` at the indices `kept`. If the array's shape
+    does not fit `kept`, the array is returned unchanged.
     """
     axes = [axis for axis, each in enumerate(seen.axes.get(name, ())) if each == dim]
     for axis in axes:

@@ -46,7 +46,7 @@ SUFFIXES = (".ptx", ".cubin")
 
 @dataclass
 class _Pair:
-    """A PTX file and a cubin with the same stem."""
+    """The files of one kernel: a PTX file, a cubin, or both with the same stem."""
 
     ptx: Path | None = None
     cubin: Path | None = None
@@ -175,7 +175,9 @@ def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
 
 
 class _Measurer:
-    """Measures pairs of files; reuses stored measurements of the same bytes by the same tools.
+    """Measures kernels, each given as a PTX file, a cubin or both.
+
+    If the same tools have already measured files of the same bytes, the stored result is returned.
 
     Parameters
     ----------

@@ -123,7 +123,10 @@ class _Axis:
     places: Mapping[int, float]
 
     def cell(self, value: int) -> int:
-        """Return the first half decade of the cell that contains the half decade `value`."""
+        """Return the key in `places` of the cell that contains the half decade `value`.
+
+        The key is the first half decade in the cell. `_ZERO` and `_SPECIAL` are their own keys.
+        """
         return value if value in (_ZERO, _SPECIAL) else value // self.width * self.width
 
 

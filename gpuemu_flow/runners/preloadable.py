@@ -23,9 +23,9 @@ _SUFFIXES = tuple(machinery.all_suffixes())
 def framework_of(program: Program) -> str:
     """Return the framework that a program's fork server should import; empty for none.
 
-    The result is empty, too, if a module of the workspace has the name of an installed module or of
-    one in the standard library. In a process that has imported the framework, the program could get
-    the installed module, or that of the standard library, instead of its own.
+    The result is empty, too, if a module in the program's folders has the same name as an installed
+    or standard module. If the framework has already imported the installed or standard module, a
+    program that runs in the same process gets this module instead of its own.
     """
     if program.framework not in FRAMEWORKS or program.isolation == "spawn":
         return ""

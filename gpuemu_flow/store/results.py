@@ -160,7 +160,7 @@ class ResultStore:
                 insort(keys, stored.key)
 
     def time_ns(self) -> int:
-        """Return the Unix time in ns, or 1 ns after the last returned time if that is later."""
+        """Return the Unix time in ns, but always a later time than was returned before."""
         return self._times(1)[0]
 
     def _times(self, count: int) -> range:

@@ -311,9 +311,10 @@ class SharedCache:
     def _attempt(self, call: Callable[[], T], *, writing: bool = False) -> T | None:
         """Make a request; return None if it fails.
 
-        Once the cache has refused a request, or too many requests in a row have failed, no more
-        requests are made, and the result is None. However, if those requests were to store data
-        (`writing` was True), only requests that store data are stopped.
+        Requests that store data (`writing` is True) and other requests are counted apart. If the
+        cache refuses a request, or if too many requests of one of these two kinds fail in a row,
+        requests are stopped, and the result is then None without a request. Failures to store data
+        stop only further requests that store data; failures of other requests stop all requests.
         """
         if self._left or (writing and self._read_only):
             return None
