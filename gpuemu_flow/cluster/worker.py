@@ -273,7 +273,10 @@ def judge_batch(message: bytes) -> bytes:
 
 
 def answered(work: Callable[[], BatchAnswer]) -> bytes:
-    """Return the answer of `work` as a message; if it raises an error, an answer with the error."""
+    """Call `work`, and return its answer as a message.
+
+    If `work` raises an error, the message reports the error.
+    """
     try:
         answer = work()
     except CancelledRunError:

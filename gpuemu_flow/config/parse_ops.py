@@ -344,7 +344,7 @@ class OpParser:
         op: ProgramRef | None,
         where: KeyPath,
     ) -> None:
-        """Report ``kwargs`` that are inputs, and ``mutates`` that are not.
+        """Report names in ``kwargs`` that are inputs, and names in ``mutates`` that are not.
 
         Warn of inputs whose names cannot be keyword arguments of a callable.
         """

@@ -82,8 +82,8 @@ class Reporter:
         Maps the path of an op to the path of its template and the template's values for this op.
         Empty if there are no templates. See `foreach`.
     elsewhere : mapping
-        Maps a key's name to the tables that it belongs to, for keys that decide verdicts or the
-        sandbox.
+        Maps the name of each key that decides verdicts or the sandbox to the tables that the key
+        belongs to. A key that is found in another table is thus recognised as misplaced.
     """
 
     file: str

@@ -70,7 +70,13 @@ class ClusterRaces(LoggedRaces):
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
         """Join the clocks of the warps that a barrier releases, for each block separately.
 
-        `chosen` is None if all threads are released; `arrived` holds clocks that `arrive` returned.
+        Parameters
+        ----------
+        chosen : array or None
+            Mask of the released threads; None for all threads.
+        arrived : array or None
+            Clocks of the warps that arrived without waiting, as returned by `arrive`; None if there
+            are none.
         """
         warps = self._by_block(self._count(chosen))
         clock = self._by_block(self._clock)
@@ -98,7 +104,11 @@ class ClusterRaces(LoggedRaces):
         self._collected[clusters] = 0
 
     def cluster_pass(self, chosen: Array) -> None:
-        """Merge the clocks that a cluster had on arrival into the clocks of its waiting threads."""
+        """Let threads pass the barrier of their cluster after waiting at it.
+
+        The clocks that arriving threads published at the barrier are merged into the clocks of the
+        warps of `chosen`, a mask of the waiting threads.
+        """
         warps = self._warps_of(chosen)[:, :, None]
         known = np.maximum(self._clock, self._published[:, None, :])
         self._clock = np.where(warps, known, self._clock)

@@ -83,7 +83,11 @@ class SparseForm:
 
 
 def _row_words(metadata: Array, form: SparseForm) -> Array:
-    """Arrange the metadata of lanes by row; return an array of the shape (…, 16, chunks)."""
+    """Collect, for each row of the sparse matrix A, the words with the row's metadata.
+
+    In `metadata`, the words are ordered by the lanes that hold them. The result has the shape
+    (…, 16, chunks), for 16 rows; see `SparseForm.chunks`.
+    """
     row = np.arange(_ROWS)[:, None]
     chunk = np.arange(form.chunks)[None, :]
     place = form.selector * form.chunks + chunk

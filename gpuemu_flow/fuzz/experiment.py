@@ -307,8 +307,8 @@ class Experiment:
     def _narrowed(self, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...] | None:
         """Add "a dim is above 1" to a condition on sizes if new cases with size 1 pass.
 
-        Return the condition with the added parts. If no part was added, return None for a condition
-        that is only about sizes, provided that many cases with ordinary values meet it and pass.
+        Return the condition with any added parts. Return None instead if none was added, all parts
+        are about sizes, and too many cases with ordinary values meet the condition and pass.
         """
         known = [
             (facts, failed)
@@ -380,7 +380,7 @@ class Experiment:
         return found
 
     def _counted(self, predicates: Sequence[Predicate]) -> Counts:
-        """Count the new cases inside and outside of a condition, and the failing ones of each."""
+        """Count new cases, and failures among them, inside and outside of a condition."""
         number = {True: 0, False: 0}
         failed = {True: 0, False: 0}
         for facts, bad in list(zip(self._facts, self._fails, strict=True))[self._given :]:

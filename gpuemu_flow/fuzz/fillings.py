@@ -175,7 +175,10 @@ def _fitted(rows: Rows, given: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
 
 
 def _sparse(draws: Rows, one: float, rest: Rows) -> Rows:
-    """Return a copy of `rest`; replace one element of each row, chosen by `draws`, by `one`."""
+    """Return a copy of `rest` in which one element of each row is set to the value `one`.
+
+    The first column of `draws`, with values in [0, 1), chooses the element of each row.
+    """
     rows: Rows = rest.copy()
     rows[np.arange(len(rows)), (draws[:, 0] * rows.shape[1]).astype(int)] = one
     return rows

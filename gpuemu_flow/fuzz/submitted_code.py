@@ -25,12 +25,12 @@ class _Run:
 
 
 def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return the results, oldest first, whose code is not obsolete.
+    """Return the results whose code is not obsolete, oldest first.
 
-    A state of the code is obsolete if a process made its first submission with another state after
-    the last submission with this state. Two processes that submit alternately, such as from two
-    checkouts, therefore make neither state obsolete. States are compared only if their op and
-    origin are the same.
+    Each submission identifies the state of the code that its process ran. A state is obsolete if,
+    after the last submission of the state, some process began to submit another state. Two
+    processes that submit alternately, such as from two checkouts, therefore make neither state
+    obsolete. Only states of the same op and origin are compared.
 
     Submissions that do not identify their code count until the user removes them by ``clean``.
     """
@@ -66,12 +66,12 @@ def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
 
 
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
-    """Return the newest results, chosen as in `newest_of_each`, among those judged by `now`.
+    """Return the newest results that were judged by `now`, chosen as in `newest_of_each`.
 
     A result that was judged differently, for example with another tolerance, is outdated and left
-    out. Older results still count, with one exception: if an outdated result does not identify its
-    code, an older result of the same case is left out, too, unless it is a failure. The code may
-    have changed after the older result.
+    out. An older result of the same case then takes its place. There is one exception: if the
+    outdated result does not identify its code, the code may have changed between the two results.
+    The older result is then left out, too, unless it is a failure.
 
     Parameters
     ----------

@@ -64,7 +64,10 @@ class Answer:
         self.text = self._cached() if self._plan else ""
 
     def _holding(self) -> str:
-        """Return the digest of the plan if the plan is still valid; else an empty text."""
+        """Return the digest of the plan file if the plan is still valid, else an empty text.
+
+        The plan is valid as long as nothing has changed since the last run; see `plan`.
+        """
         return plan.digest_if_up_to_date(f"{self._folder}/{plan.PLAN_NAME}", self._environ)
 
     @property
@@ -113,7 +116,7 @@ class Answer:
                 self._conditions.append("\t".join((f"{kind} {path}", *map(str, stamp))))
 
     def rest_on_unlocked(self, paths: Iterable[str]) -> None:
-        """Make the answer valid only while no process holds any of these locks."""
+        """Make the answer valid only while no process holds a lock on any file of `paths`."""
         self._conditions += [f"unlocked {path}" for path in paths]
 
     def keep(self) -> None:
@@ -148,7 +151,7 @@ recording: Answer | None = None
 def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Tell whether a command's output may be cached.
 
-    It may be cached if the command writes no files when nothing has changed since it last ran.
+    It may be cached if the command, run a second time on unchanged files, writes no files.
     """
     words = tuple(arguments)
     if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):

@@ -95,7 +95,7 @@ class ForbiddenFiles:
         }
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files that the configuration and imports alone show to be allowed or forbidden.
+        """List the files of which it is known before a run whether the op may use them.
 
         These are the files of the op, the reference and the compare functions, the files that these
         import, the files that ``depends`` and ``shared`` name, and the files of the configuration.

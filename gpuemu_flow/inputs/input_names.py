@@ -171,9 +171,9 @@ class InputNames:
     def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None, looked: Looked) -> None:
         """Cache the name under which an installed file is an input.
 
-        Every worker loads the same installed files, so that each name is needed again. A file that
-        belongs to no standard library and no package is cached only if it is outside of the
-        workspace, and if no packages are installed in any folder above it.
+        Every worker loads the same installed files, so each name is needed many times. A file that
+        belongs to neither a standard library nor a package is cached only under two conditions: it
+        is outside of the workspace, and no folder above it holds installed packages.
 
         Parameters
         ----------
@@ -204,7 +204,7 @@ class InputNames:
         return frozenset(map(self._encode, kept))
 
     def path(self, member: str) -> str:
-        """Return the absolute path of a file named in a `Discovered`."""
+        """Convert a file's name in a `Discovered` to the file's absolute path."""
         key = self.key(member)
         return key if key.startswith("/") else self._inside + key
 
@@ -215,7 +215,7 @@ class InputNames:
         return "." if path == self._root else path
 
     def key(self, member: str) -> str:
-        """Return the path under which the file table lists a file named in a `Discovered`."""
+        """Convert a file's name in a `Discovered` to the file's path in the file table."""
         if member.startswith("<"):
             for prefix, token in self._prefixes[1:]:
                 if member.startswith(token):

@@ -108,7 +108,11 @@ def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
 
 
 def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
-    """Return the edit that corrects a wrong name, which may be the last part of a dotted key."""
+    """Return the fix that replaces a wrong name in a line of the text by the right name.
+
+    The wrong name may be the last part of a dotted key. The result is None if the line does not
+    contain the wrong name.
+    """
     for word, span in outlined.tokens(line):
         for spoken in (word, word.rpartition(".")[2]):
             if spoken != edit.right and spoken.lower() == edit.wrong.lower():
@@ -118,7 +122,10 @@ def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
 
 
 def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
-    """Return the edit that adds a required key below the header of its table."""
+    """Return the fix that adds a required key below the header of its table.
+
+    The result is None if `line` is not the line of a header.
+    """
     header = outlined.line_span(line)
     if not outlined.lines[header.line].lstrip().startswith("["):
         return None

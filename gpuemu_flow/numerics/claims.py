@@ -172,7 +172,7 @@ def _nearest(claim: Claim, values: Float64Array, near: BoolArray) -> BoolArray:
 
 @dataclass(frozen=True)
 class _Pool:
-    """One feature's values for all wrong units, and for all right units, that were seen."""
+    """One feature's values: those of all wrong elements or rows, and those of all right ones."""
 
     wrong: Float64Array
     right: Float64Array
@@ -211,11 +211,10 @@ def _with_axes(
 ) -> Iterator[Claim]:
     """Yield the claims of `ordered`, with claims about single axes inserted.
 
-    An axis claim says that every index of one axis except the first is wrong. Axis claims are
-    inserted before the first flat claim, which says that all elements from some flat index on are
-    wrong. An axis claim must cover at least as large a share of wrong elements as the flat claim.
-    None comes earlier, because an axis claim is weak evidence: most wrong orders of elements leave
-    the first index in place.
+    A flat claim says that all elements from some flat index on are wrong. An axis claim says that
+    every index of one axis except the first is wrong. Axis claims are weak evidence, because most
+    wrong orders of elements leave the first index in place. They are therefore inserted only before
+    the first flat claim, and only if they have at least the `density` of that flat claim.
     """
     first = next((c for c in ordered if c.feature.kind == "flat" and c.kind == "above"), None)
     for claim in ordered:
@@ -256,7 +255,7 @@ def is_known(claim: Claim, ends: tuple[float, ...]) -> bool:
 def is_firm(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
     """Tell whether the claim's borders stay in place if only severe errors are counted.
 
-    They do not if the error shrinks gradually towards a border: the tolerance alone then decides
+    A border moves if the error shrinks gradually towards it, since the tolerance alone then decides
     where wrong values end. Claims by index, and claims without borders, are always firm. Any other
     claim is firm only if there are severe errors.
     """
@@ -295,10 +294,11 @@ def _severely_wrong(claim: Claim, seen: Sequence[LabelledUnits], degree: int) ->
 
 
 def _is_there(border: float, severe: float, side: float) -> bool:
-    """Tell whether severe errors begin near the border at which errors begin.
+    """Tell whether severe errors begin near the place where errors begin.
 
-    `border` is the outermost wrong value at one end of the claim, and `severe` the outermost
-    severely wrong value there. `side` is 1.0 for the lower end, and -1.0 for the upper end.
+    A claim gives the range of a feature's values that wrong elements or rows have. At one end of
+    this range, `border` is the outermost value of a wrong element or row, and `severe` that of a
+    severely wrong one. `side` is 1.0 for the lower end, and -1.0 for the upper end.
     """
     if (severe - border) * side <= 0.0 or is_close(border, severe):
         return True
@@ -309,9 +309,9 @@ def _is_there(border: float, severe: float, side: float) -> bool:
 
 
 def has_moved(before: Claim, after: Claim) -> bool:
-    """Tell whether a border moved between a claim and its later version, learned from more cases.
+    """Tell whether a border of a claim moved when more cases were seen: from `before` to `after`.
 
-    The result is False unless the borders of `before` seemed well known; others are bound to move.
+    Borders count only if they seemed well known in `before`, since all others are expected to move.
     """
     if before.kind not in STRETCHES or not is_sharp(before):
         return False
@@ -347,7 +347,7 @@ def is_adjacent(right: float, wrong: float) -> bool:
 
 
 def is_close(right: float, wrong: float) -> bool:
-    """Tell whether the last right and the first wrong value are nearly the same."""
+    """Tell whether two neighbouring values, of a right and a wrong element, are nearly the same."""
     if math.isinf(right) or math.isinf(wrong):
         return abs(right if math.isinf(wrong) else wrong) > LARGEST
     if right * wrong <= 0.0:

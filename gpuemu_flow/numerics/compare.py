@@ -189,7 +189,10 @@ def tolerance_of(
 def _placed(
     stats: ErrorStats, compared: Sequence[CheckedOutput], contracts: CaseContracts
 ) -> ErrorStats:
-    """Return the statistics with the worst element's index converted to one of the whole output."""
+    """Return the statistics with the worst element's index in the output itself.
+
+    The index in `stats` is the element's index in the form in which the output was compared.
+    """
     if stats.worst_index is None:
         return stats
     worst = max(compared, key=lambda output: output.outcome.totals.worst.share)

@@ -89,7 +89,11 @@ def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
 
 
 def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> float:
-    """Return the share of pairs that are equal up to the rounding errors of a correct op."""
+    """Return the share of elements of `actual` that are nearly equal to those of `candidate`.
+
+    Two elements are nearly equal if they differ by no more than the rounding errors of a correct
+    op.
+    """
     eps = evidence.fmt.eps if evidence.fmt is not None else 0.0
     finite = candidate[np.isfinite(candidate)]
     scale = np.abs(finite).max(initial=0.0)

@@ -67,15 +67,15 @@ class LabelledUnits:
     passed : bool
         True if the case passed; then all units are labelled `right`.
     wrong, right, dull : mapping of str to ndarray of bool
-        Masks of units, by level. A unit that is neither `wrong` nor `right` has no label. Units in
-        `dull` are right but tell little, since an error would hardly show in them: NaN, Inf, and
-        zeros such as those of a clamp.
+        Masks of units, by level (`ELEMENT` or `ROW`). A unit that is neither `wrong` nor `right`
+        has no label. Units in `dull` are right but tell little, since an error would hardly show in
+        them: NaN, Inf, and zeros such as those of a clamp.
     values : mapping of Feature to ndarray
     sizes : mapping of Feature to int
         The number of possible indices, for features that are indices.
     severe : mapping of str to tuple of ndarray of bool
-        For each level, one mask for each factor in `SEVERELY`. It marks the units whose error
-        exceeds that of a barely wrong unit by this factor.
+        For each level, one mask for each factor in `SEVERELY`. A mask marks the units whose error
+        is larger than its factor times the error of a barely wrong unit.
     integers : frozenset of str
         Inputs of an integer dtype.
     chosen : bool
@@ -106,7 +106,11 @@ def _unseen(expected: Float64Array) -> float:
 def label_units(
     seen: ObservedCase, integers: frozenset[str] = frozenset(), *, chosen: bool = False
 ) -> LabelledUnits | None:
-    """Return the units of a case; None if its output is not a single tensor, or is empty."""
+    """Label the units of a case, elements of the output or rows of an input, as wrong or right.
+
+    The result is None unless the case has exactly one output, which is neither empty nor 0-d.
+    `integers` and `chosen` become the attributes of these names.
+    """
     if len(seen.actual) != 1:
         return None
     ((name, actual),) = seen.actual.items()

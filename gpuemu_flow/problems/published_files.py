@@ -1,4 +1,4 @@
-"""Find the files that a published workspace names, to be used in place or copied."""
+"""Find the files that a workspace of the published gpuemu names, for use in place or as copies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PlaceError(Exception):
 
 @dataclass(frozen=True)
 class Places:
-    """Finder of a published workspace's files, which gives their paths in the new workspace.
+    """Finds the files of a workspace of the published gpuemu, and gives their new paths.
 
     Attributes
     ----------
@@ -92,10 +92,17 @@ class Places:
         return f"{name}:{function}"
 
     def file(self, text: str, base: Path | None = None) -> str:
-        """Return the path of a file in the new workspace.
+        """Convert a file's path in the published workspace to its path in the new workspace.
 
         An absolute path may come from another machine. The file is therefore also looked for by the
         last parts of its path.
+
+        Parameters
+        ----------
+        text : str
+            The path as the published workspace gives it.
+        base : Path, optional
+            A folder below `root`; a relative path is looked for there first, then below `root`.
 
         Raises
         ------

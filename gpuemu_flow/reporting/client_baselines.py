@@ -39,7 +39,7 @@ def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResul
 
 
 def store_artifacts(workspace: Workspace, tag: str, figures: Mapping[str, ArtifactMetrics]) -> None:
-    """Store the clients' kernel figures in a baseline, and leave its other parts unchanged."""
+    """Store in a baseline the kernel figures that clients submitted; change nothing else in it."""
     _put(workspace, replace(_baseline(workspace, tag), artifacts=figures))
 
 

@@ -349,7 +349,10 @@ def totals_line(report: RunReport) -> str:
 
 
 def verdicts_line(report: RunReport) -> str:
-    """Format the number of kernels, and of ops in each dtype, by verdict."""
+    """Format the number of results with each verdict, such as ``3 passed, 1 failed``.
+
+    There is one result for each kernel, and one for each op and dtype.
+    """
     counts: dict[Verdict, int] = {}
     verdicts = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
     for verdict in verdicts:

@@ -79,7 +79,8 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
 def _seen_with(known: Sequence[Cause], members: Sequence[CaseFailure]) -> tuple[str, ...]:
     """Return texts of the unconfirmed causes that cover more than half of the cases `members`.
 
-    `known` are all causes that were found for the op. A text contains a cause's counts of cases.
+    `known` are all causes that were found for the op. Each text says how many of the cases that
+    meet the condition fail, and how many of the others.
     """
     ids = {case_id(failure.case) for failure in members}
     about = (c for c in known if not c.stated and 2 * len(ids & set(c.members)) > len(ids))

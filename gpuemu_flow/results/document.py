@@ -45,7 +45,7 @@ class CaseVerdict:
 
     @property
     def failure(self) -> CaseFailure:
-        """Return the case in the form of a run's failures."""
+        """Return the case as a `CaseFailure`, the form in which a run lists its failures."""
         return CaseFailure(self.op, self.case, self.result)
 
 
@@ -334,7 +334,7 @@ class Report:
     def totals(self) -> dict[str, int]:
         """Count cases and kernels by verdict.
 
-        An op that has no cases in a dtype counts as one case with the verdict on that dtype.
+        If an op has no cases in a dtype, the verdict on the op in this dtype is counted once.
         """
         found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
         plural = {Verdict.ERROR: "errors"}

@@ -278,7 +278,10 @@ def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, 
 
 
 def decode_captured(captured: Captured, output_names: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Return the tensors of a document captured on its way to stdout; see `decode_response`."""
+    """Return the tensors of a response that was captured before it was written to stdout.
+
+    Names and errors are as for `decode_response`.
+    """
     document = json.loads(captured.short)
     outputs = {}
     for name, value in _rename(_named(document), output_names).items():

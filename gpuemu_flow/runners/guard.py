@@ -261,7 +261,7 @@ class Guard:
         return realpath(path) in self._files
 
     def stands_in_for(self, module: str) -> bool:
-        """Tell whether a module name could mean a module of the reference."""
+        """Tell whether a module may be one of the reference, judged by the module's name."""
         return module.rpartition(".")[2] in self._names
 
     def _forbidden(self, path: str) -> str:

@@ -23,9 +23,9 @@ def hinted(error: RunError, program: Program, asked: Iterable[str]) -> RunError:
     error : RunError
     program : Program
     asked : iterable of str
-        Names of variables that the program's own code looked for in vain. For a command or another
-        interpreter, each word of its error messages that is the name of a withheld variable counts,
-        too.
+        Names of variables that the program's own code looked for in vain. If the program is a
+        command or runs in another interpreter, the words of its error messages are searched for
+        names of withheld variables as well.
     """
     if error.hint or error.slug not in _MAY_BE_WHY:
         return error

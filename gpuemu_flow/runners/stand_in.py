@@ -18,7 +18,7 @@ class Refuser(Protocol):
     """Interface of an object that knows the reference's files and refuses access to them."""
 
     def stands_in_for(self, module: str) -> bool:
-        """Tell whether a module name could mean a module of the reference."""
+        """Tell whether a module may be one of the reference, judged by the module's name."""
 
     def is_reference(self, path: str) -> bool:
         """Tell whether a file belongs to the reference."""

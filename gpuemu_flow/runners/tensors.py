@@ -55,7 +55,9 @@ def _from_torch(value: Any) -> Any:
 
 
 def _from_dlpack(value: Any, name: str) -> Any:
-    """Convert a tensor of any framework; bfloat16 and float8 need PyTorch to be loaded.
+    """Convert a tensor of any framework to numpy by DLPack.
+
+    A tensor of bfloat16 or float8 can be converted only if PyTorch is loaded.
 
     Raises
     ------

@@ -184,7 +184,11 @@ class Provenance:
                     self._clear(target)
 
     def failures(self, result: Any, names: Sequence[str]) -> list[Failure]:
-        """List the failures of the host function: work that a kernel should have done."""
+        """List the failures of a host function that does work which kernels should do.
+
+        These are calls of forbidden functions and, if `required`, outputs with elements that no
+        kernel stored.
+        """
         found = []
         if self._called:
             called = ", ".join(list(self._called)[:_MOST_NAMED])

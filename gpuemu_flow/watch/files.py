@@ -122,10 +122,10 @@ class FileWatch:
                 self._files.setdefault(file, stamp_of(file))
 
     def _place(self, path: str) -> str:
-        """Return the path itself if the file's content changed, or its folder with a final slash.
+        """Return the path of a changed file, or the folder of a file that was created or deleted.
 
-        The folder is returned if the file was created or deleted, since a program may give each of
-        its temporary files a new name.
+        A folder ends in a slash. It stands for all temporary files that a program creates in it,
+        since each of them may have another name.
         """
         if path not in self._named:
             return path
