@@ -55,9 +55,9 @@ class Hypothesis:
         The p-value of Fisher's exact test, corrected for the number of conditions; at most 1.
     tried : int
         The number of conditions tried, by which the p-value is multiplied. Let n be the number of
-        single predicates plus the number of bounds that predicates could have had. Predicates that
-        hold for the same cases count as one. For a condition of one predicate, `tried` is n; for
-        one of two predicates, it is half the square of n.
+        single predicates (those that hold for the same cases count as one), plus the number of
+        thresholds from which the predicates' thresholds were chosen. For a condition of one
+        predicate, `tried` is n. For a condition of two predicates, it is half the square of n.
     """
 
     predicates: tuple[Predicate, ...]

@@ -44,10 +44,9 @@ def draw_bools(strategy: str, rows: ManyRows) -> NDArray[np.bool_]:
 
 
 def _leave_alone(signs: NDArray[np.bool_], rows: ManyRows, *, value: bool) -> None:
-    """Make rows of `signs` with a single random element `value`, and ``not value`` elsewhere.
+    """Set one random element per row of `signs` to `value`, and the row's others to ``not value``.
 
-    In each tensor, two of three rows are changed, in place. The only row of a tensor is always
-    changed.
+    Only about two thirds of each tensor's rows are set. If a tensor has a single row, it is set.
     """
     chosen = ~rows.every(3) if rows.number > 1 else np.ones((len(signs), 1), np.bool_)
     tensors, numbers = np.nonzero(chosen)

@@ -1,6 +1,7 @@
-"""Read the keys of programs that an adapter function makes from a file.
+"""Read the keys ``loads``, ``triton_if`` and ``skip_if`` of a program that a loader makes.
 
-``loads`` names the file. If the file contains a word of ``triton_if``, the program is of kind
+A loader is a function that takes the path of a file, and returns the function to run. ``loads``
+names the file. If the file contains a word of ``triton_if``, the program is of kind
 ``triton``. If the file contains a word of ``skip_if``, the program is skipped.
 """
 
@@ -29,12 +30,14 @@ def with_loaded(
     out: Reporter,
     looked_into: dict[Path, str],
 ) -> ProgramRef | None:
-    """Add to a program the file that its function loads; return None if a problem was reported.
+    """Add the file that ``loads`` names to a program; return None if a problem was reported.
+
+    Without ``loads``, the program is returned unchanged.
 
     Parameters
     ----------
     ref : ProgramRef
-        The function.
+        The program; with ``loads``, its function is called with the path of the file.
     table : mapping
         The program's table in the configuration.
     looked_into : dict

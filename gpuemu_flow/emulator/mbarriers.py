@@ -144,7 +144,10 @@ class Mbarriers(Asynchronous):
         self._arrivals.append(_CopyArrival(active, space, self.spread(address), step))
 
     def _deliver_arrivals(self, waited: Array) -> None:
-        """Complete pending copies that the `waited` barriers wait for, and count the arrivals."""
+        """Count the pending arrivals at the barrier objects `waited`, for which threads wait.
+
+        The copies on which these arrivals depend are completed first.
+        """
         left = []
         for arrival in self._arrivals:
             places = np.full(self.full.shape, -1, np.int64)

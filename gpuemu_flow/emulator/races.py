@@ -190,7 +190,11 @@ class SharedRaces:
         return f"thread {show_index(self._s.thread_index(flat % self._s.width))}"
 
     def _did(self, step: int, verb: str) -> str:
-        """Return `verb`, or ``written`` if instruction `step` is a store recorded as a load."""
+        """Return the verb for the access by instruction `step`: ``written`` or ``read``.
+
+        It is `verb`, except for a store of the value that was already in memory. Such a store is
+        recorded as a load, but its verb is ``written``.
+        """
         return "written" if step in self._keeping else verb
 
     def _are_strong(self, step: int, other: int) -> bool:
@@ -383,8 +387,9 @@ class _Trace:
         cells : array
             The cell of each access.
         row, warp : array
-            The warp that makes each access: the number of its block (or cluster, if `races` orders
-            clusters) within the batch, and its number within this block or cluster.
+            The warp that makes each access. `row` is the number of its block within the batch, and
+            `warp` is its number within the block. If `races` orders clusters, they take the place
+            of blocks.
         """
         who = self.who[cells]
         known = races.knows(row, warp, np.maximum(who, 0))

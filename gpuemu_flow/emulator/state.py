@@ -138,8 +138,9 @@ class KernelLaunch:
     ) -> None:  # fmt: skip
         """Count an event that a check found, and keep the message of the first event at each step.
 
-        If `message` returns a text that contains `THERE`, the text is about a second step, too.
-        `there` is this step; its location in the source replaces `THERE`.
+        The text that `message` returns may refer to a second step by the placeholder `THERE`, which
+        stands for the step's location in the source. `there` is the number of this second step; -1
+        if there is none.
         """
         key = (check, rule, step)
         known = self._tallies.get(key)
@@ -241,8 +242,8 @@ class State:
         message : callable
             Returns the message for a position within `lanes`.
         there : int
-            A second step, if the message contains `THERE`: the step's location in the source
-            replaces this placeholder. Else -1.
+            Number of a second step, to which the message refers by the placeholder `THERE`; -1 if
+            there is none. The placeholder stands for the step's location in the source.
         """
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return
@@ -257,8 +258,9 @@ class State:
     ) -> None:
         """Count a finding for the lanes of a mask.
 
-        `message` describes the finding. If it contains the placeholder `THERE`, `there` is a second
-        step, whose location in the source replaces the placeholder.
+        `message` describes the finding. It may refer to a second step by the placeholder `THERE`,
+        which stands for the step's location in the source. `there` is the number of this second
+        step; -1 if there is none.
         """
         self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message, there)
 

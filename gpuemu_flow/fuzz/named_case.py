@@ -150,8 +150,10 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
 def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Return the sizes of the dims by name.
 
-    `seen` has the sizes of the dims that the shapes contain. If the schema has derived dims, or
-    limits on dims, sizes that fit are found for the other dims. Otherwise, these are left out.
+    `seen` has the sizes of the dims that the inputs' shapes contain. All other dims are left out if
+    the schema has neither derived dims nor limits on dims. Otherwise, the result has all dims and
+    derived dims: those that the shapes do not contain get sizes that the schema allows. If no such
+    sizes are found, ``bad-case`` is raised.
     """
     known = {dim.name: seen[dim.name] for dim in schema.dims if dim.name in seen}
     if not (schema.derived or schema.limits):

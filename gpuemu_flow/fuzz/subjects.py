@@ -264,7 +264,7 @@ def op_subject(
 def open_ordered(
     workspace: Workspace, pool: Pool, subject: Subject, cancel: Event | None = None
 ) -> Iterator[CaseEvaluator]:
-    """Open warm programs of an op in a context, and check at its end which files they used.
+    """Open warm programs of an op in a context, which checks at its end which files they used.
 
     Results from inside the context are valid only if leaving it raises no error.
 

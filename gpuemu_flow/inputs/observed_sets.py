@@ -104,7 +104,7 @@ class ObservedSets:
         names : Discovered
             The inputs.
         parts : mapping of str to str
-            The state of each input, by its kind and name (``KIND NAME``). If this does not state
+            The state of each input, by its kind and name (``KIND NAME``). If the keys are not
             exactly the inputs in `names`, the task counts as changed.
         """
         key = digest_json([names.to_json(), dict(parts)])

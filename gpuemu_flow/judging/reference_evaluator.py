@@ -219,7 +219,8 @@ class ReferenceEvaluator:
     def _after_trouble(self, attempt: Attempt, one: GivenCase) -> CheckResult | None:
         """Return the verdict on `one`, the only case of a group whose request failed.
 
-        `attempt` is the failed attempt at the request. The result is never None.
+        `attempt` is the failed attempt at the request, and `one` holds the case with its outputs.
+        There always is a verdict, although the type of the result allows None.
         """
         again = JudgeRequest(self._setup, PreparedBatch([one.case], one.inputs))
         again.actual = one.outputs

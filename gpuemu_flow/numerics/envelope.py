@@ -364,7 +364,7 @@ def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
 
 
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
-    """Tell whether the float32 shadow computes the same function, in float32 throughout.
+    """Tell whether the float32 shadow computes the reference's function, in float32 throughout.
 
     The shadow is the reference's source with float64 replaced by float32. The shadow's result is
     compared with the reference's float64 result, rounded to float32. Do not call this function for
@@ -374,11 +374,11 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
        left out if a small perturbation of its inputs changes the float64 result by more than this.
        The problem then amplifies rounding errors, as a long recurrence can do, and two correct
        evaluations disagree. If all samples are left out, the shadow is not trusted.
-    2. On some sample, both results must differ. Otherwise, the shadow seems to compute in float64
-       and to round only its result. However, a faithful shadow may never differ, because it rounds
-       only once (a sum of two, a quotient) or has few outputs (a mean loss). Such a shadow is
-       trusted if the reference is exact on small integers, or if perturbing the shadow's roundings
-       (see `noise`) changes its result.
+    2. On at least one sample, the two results must differ. If they never differ, the shadow may
+       compute in float64 and round only its result. But a faithful shadow may never differ either,
+       if it rounds only once (a sum of two, a quotient) or has few outputs (a mean loss). So a
+       shadow that never differs is trusted in two cases: if the reference is exact on small
+       integers, or if perturbing the shadow's roundings (see `noise`) changes the shadow's result.
 
     Parameters
     ----------
@@ -411,9 +411,11 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
 
 def _rounds(evaluate: Evaluate, samples: Collection[Arrays], unit: float) -> bool:
-    """Tell whether a shadow rounds in float32, though its results equal rounded float64 results.
+    """Tell whether a shadow computes in float32, where its results do not show this.
 
-    `unit` is the size of the perturbations: `FINE` if there are float outputs, else `COARSE`.
+    The results equal the float64 results rounded to float32. A shadow that computes in float64, and
+    rounds only at the end, would give the same results. `unit` is the size of the perturbations:
+    `FINE` if there are float outputs, else `COARSE`.
     """
     if is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
         return True

@@ -161,7 +161,7 @@ def look_up(table: Words, state: State, columns: int) -> Words:
 
 @functools.cache
 def prefix_table() -> Words:
-    """Return the table in which `look_up` finds a state and the `PREFIX` words after it."""
+    """Return the table for `look_up` that yields a state and the `PREFIX` words that follow it."""
     return nibble_table(basis_words(PREFIX).T).reshape(NIBBLES * 16, PREFIX + 2)
 
 

@@ -130,10 +130,7 @@ class Spread:
             np.maximum(self._constants, known, out=self._constants)
 
     def changes_with_constants(self) -> bool:
-        """Tell whether perturbed constants change any element by more than rounding errors would.
-
-        Such a change may come from reading another index, if constants decide which one is read.
-        """
+        """Tell whether perturbed constants change an element by more than rounding errors would."""
         if self.fmt is None:
             return False
         sizes = np.maximum(np.abs(self._reference), self._typical())
@@ -144,9 +141,9 @@ class Spread:
     ) -> None:
         """Find the elements that perturbed constants change by rounding errors only.
 
-        Such an element changes at least `GROWS` times as much under larger perturbations as under
-        small ones. Its larger change is also at least `GROWS` times the error of `plain`. Where a
-        step of the reference is crossed, such as to another index, the change does not grow.
+        A rounding error grows with the perturbation. So the larger perturbations change such an
+        element at least `GROWS` times as much as the small ones do, and at least by `GROWS` times
+        the error of `plain`. A change does not grow if it comes from reading another index.
 
         Parameters
         ----------
@@ -185,7 +182,7 @@ class Spread:
         self._fold(self._changed(values) / FACTOR, self._flushed)
 
     def add_beyond(self, values: NDArray[Any]) -> None:
-        """Add a correct evaluation in which intermediate values overflow or underflow in float32.
+        """Add an evaluation with overflows or underflows that a correct op may have in float32.
 
         Integers that differ in this evaluation get no verdict.
         """
@@ -196,25 +193,27 @@ class Spread:
             self._fold(self._changed(values), self._error)
 
     def add_discrete(self, values: NDArray[Any]) -> None:
-        """Withhold verdicts on integers that differ in `values`, an evaluation that keeps ties."""
+        """Withhold the verdict on integers that differ in `values`.
+
+        In this evaluation, equal numbers must stay equal: a broken tie may change any integer.
+        """
         if self.fmt is None:
             self.unstable |= values != self._raw
 
     def restore_exact(
         self, *, marked: list[NDArray[Any] | None], moved: list[NDArray[Any] | None]
     ) -> None:
-        """Find the elements that no rounding can change.
+        """Find the elements that no rounding can change: they are the same in all evaluations.
 
-        Such integers are judged, even if they were `unstable` before. Integers that differ in one
-        of the `moved` evaluations become `unstable`. For floats, `bound` will use the finding.
+        If such an element is an integer, it is judged, even if it was `unstable` before. For
+        floats, see `bound`. Any integer that differs in `moved` becomes `unstable`.
 
         Parameters
         ----------
         marked : list of ndarray or None
-            Evaluations in which every rounded intermediate result is replaced by NaN.
+            Evaluations in which every rounded intermediate result is NaN; None for a failed one.
         moved : list of ndarray or None
-            Evaluations in which roundings are perturbed. In both lists, None stands for a failed
-            evaluation.
+            Evaluations in which roundings are perturbed; None for a failed one.
         """
         touched = self._beyond.copy()
         for values in (*marked, *moved):
@@ -236,11 +235,11 @@ class Spread:
     def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
         """Raise S, an estimate of the sum of the magnitudes of an element's terms.
 
-        S becomes at least the smallest item of `at_magnitudes`. The first item is the result on the
-        magnitudes |x| of the inputs, the others are results on magnitudes enlarged at random. A sum
-        of magnitudes never shrinks as |x| grows. If an item is smaller than the first, |x| lies
-        near a pole, where the first item is too large. `at_headroom` is the result on `HEADROOM`
-        times |x|. If it shows exponential growth, the result is no sum, and S stays as it is.
+        The first item of `at_magnitudes` is the result on |x|, the magnitudes of the inputs. The
+        others are results on magnitudes enlarged at random. S becomes at least the smallest item.
+        For a sum, this is the first. Near a pole, another item is smaller, and the first too large.
+        `at_headroom` is the result on `HEADROOM` times |x|. If it shows exponential growth, the
+        result is no sum, and S stays as it is.
         """
         if self.fmt is None:
             return
@@ -252,9 +251,10 @@ class Spread:
         np.fmax(self._magnitude, np.where(self._power_like, size, 0.0), out=self._magnitude)
 
     def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
-        """Withhold the verdict where `at_headroom`, the result on far larger inputs, overflows.
+        """Withhold the verdict where `at_headroom` overflows, except for exponential growth.
 
-        These inputs are `HEADROOM` times |x|. Results that grow exponentially with |x| are exempt.
+        `at_headroom` is the result on the magnitudes of the inputs, multiplied by `HEADROOM`. For
+        exponential growth, see `add_magnitudes`.
         """
         if self.fmt is not None:
             overflows = ~np.isfinite(to_float64(at_headroom))
@@ -269,8 +269,8 @@ class Spread:
         """Withhold the verdict where values that overflow in a narrow type have an effect.
 
         Both arguments are results with intermediate values rounded to the narrow type. Only in
-        `overflowing` do values beyond that type's range become infinite or NaN. The tolerance of
-        the elements stays: an op that keeps the values in a wider type passes.
+        `overflowing` do values beyond that type's range become infinite or NaN. A failure of an
+        affected element proves nothing, but an op that keeps the values in a wider type can pass.
         """
         equal = (overflowing == nearest) | (_is_nan(overflowing) & _is_nan(nearest))
         self._downstream |= ~equal
@@ -294,6 +294,8 @@ class Spread:
     ) -> ElementBound:
         """Return the envelope from all evaluations that were added so far.
 
+        S is the estimated sum of the magnitudes of an element's terms; see `add_magnitudes`.
+
         Parameters
         ----------
         longest_dim : int
@@ -302,8 +304,8 @@ class Spread:
         terms : int
             Largest number of terms of a sum.
         usual : float
-            Largest magnitude of an input, at least 1. The sum of magnitudes S may always be this
-            large, because an intermediate result may be.
+            Largest magnitude of an input, at least 1. The measured error limits S, but not to less
+            than this, because an intermediate result may be as large.
         weak : bool
             True to make S at least the smaller of `usual` and the largest result.
         safety : float
@@ -311,16 +313,17 @@ class Spread:
 
         Notes
         -----
-        If perturbed constants change an element, only this element's tolerance becomes wider. A
-        change that is small beside the element's scale counts in full. A larger change counts only
-        if it grows with the perturbation, and then without the factor for long dims. Otherwise, it
-        is taken for the value at another index, and ignored. But if it is at most a few roundings
-        of the largest input, it may be a rounding error after all, and the element gets no verdict:
-        an interpolation may give the weight 0 to an input far larger than the result.
+        Perturbed constants make the tolerance wider only for the elements that they change:
 
-        Elements that no rounding can change (see `restore_exact`) get the quick bound if their
-        measured bound would be loose. The op's inputs then lie exactly on a step of the reference,
-        which perturbed inputs cross.
+        - A change that is small beside the element's scale counts in full.
+        - A larger change that grows with the perturbation counts without the factor for long dims.
+        - Any other change is taken for the value at another index, and ignored. If it is at most a
+          few roundings of the largest input, it may be a rounding error: the element then gets no
+          verdict. An example is an interpolation that gives a very large input the weight 0.
+
+        An element that no rounding can change (see `restore_exact`) may have a loose measured
+        bound, because the inputs lie exactly on a step of the reference, and perturbed inputs do
+        not. It then gets the quick bound.
         """
         if self.fmt is None:
             return ElementBound(None, self._without_verdict())
@@ -363,8 +366,8 @@ class Spread:
     def _spread_error(self, judged: BoolArray) -> Float64Array:
         """Return each element's largest error, raised to the largest error in its binade.
 
-        Errors from `add_cancelled` are shared only among elements that have such errors. Zeros that
-        no perturbation changes, such as masked elements, must not get this allowance.
+        An error from `add_cancelled` is shared only with elements that have such errors, too. Zeros
+        that no perturbation changes, such as masked elements, must not get a wider tolerance.
         """
         error = _spread_over_binades(self._error, self._reference, judged)
         some = judged & (self._cancelled > 0.0)
@@ -381,7 +384,7 @@ class Spread:
         scale: Float64Array,
         judged: BoolArray,
     ) -> ElementBound:
-        """Make the bound from each element's `own` error or, if larger, its binade's (`spread`)."""
+        """Make the bound of each element from its `own` error or from its binade's, `spread`."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
@@ -403,10 +406,11 @@ class Spread:
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
         """Return the condition under which the rounding of operands excuses an op's errors.
 
-        Each squared error is compared with a variance, the sum of three terms: the mean squared
-        error of evaluations with rounded operands, over all elements of the same binade; the
-        variance of rounding the output; and the square of `error`, the largest error from other
-        causes. Elements outside of `judged` do not count. `without` is the bound without an excuse.
+        The squared error of each element is divided by the element's variance; see `Excuse.size`.
+        The variance is the mean squared error of evaluations with rounded operands, over the
+        element's binade, plus the variance of rounding the output, plus the square of `error` (the
+        element's largest error from other causes). Elements outside of `judged` do not count. If
+        the errors are not excused, the bound `without` is used.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         squares = np.zeros(error.size)
@@ -425,11 +429,10 @@ class Spread:
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
         """Return S, the sum of the magnitudes of an element's terms, limited by the measured error.
 
-        Let r be the element's expected value, N the number of `terms`, u one rounding, and E the
-        measured error. S is limited to the larger of |r| and ``ACCOUNTED sqrt(N) E / u``. Each term
-        was perturbed by a rounding, so the true S makes E at least about ``u S / sqrt(N)``. The
-        estimate of S, which is the result on |x|, may be far too large: ``1 / eps`` in the case of
-        ``1 / (relu(-x) + eps)``.
+        The estimate of S may be far too large: ``1 / eps`` for ``1 / (relu(-x) + eps)``. Let N be
+        the number of `terms`, u the `unit_roundoff`, E the measured error of an element, and r its
+        expected value. S is limited to the larger of |r| and ``ACCOUNTED sqrt(N) E / u``. The
+        reason: each term was perturbed by a rounding, so E is at least about ``u S / sqrt(N)``.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)
@@ -466,10 +469,9 @@ def _clip(values: Float64Array, fmt: FloatLimits) -> Float64Array:
 def _spread_over_binades(
     error: Float64Array, reference: Float64Array, judged: BoolArray
 ) -> Float64Array:
-    """Raise each element's error to the largest among results of the same power of two.
+    """Raise each element's error to the largest error of the `judged` elements in its binade.
 
-    A few draws may miss the worst case of a single element, but rarely that of all these results
-    together.
+    A few draws may miss the worst error of one element, but rarely the worst error of a binade.
     """
     groups = _binades(reference, judged)
     largest = np.zeros(int(groups.max(initial=0)) + 1)
@@ -490,10 +492,7 @@ def _mean_over_binades(
 
 
 def _binades(reference: Float64Array, judged: BoolArray) -> NDArray[np.intp]:
-    """Return a number for each result: its power of two, or one further number.
-
-    Zeros and unjudged results share the further number.
-    """
+    """Return each result's binade (power of two) as a number; zeros and unjudged ones share one."""
     _, exponents = np.frexp(np.where(judged, reference, 0.0))
     exponents = np.where(judged & (reference != 0.0), exponents, -2000)
     groups: NDArray[np.intp] = (exponents - int(exponents.min(initial=0))).astype(np.intp)

@@ -41,9 +41,9 @@ Key = tuple[str, int, str]
 def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS) -> Report:
     """Return the report with drawings of its worst failures, one for each op, dtype and kind.
 
-    Ops and references are run again, as by `reproduce`, but no verdict changes. After `seconds`, no
-    more are run. If a signal interrupts the drawing, the report lacks only drawings, and counts as
-    interrupted.
+    For the drawings, ops and references are run again, as by `reproduce`, but no verdict changes.
+    After `seconds`, nothing more is run. If a signal interrupts the drawing, the report counts as
+    interrupted, although only drawings are missing from it.
     """
     chosen = report.representatives()
     if not chosen:

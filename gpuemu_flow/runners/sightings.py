@@ -81,9 +81,9 @@ class Sightings:
         fd : int
             Descriptor of the file with the records.
         scratch : str
-            The worker's own temporary folder, if it has one. Uses of files below it are not
-            recorded. If several workers share its parent as a temporary folder, uses of files below
-            that parent are not recorded either.
+            The worker's own temporary folder; empty if it has none. Uses of files in this folder
+            are not recorded. It may lie in a temporary folder that several workers share. Then, no
+            uses of files in the shared folder are recorded.
         """
         self._followed.setdefault(fd, 0)
         if scratch:

@@ -99,10 +99,13 @@ class Discovered:
 
 
 def visible(name: str, names: Iterable[str]) -> bool:
-    """Tell whether a program may see a variable, or all variables that match a pattern ``NAME*``.
+    """Tell whether a program may see an environment variable, or all variables of a pattern.
 
     Parameters
     ----------
+    name : str
+        Name of a variable, or a pattern. ``NAME*`` stands for the variables with this beginning
+        that every program receives, ``NAME**`` for all variables with this beginning.
     names : iterable of str
         Names or patterns of variables that the configuration passes to programs.
     """

@@ -42,7 +42,11 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def read_summary(path: Path) -> dict[str, Json]:
-    """Return a comparison's summary, extended by a digest of its cases and the verdict on each."""
+    """Return the summary in a comparison's manifest, with two additions.
+
+    ``cases_digest`` is a digest of all cases. ``case_verdicts`` maps each verdict to the digests of
+    the cases that have it.
+    """
     manifest = read_manifest(path, stages.COMPARE)
     cases = [Case.from_json(item["case"]).identity() for item in manifest["cases"]]
     by_verdict: dict[str, list[str]] = {}

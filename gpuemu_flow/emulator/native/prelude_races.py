@@ -6,14 +6,15 @@ suspect accesses that are no races, but must not miss a race.
 
 Many loads from shared memory repeat an earlier read. To make them quick, a cell can be ``quiet``
 for one warp or for all warps. A load from the cell by such a warp is neither checked for races nor
-recorded. A cell becomes quiet only if it is readable, so most loads need no other check. The cell
-stops being quiet at the next store to it. It also stops at the next synchronisation of the warp or,
-if it is quiet for all warps, at the next barrier of the whole block.
+recorded. A cell becomes quiet only if it is readable, so most loads need no other check. The next
+store to the cell ends this state. So does the next synchronisation of the warp or, if the cell is
+quiet for all warps, the next barrier of the whole block.
 
 The array ``quiet`` holds a stamp for each cell. A cell is quiet for a warp if this is the current
 stamp of the warp, or the current stamp for all warps. A synchronisation replaces the current stamp
 by the next number. Before the numbers begin again, the array is cleared, so that no old stamp is
-mistaken for a new one. The first stamps are near the largest value, so that this happens often.
+mistaken for a new one. The first number is near the largest one. So the array is cleared in many
+launches, and not only in very long ones.
 
 For shared memory, the code records the clocks of warps, as in `SharedRaces`. For each cell, it
 records the last writers, and the readers since the last barrier of the whole block (``epoch``).

@@ -65,7 +65,8 @@ def assemble(
         Name for messages.
     arch : str
         Architecture; empty for the target that the PTX names. If an architecture is given, an error
-        without a line is not returned as a problem, since the lint judges it.
+        for which ptxas states no line is not among the `problems` of the result, since the lint
+        judges it. If ptxas was stopped, such an error is a problem nevertheless.
     folder : Path
         Folder for the files that ptxas reads and writes.
     cancel : threading.Event
