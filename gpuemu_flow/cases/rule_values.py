@@ -180,7 +180,7 @@ def _bounded(values: Array, setting: Setting) -> Array:
 def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
     """Overwrite a share of the elements, in place, with the values that the rule lists.
 
-    If the rule has no kind, and the setting no bounds, the listed values replace all elements.
+    If the rule has no kind and the setting has no bounds, the listed values replace all elements.
     """
     rule, flat = setting.rule, values.reshape(-1)
     rng = setting.rng.derive("values")
@@ -226,7 +226,8 @@ def _neighbours(values: Array, setting: Setting) -> Array:
 def _related(values: Array, setting: Setting, other: Array, *, fitting: bool = False) -> Array:
     """Return the values, changed where they violate the rule's relation to another input.
 
-    Unless `fitting`, some elements are also set to the extreme that the relation allows.
+    `other` holds the values of that input. If the relation is ``<``, ``<=``, ``>`` or ``>=``, and
+    `fitting` is False, some elements are also set to the outermost value that the relation allows.
     """
     sign = setting.rule.relation
     if sign == "cumsum":

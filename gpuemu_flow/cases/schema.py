@@ -136,7 +136,7 @@ def _builtin(name: str, input_names: Sequence[str], report: Report) -> OpSchema 
 
 
 def _used_dims(schema: OpSchema) -> OpSchema:
-    """Return the schema without dims that no input has, and without outputs with such a dim."""
+    """Remove the dims that no input has, and the outputs with such a dim; return the schema."""
     used = {d for tensor in schema.inputs for d in tensor.dims}
     outputs = tuple(t for t in schema.outputs if used.issuperset(t.dims))
     return replace(schema, dims=tuple(d for d in schema.dims if d.name in used), outputs=outputs)

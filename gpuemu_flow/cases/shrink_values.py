@@ -68,7 +68,11 @@ class Domain:
         return element[()]
 
     def rest(self) -> Any | None:
-        """Return the simplest allowed element: 0 if it lies in the range; None if there is none."""
+        """Return the simplest element in the range; None if none is found.
+
+        The numbers 0, 1 and -1 are tried first. The ends of the range and the integers beside them
+        are tried next, in the order of their magnitudes.
+        """
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
         near = sorted((n for end in ends for n in (end, math.ceil(end), math.floor(end))), key=abs)
         numbers = [0, 1, -1, *near]
@@ -137,7 +141,10 @@ def _simpler_numbers(number: float) -> Iterator[float]:
 
 
 def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[str, Domain]:
-    """Return the domain of each input, taken from the schema if the schema names the input."""
+    """Return the domain of each input: its dtype, and the range that the schema gives it.
+
+    An input that the schema does not name has no limits.
+    """
     ranges = {t.name: (t.low, t.high) for t in schema.inputs} if schema is not None else {}
     return {
         name: Domain(array.dtype, *ranges.get(name, (None, None))) for name, array in inputs.items()
@@ -288,7 +295,9 @@ def _replacement(new: Any, _name: str, _old: Array) -> Any:
 
 
 def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Round to significant digits; return NaN, meaning "leave unchanged", outside 1e-20 to 1e20.
+    """Round to significant digits; return NaN for magnitudes outside about 1e-20 to 1e20.
+
+    The caller leaves values unchanged where the result is NaN.
 
     Powers of ten up to 1e22 are exact in float64. So the results are the float64 numbers nearest to
     the decimal numbers, and rounding them again does not change them.

@@ -72,7 +72,11 @@ class Variants:
                 yield self._new(rng, seed)
 
     def like(self, known: Sequence[Case]) -> Iterator[Case]:
-        """Yield, without end, known cases with other sizes and data, and some new cases."""
+        """Yield cases without end, most of which are like the known ones.
+
+        In each round, every known case is yielded with new sizes and data, followed by one case of
+        `draw`.
+        """
         known = [unmade(case) for case in known]
         others = self.draw(known)
         while True:

@@ -37,9 +37,10 @@ class InputCopies:
                 self._copies[name] = tensor, copy
 
     def compare(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the inputs as they were, and the number of elements that changed in each of them.
+        """Return the inputs' original values, and the number of changed elements by input name.
 
-        Inputs without a copy are returned as they are now; unchanged inputs are not counted.
+        An input without a copy is returned as it is now. The second mapping contains only inputs
+        that changed.
         """
         given: dict[str, Any] = {}
         before: dict[str, NDArray[Any]] = {}

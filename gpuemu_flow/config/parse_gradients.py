@@ -54,7 +54,12 @@ class GradientsParser:
         reference: ProgramRef,
         outputs: tuple[OutputContract, ...],
     ) -> tuple[str, ...]:
-        """Return the inputs with respect to which gradients are wanted; empty if none are."""
+        """Return the inputs with respect to which gradients are wanted; empty if none are.
+
+        `wanted` is the configured value: True for all possible inputs, or a list of names. An
+        error is reported to `out` if a name is wrong, or if gradients are impossible with the
+        programs `op` and `reference` or with the `outputs`.
+        """
         if not wanted:
             return ()
         self._check_programs(op, reference)
@@ -103,7 +108,10 @@ class GradientsParser:
             self._impossible(text, "remove `gradients`")
 
     def _differentiable(self) -> dict[str, tuple[str, ...]]:
-        """Map each float argument to the runner's names for it: for a list, one name per member."""
+        """Map each argument made of floats to the names that the runner uses for its tensors.
+
+        A list has one name for each member. Any other argument has only its own name.
+        """
         tensors = {tensor.name: tensor for tensor in self.schema.inputs}
         found: dict[str, tuple[str, ...]] = {}
         inside = {member for group in self.groups.values() for member in group.members}

@@ -39,11 +39,11 @@ class BarrierRequest:
 
     @property
     def plain(self) -> bool:
-        """Tell whether the request is a ``bar.sync`` of all threads, without a predicate."""
+        """Tell whether all threads name the same barrier, which waits for the whole block."""
         return self.wanted is None and self.name.size == 1
 
     def by_name(self, group: Array) -> Iterator[tuple[int, Array]]:
-        """Yield the number of each barrier that a group of threads names, and these threads."""
+        """Yield each barrier number that threads of a group name, and a mask of these threads."""
         names = np.broadcast_to(self.name, group.shape)
         for name in np.unique(names[group]).tolist():
             yield name, group & (names == name)
@@ -64,7 +64,18 @@ class BarrierWaits:
         self._known: dict[int, Array] = {}
 
     def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
-        """Record that a group of threads has reached a barrier."""
+        """Record that a group of threads has reached a barrier.
+
+        Parameters
+        ----------
+        request : BarrierRequest
+        group : ndarray of bool
+            Mask of the threads.
+        block : int
+            Number of the basic block in which the threads go on after the barrier.
+        step : int
+            Number of the barrier instruction.
+        """
         if request.arrive_only:
             for name, arrived in request.by_name(group):
                 here = arrived.sum(axis=1)

@@ -170,7 +170,7 @@ class SideBySide:
 
     @staticmethod
     def room(sizes: list[int]) -> int:
-        """Return the additional bytes that allocations of these sizes need to lie side by side."""
+        """Return the bytes that an arena needs, beyond `sizes`, to place buffers side by side."""
         return ALIGNMENT * len(sizes)
 
     @property

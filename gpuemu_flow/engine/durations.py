@@ -20,10 +20,14 @@ def with_real_duration(
 ) -> Mapping[str, Json]:
     """Return a task's values with the duration of all its work, including work of earlier runs.
 
-    Restored cases were run earlier. For these cases, ``duration_s`` of the task's last success is
-    counted, or their share of it. For the cases that were run now, ``duration_s`` in `values` is
-    added. If no case was restored, or if a duration is unknown, `values` are returned unchanged. A
-    task without cases is treated as one case.
+    In the result, ``duration_s`` is the sum of two durations:
+
+    - For the cases that were run now: ``duration_s`` in `values`.
+    - For the restored cases, which were run earlier: ``duration_s`` of the task's last success,
+      divided by its number of cases and multiplied by the number of restored cases.
+
+    If no case was restored, or if a duration is unknown, `values` are returned unchanged. A task
+    without cases is treated as one case.
 
     Parameters
     ----------

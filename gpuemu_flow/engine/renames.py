@@ -115,9 +115,10 @@ def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:
 
 
 def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
-    """Return an op's tasks as JSON without the op's name; [] if a manifest may contain the name.
+    """Return an op's tasks as JSON without the op's name, for comparison with another op.
 
-    JSON is compared, since a task from a snapshot has lists where a new task has tuples.
+    The result is [] if the manifest of a task may contain the name. JSON is used because a task
+    from a snapshot has lists where a new task has tuples.
     """
     specs = list(specs)
     if any(spec.stage not in _NAMELESS for spec in specs):
@@ -133,7 +134,10 @@ def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
 
 
 def _copy(cache: WorkspaceCache, source: TaskSpec, target: TaskSpec, digest: str) -> bool:
-    """Copy a manifest if its digest is still `digest`; return True if it was copied."""
+    """Copy the manifest of `source` to the place of the manifest of `target`.
+
+    Return False, and copy nothing, if the manifest is missing or no longer has the digest `digest`.
+    """
     try:
         data = cache.files.read(cache.folder / source.target)
     except OSError:

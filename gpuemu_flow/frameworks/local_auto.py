@@ -33,9 +33,11 @@ class LocalReference:
     Parameters
     ----------
     function : callable or Versions
-        The user's own function, whose source shows how it computes.
+        The user's own function. Other versions, such as one that computes in float32, are made from
+        its source.
     outputs : callable
-        Calls a version of the function on given inputs; returns its outputs as arrays by name.
+        Takes the function, or another version of it, and inputs. Calls the function on the inputs,
+        and returns its outputs as arrays by name.
     """
 
     def __init__(

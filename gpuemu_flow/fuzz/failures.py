@@ -174,7 +174,10 @@ class FailureLog:
 
 
 def record_results(workspace: Workspace, fresh: Sequence[OpResult]) -> list[Problem]:
-    """Record the failing cases of `fresh`, the results that a run judged now; return warnings."""
+    """Record the failing cases in `fresh`, the results that a run has just judged.
+
+    Return warnings if stored inputs were removed to keep the disk limit.
+    """
     log = FailureLog(workspace)
     for result in fresh:
         subject = op_subject(workspace, result.op, result.dtype).subject
@@ -459,7 +462,10 @@ class _Rerun:
         return shown
 
     def _is_unsteady(self) -> bool:
-        """Tell whether identical calls are known to differ, so that a single pass says little."""
+        """Tell whether the failure is intermittent, or is a difference between identical calls.
+
+        A single pass of such a case says little.
+        """
         unsteady = FailureKind.NON_DETERMINISTIC.value
         return self._record.intermittent or self._record.kind == unsteady
 

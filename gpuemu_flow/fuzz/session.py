@@ -250,7 +250,7 @@ def _group(
     outcome: OpFuzzOutcome,
     text: str,
 ) -> CauseGroup:
-    """Make one group of failures with the same cause, and store the cause in each record."""
+    """Make one group of failures whose cause is `text`, and store the cause in each record."""
     records = [_record(log, known, op, judged, text) for judged in members]
     smallest = members[0].result
     return CauseGroup(

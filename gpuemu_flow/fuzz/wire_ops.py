@@ -70,7 +70,7 @@ class Query:
 
 
 class WireInputs:
-    """Inputs that the warm programs of one op were seen to use. Thread-safe.
+    """Files, variables and other inputs that one op's warm programs were seen to use. Thread-safe.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ class WireInputs:
     Attributes
     ----------
     begun : int
-        Time at which observation began. If a file was not written to after this time, every
-        program that was loaded after this time has read the file's present content.
+        Time at which observation began. A program that was loaded later has read the present
+        content of every file that was not written to since this time.
     parts : dict of str to str
         States of all inputs.
     """
@@ -406,7 +406,7 @@ class Subjects:
         )
 
     def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:
-        """Build programs' compiled parts; return the paths of sources, outputs and PTX."""
+        """Build files that the tasks' programs need; return paths of sources, outputs and PTX."""
         found: set[str] = set()
         for spec in specs:
             build_code(self._workspace, spec, graph)
@@ -490,8 +490,8 @@ def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[st
     """Take ``precision`` out of a request's kwargs, unless it names an argument of the op.
 
     The returned precision is empty if the request has none, or asks for the configured one. A value
-    that names no precision stays in the kwargs, since some references have an argument of this
-    name.
+    that names no precision stays in the kwargs, since some references have an argument called
+    ``precision``.
     """
     rest = dict(kwargs)
     if "precision" in op.kwargs or rest.get("precision") not in PRECISIONS:

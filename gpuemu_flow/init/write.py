@@ -128,7 +128,8 @@ def _holds(place: Path, content: bytes) -> bool:
 def _move(made: Path, place: Path, backup: Path | None, undo: list[Callable[[], object]]) -> None:
     """Move a file to `place`, after moving an existing file there to `backup`.
 
-    The functions that undo this are added to `undo`, the last one to be called first.
+    Functions that undo these steps are added to the end of `undo`. To undo the move, call them in
+    reverse order.
     """
     for folder in reversed([p for p in place.parents if not p.exists()]):
         folder.mkdir()

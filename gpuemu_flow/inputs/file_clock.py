@@ -13,7 +13,7 @@ from gpuemu_flow.store.private_files import PrivateFolder
 class FileClock:
     """Reads the clock that a file system uses for the times of changes to its files.
 
-    This clock differs from all other clocks.
+    Other clocks may show another time, so only this one can be compared with times of changes.
 
     One unlinked file is touched at each reading. A new file for each reading would be slow, since
     creating a file takes longer if many files were deleted in the last seconds.

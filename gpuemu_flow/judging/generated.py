@@ -1,4 +1,4 @@
-"""Fill in the values of inputs that the user's functions return.
+"""Call the user's functions that make inputs, and put the returned values into the cases.
 
 The functions run in separate sandboxed workers, neither in this process nor in an op's worker. The
 returned values, or the error, become part of the case, so that all its evaluations have the same

@@ -24,11 +24,11 @@ _WHO = {
 
 
 def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
-    """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs.
+    """Return the verdict on a case whose op or reference gave no usable outputs.
 
-    If a user's function that makes an input failed, the failure has a kind of its own, since
-    neither program is at fault. The verdict is ``skipped`` for a case that was not run because
-    earlier cases hung.
+    `kind` says which of the two it was. If `error` comes from a user's function that makes an
+    input, neither of them is at fault, and the kind ``GeneratorError`` is used instead. The verdict
+    is ``skipped`` for a case that was not run because earlier cases hung.
     """
     kind = FailureKind.GENERATOR if error.slug in GENERATOR_SLUGS else kind
     place = f"{error.file}:{error.line}" if error.line else ""

@@ -213,7 +213,10 @@ def _round_down(value: float, work: np.dtype[Any]) -> Any:
 
 
 def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
-    """Return a prover for a bound and the arrays' dtypes; None if they do not allow a proof."""
+    """Return a prover that elements are within a bound; None if no proof is possible.
+
+    The bound and the dtypes of the two arrays decide whether a proof is possible.
+    """
     if bound.proof is None:
         return None
     atol, rtol = bound.proof

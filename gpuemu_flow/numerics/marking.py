@@ -53,9 +53,10 @@ class _Marking(_Casting, Doubting):
 
 
 class _Stepping(Doubting):
-    """An array that changes the rounded results of one chosen operation, all by the same factor.
+    """An array that multiplies all rounded results of one chosen operation by one factor.
 
-    A value that several results depend on, such as a scale, then changes for all of them.
+    Several values may be computed from one such result, for example from a scale. All of them then
+    use the changed result.
     """
 
     turn: int

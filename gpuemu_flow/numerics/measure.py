@@ -103,8 +103,8 @@ class ErrorMeasurement:
     The formula is ``allowed = 8 g (E + u S + least) + g F + 2 R + 2 ulp(r)``. Of this,
     ``8 g (E + u S) + 2 R`` is limited to half of the scale: the largest of |r|, S and the median
     magnitude of the results that are not 0. An element's *own part* has the element's own changes
-    in place of E and R. Where the own part plus ``8 g C`` is larger, it is used instead; for large
-    C, see `Spread.bound`.
+    in place of E and R. Where the own part plus ``8 g C`` is larger, this sum is the tolerance; for
+    large C, see `Spread.bound`.
 
     S is the larger of |r| and, unless the result grows exponentially, the reference at |x|. For
     sums of products, this is the sum of the magnitudes (Higham, "Accuracy and Stability of
@@ -246,7 +246,7 @@ class _Session:
             self._add_flushed(self._evaluate(inputs))
 
     def _use_own_rounding(self) -> None:
-        """If the reference accepts only a narrow dtype, perturb by one rounding of that dtype."""
+        """If the reference accepts only a narrow dtype, perturb inputs by that dtype's rounding."""
         own = self._evaluations.own_format
         if own is not None and own.eps > self._unit:
             self._narrow = True
@@ -285,10 +285,10 @@ class _Session:
             self._add(self._evaluate(moved, shadow=True))
 
     def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
-        """Evaluate the reference in float32 (if `shadow`) with values rounded to a narrower type.
+        """Evaluate the reference with intermediate values rounded to a narrower type.
 
-        They are rounded to nearest first, then at random. If every step is rounded, the reference
-        is also evaluated in the case's own dtype: frameworks' functions then round every step, too.
+        If `shadow`, evaluate in float32: round to nearest first, then at random. If every step is
+        rounded, also evaluate in the case's own dtype, in which frameworks round every step.
         """
         if rounding.steps:
             self._add_rounded(self._checked(self._evaluations.own_outputs(self._inputs64)))

@@ -135,13 +135,13 @@ def _block_name(length: int, count: int, where: str) -> Callable[[int], str]:
 
 
 def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
-    """Yield, for each modulus 2, 4, 8, ..., the division of `count` indices by their remainders.
+    """Yield divisions of `count` indices into lanes, one division for each modulus 2, 4, 8, ...
 
-    The `Parts.sums` of each division takes the sums over single indices, or the sums over the
-    indices of equal remainder modulo a larger power of 2. Moduli are left out if they exceed
-    `LANES` or half of `count`, or if a part would have fewer than `LEAST` of the output's `size`
-    elements. `where` says in messages to which axis the indices belong, or that they count elements
-    in memory.
+    A lane consists of the indices that have the same remainder. `Parts.sums` of each division
+    accepts the sums over single indices. It also accepts the sums over the lanes of a larger
+    modulus that is a power of 2. A modulus is left out if it exceeds `LANES` or half of `count`, or
+    if its lanes would have fewer than `LEAST` of the output's `size` elements. `where` is a text
+    for messages: it says to which axis the indices belong, or that they count elements in memory.
     """
     modulus = 2
     while modulus <= min(LANES, count // 2) and size // modulus >= LEAST:
@@ -317,7 +317,10 @@ class PartEvidence:
 
     @property
     def arrays(self) -> tuple[Wide, Wide, Wide]:
-        """Return the terms, their squares and their rounding errors; `of` takes sums of these."""
+        """Return each element's term, the term's square, and the term's largest rounding error.
+
+        The method `of` takes the sums of these numbers over parts of the output.
+        """
         return self._series.terms, self._squares, self._series.rounding
 
     def of(self, total: Wide, squares: Wide, rounding: Wide) -> Wide:

@@ -134,7 +134,7 @@ class Totals:
         expected: Float64Array,
         start: int | NDArray[np.intp],
     ) -> None:
-        """Include the largest errors of judged elements, without counting them.
+        """Update the largest errors and the worst element, but no counts and no sums.
 
         `start` is the flat position of the first element, or an array of all positions.
         """
@@ -297,7 +297,9 @@ def multi_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _percentiles(samples: Sequence[Sample], levels: Sequence[float]) -> list[float]:
     """Return the percentiles of the errors in weighted samples, one for each level.
 
-    A percentile p of n errors is the error of rank ``round(p * (n - 1))``; halves are rounded up.
+    The percentile p of n errors is the error of rank ``round(p * (n - 1))``, counted from 0. A rank
+    halfway between two integers is rounded up. If the samples' weights differ, each error counts as
+    many times as its sample's weight says.
     """
     error = np.concatenate([s.error for s in samples])
     if not error.size:

@@ -207,9 +207,12 @@ def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | N
     - The candidate's file, or one of the two folders around it, is named after the problem's file.
     - Both files have the same number in their names.
 
-    If several problems match, the one with the longest name is returned. If no problem matches, the
-    first of these places that contains exactly one problem decides: the list, the candidate's
-    folder, this folder together with all folders above it.
+    If several problems match, the one with the longest name is returned. If no problem matches,
+    these sets are tried in order, and the first one with exactly one problem decides:
+
+    - all of `problems`;
+    - the problems in the candidate's folder;
+    - the problems in this folder and in the folders above it.
     """
     number = _NUMBERED.search(candidate.path.stem)
     words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)

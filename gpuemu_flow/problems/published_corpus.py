@@ -43,9 +43,10 @@ class CorpusOp:
     path : Path
         Path of the op's `meta.json`.
     kernel : str
-        Path, in the new workspace, of the file whose `run` takes a dict of arrays.
+        Path of the kernel's file in the new workspace. The file's function `run` takes a dict of
+        arrays.
     reference : JSON
-        A program.
+        The value of ``reference`` in the new workspace's configuration.
     schema, tolerances : mapping of str to JSON
     triton, gpu : bool
         `triton` is True if the op launches Triton kernels, `gpu` if it asks for a GPU.

@@ -77,8 +77,8 @@ class CheckedInputs:
         Parameters
         ----------
         guards : bool
-            True to put the inputs between guard zones, if there is a `case` and no input is
-            converted.
+            True to put the inputs between guard zones. Has no effect if the attribute `case` is
+            None, or if an input is converted.
         """
         if self.case is not None:
             return make_inputs(self.case, self.input_dtype, guards=guards, values=self.values)
@@ -241,12 +241,12 @@ class CheckedCase:
         return self._client.post(message, index, checks=self._checks, slots=shared.slots, calls=1)
 
     def _call(self, seed: int, fill: int, *, keep: bool = True) -> _Call:
-        """Make a call, and return its attempt and outputs.
+        """Make a call, and return the `Attempt` and the outputs as a `_Call`.
 
-        Without `keep`, the outputs are not copied, and are valid only until the next call. Outputs
-        that will be judged have to be copied, since a thread that the program left running could
-        change them. Outputs that are only compared with earlier ones need no copy: whatever such a
-        thread could write there, the program could also have returned.
+        If `keep` is False, the outputs are not copied, and are valid only until the next call.
+        Outputs that will be judged have to be copied, since a thread that the program left running
+        could change them. Outputs that are only compared with earlier ones need no copy: by such a
+        late change, the program gains no more than by returning the changed values at once.
         """
         failed = None if self._posted else self._post(seed, fill)
         self._posted = False

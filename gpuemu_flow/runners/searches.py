@@ -195,8 +195,9 @@ def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[tuple
     Yields
     ------
     str
-        The path. If `folder` contains a folder with the module's name, that is the last path,
-        because without an ``__init__`` file it is a part of a namespace package.
+        The path. If `folder` does not exist, it is the only path. If `folder` contains a folder
+        with the module's name, this inner folder is the last path: without an ``__init__`` file, it
+        is a part of a namespace package.
     bool
         True if the path exists.
     """

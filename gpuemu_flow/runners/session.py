@@ -124,9 +124,9 @@ class ProgramSession:
     ) -> None:
         """Start a call as `call` does, but return at once; `finish` returns the result.
 
-        If `inputs` are arrays, `case` may name the case that they belong to; the checks `decoy` and
-        `guards` need it. The argument `decoy` may hold the values that the check `decoy` uses;
-        otherwise they are drawn.
+        If `inputs` are arrays, `case` may be the case that they belong to. Without a case, the
+        checks `decoy` and `guards` are impossible. The argument `decoy` may hold the input values
+        of the decoy call; by default, they are drawn.
 
         Calls begun in two sessions run at the same time.
         """

@@ -166,9 +166,10 @@ class JsonStore:
             )
 
     def _make_private(self) -> None:
-        """Create the database so that only this user can read it; refuse links among its files.
+        """Create the database, if there is none, as a file that only this user can read.
 
-        SQLite makes its auxiliary files with the same mode as the database.
+        Raise StoreError if one of the database's files is a link, symbolic or hard. SQLite gives
+        its auxiliary files the same mode as the database.
         """
         self._files.make(self._folder)
         # Looked at, not opened: closing a file would drop the locks that SQLite holds on it.

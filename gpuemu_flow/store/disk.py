@@ -48,7 +48,16 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
         return key
 
     def store(self, value: object, read: bool, key: object = UNKNOWN) -> Any:
-        """Convert a value to its database form."""
+        """Return the database columns of a value: size, mode, file name and content.
+
+        If the value has at least `min_file_size` bytes, it is written to a new file, and its
+        content column is None.
+
+        Raises
+        ------
+        TypeError
+            The value is not bytes, or `read` is True (the value is a stream to be read).
+        """
         if type(value) is not bytes or read:
             raise TypeError("cache values are bytes")
         if len(value) < self.min_file_size:
@@ -76,7 +85,10 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
         return name, str(self._files.root / name)
 
     def remove(self, file_path: object) -> None:
-        """Delete a value's file, not its folder; ignore names that this program did not make."""
+        """Delete a value's file, but keep the file's folder.
+
+        A file whose name this program did not make is not deleted.
+        """
         if _is_own(file_path):
             with contextlib.suppress(StoreError, OSError):
                 path = self._files.root / str(file_path)

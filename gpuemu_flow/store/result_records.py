@@ -127,7 +127,8 @@ class StoredResult:
         process. ``origin`` is the name of the code that computed the output, and ``code`` is the
         digest of this code.
     files : str
-        Digest that identifies the source files of this code; empty if the client named none.
+        Digest that identifies the source files of the code that computed the output; empty if the
+        client named no files.
     """
 
     key: str
@@ -164,9 +165,9 @@ class NewResult:
 
     Attributes
     ----------
+    op, seed, dtype, source, judged, client : see `StoredResult`
     judged_by : str
-        As in `StoredResult`. May be set after `encode` was called, which needs all other
-        attributes.
+        As in `StoredResult`. `encode` does not use it, so it may be set after `encode` was called.
     files : mapping of str to str
         The sha256 of each file of the code that computed the output. Equal sets of files are stored
         only once.

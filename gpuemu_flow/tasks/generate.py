@@ -138,9 +138,10 @@ class _SharedCases:
         return None
 
     def store(self, cases: Sequence[Case], samples: Sequence[Case], used: Discovered) -> None:
-        """Store the cases, unless a generator failed, or an input has changed or was unobserved.
+        """Store the cases, unless a generator failed or its inputs are uncertain.
 
-        An input has changed if it differs from its state at the creation of this object.
+        `used` holds the inputs that the generators were seen to use. They are uncertain if one of
+        them changed after the creation of this object, or if not all use could be observed.
         """
         cache, context = self._context.shared, self._context
         sound = not any(map(case_fault, [*cases, *samples])) and not used.untracked

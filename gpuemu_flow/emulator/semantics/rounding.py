@@ -96,7 +96,11 @@ def exact_root(a: float, mode: str) -> float:
 def one_by_one(
     result: Array, hard: Array, compute: Callable[..., float], *operands: Array
 ) -> Array:
-    """Recompute the lanes in the mask `hard` one at a time: array arithmetic is not exact there."""
+    """Return `result` with the lanes in the mask `hard` computed again, one at a time.
+
+    Array arithmetic is not exact in these lanes. `compute` gets a lane's number from each of
+    `operands`, and returns the lane's result.
+    """
     lanes = np.flatnonzero(hard)
     if not lanes.size:
         return result

@@ -101,9 +101,10 @@ def _refuse(error: int) -> tuple[int, int, int, int]:
 
 
 def _on_argument(number: int, position: int, code: _Code) -> _Code:
-    """Return filter code for one system call, which loads an argument's low half and runs `code`.
+    """Return filter code that runs `code` on one argument of a single system call.
 
-    Other system calls skip it. Each path through `code` must end in a return instruction.
+    The low half of the argument is loaded before `code`. All other system calls skip `code`. Each
+    path through `code` must end in a return instruction.
 
     Parameters
     ----------
