@@ -147,7 +147,11 @@ class Coverage:
         return counts
 
     def to_json(self) -> list[Json]:
-        """Return sorted rows, one for each cell: names, cases judged, cases without a verdict."""
+        """Return one row for each `Cell`, sorted.
+
+        A row has the fields of the cell, the number of cases that count as exercised, and the
+        number of cases without a verdict.
+        """
         both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}
         return [[*cell, *numbers] for cell, numbers in sorted(both.items()) if any(numbers)]
 

@@ -165,7 +165,8 @@ def _range_of(
 ) -> tuple[Bound | None, ...]:
     """Return an input's name and the two ends of its range at given sizes.
 
-    The ends are left out if the input has no rule, or if they cannot be computed.
+    The name alone is returned if the input has no value rule, or if an end cannot be computed. An
+    end may depend on the shapes of `inputs`, which are all inputs of the case.
     """
     bounds = (spec.rule.low, spec.rule.high) if spec.rule else ()
     shapes = {each.name: each.shape for each in inputs}
@@ -182,7 +183,9 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the input's spec; the first cases with a range demand that both its ends occur.
+    """Return the input's spec, which may demand that both ends of the input's range occur.
+
+    The first `ENDED` cases with the same range demand this.
 
     Parameters
     ----------
@@ -191,8 +194,7 @@ def _with_ends(
     found : tuple
         Name of the input and the ends of its range in this case, as `_range_of` returns them.
     ended : Counter
-        For each value of `found`, the number of earlier cases that demanded the ends. The ends are
-        demanded in at most `ENDED` cases.
+        For each value of `found`, the number of earlier cases that demanded the ends.
 
     Notes
     -----
@@ -259,7 +261,7 @@ def _elements(sizes: Sizes) -> int:
 def _targets(schema: OpSchema) -> tuple[int, ...]:
     """Return the indices of the inputs that a case may single out; none for an op of one input.
 
-    These inputs have no strategy, dtype or kind of their own.
+    An input can be singled out if the schema sets no strategy, dtype or kind for it.
     """
     free = [
         i
@@ -359,8 +361,8 @@ def inputs_of(
     companion : str
         Strategy of the inputs that are not targeted.
     turn : int
-        The number of the case. It chooses the strategy of an input whose value rule has a kind,
-        because each kind has strategies of its own.
+        The number of the case. It chooses the strategy of each input whose values are of a kind
+        such as ``offsets``, because each kind has strategies of its own.
     absences : Absences, optional
         Decides in which cases an optional input is None. By default, it is None in about one of
         `ABSENT_EVERY` cases.

@@ -180,8 +180,9 @@ def nominal_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
     """Return the strides, in elements, that the protocol states for a layout.
 
     These strides describe no memory: in the protocol's buffers, elements are always in C order.
-    ``strided`` doubles the row-major strides; ``transposed`` gives the row-major strides of the
-    shape with its last two dims exchanged, without exchanging the strides back.
+    ``strided`` doubles the row-major strides. ``transposed`` exchanges the last two dims of the
+    shape and gives the row-major strides of the result, in the order of the exchanged dims. For
+    example, it gives (2, 1) for the shape (2, 3).
 
     Raises
     ------

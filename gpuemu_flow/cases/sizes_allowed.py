@@ -89,8 +89,8 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
     """Return sizes of a dim to try: its whole list, or else at most 24 sizes of its range.
 
-    Limits compare dims with each other. Sizes equal or next to those in `sizes`, which has the
-    wanted sizes of all dims, therefore come first.
+    `sizes` has the wanted sizes of all dims. From a range, sizes equal or next to these are tried
+    first, because limits compare dims with each other.
     """
     if dim.candidates:
         return list(dim.candidates)

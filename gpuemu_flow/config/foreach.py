@@ -215,8 +215,9 @@ def _weight(value: Json) -> int:
 def _filled(value: Json, given: Mapping[str, Json]) -> Json:
     """Return a value with each name in braces replaced by its value in `given`.
 
-    A text that is nothing but such a name becomes that value with its type, such as a number. The
-    recursion is bounded, since no value nests deeper than `positions.MAX_DEPTH`.
+    If a whole text is one name in braces, the result is the name's value itself, for example a
+    number, and not a text. The recursion is bounded, since no value nests deeper than
+    `positions.MAX_DEPTH`.
     """
     if isinstance(value, str):
         match = _PLACEHOLDER.fullmatch(value)

@@ -101,7 +101,9 @@ def members_path(name: str, value: Json) -> KeyPath:
 def read_targets(
     given: Mapping[str, Json], place_of: Callable[[KeyPath], str]
 ) -> dict[str, Target]:
-    """Return the targets of a configuration by name; an empty dict if none of them has options.
+    """Return the targets of a configuration by name.
+
+    The dict is empty if no target is a table: only tables can have options.
 
     Parameters
     ----------

@@ -39,9 +39,9 @@ def is_strong(step: Step) -> bool:
 def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
     """Return the step numbers of the acquire and mmio loads, and of other strong loads that poll.
 
-    A volatile or relaxed load polls if its value only decides on loading again or on trying an
-    update. The kernel is then correct whether the load comes before or after another thread's
-    store. The module's docstring has examples.
+    A volatile or relaxed load counts as polling if its value decides whether to load again, or
+    whether an atomic update takes place. The kernel is then expected to be correct whether the load
+    comes before or after another thread's store. The module's docstring has examples.
 
     Parameters
     ----------
@@ -114,7 +114,14 @@ class _Flow:
         self._count = len(blocks.starts)
 
     def is_polling(self, load: int) -> bool:
-        """Tell whether a load's value only decides on loading again or on trying an update."""
+        """Tell whether a load's value decides whether to load again or to make an atomic update.
+
+        This is so in each of these cases:
+
+        - The value decides whether a loop that repeats the load is entered or goes on.
+        - An ``atom.cas`` compares the value with memory.
+        - The value only decides which atomics and harmless stores run; see `_only_saves_work`.
+        """
         reach = self._follow(load)
         return (
             self._is_repeated(load, reach)
@@ -190,7 +197,7 @@ class _Flow:
         return found
 
     def _is_repeated(self, load: int, reach: _Reach) -> bool:
-        """Tell whether a loop around the load ends or goes on depending on the loaded value."""
+        """Tell whether the loaded value decides if a loop around the load goes on or ends."""
         home = self._block_of(load)
         return any(
             self._condition(b) & reach.registers and not loop.issuperset(self.blocks.successors[b])

@@ -31,8 +31,8 @@ class OpcodeForm:
     approximate : float
         Largest relative error that the ISA allows, 0 for exact instructions.
     absolute_below : float
-        For results of a smaller magnitude than this value, the largest error is absolute. It is
-        `absolute_below` times `approximate`.
+        Results of a smaller magnitude than this value may have an absolute error of up to
+        ``absolute_below * approximate``.
     """
 
     function: Lanes

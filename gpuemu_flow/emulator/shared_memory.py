@@ -118,9 +118,10 @@ class SharedMemory(ClusterMemory):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store to shared memory; each array in `values` holds one element of all lanes' vectors.
+        """Store a vector of each lane to shared memory.
 
-        Each element has `width` bytes. Only the lanes in `mask` store, or all lanes if it is None.
+        The n-th array in `values` holds the n-th element of every lane's vector. Each element has
+        `width` bytes. Only the lanes in `mask` store, or all lanes if it is None.
         `strong` is True if the access is volatile, relaxed or stronger.
         """
         size = width * len(values)

@@ -73,7 +73,7 @@ class TensorCopies(Bulk):
     def _of_box(
         self, copy: BulkCopy, tensor: TensorMap, near: int, corner: list[int], operation: str
     ) -> BulkCopy:
-        """Return a copy with the byte offsets of its box filled in.
+        """Return the tensor copy `copy`, with the byte offsets of its box filled in.
 
         `near` is the offset of the box in shared memory, and `corner` holds its coordinates in the
         tensor. If `operation` names a reduction, the reduction is filled in, too.

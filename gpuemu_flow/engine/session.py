@@ -304,7 +304,7 @@ def count_jobs(workspace: Workspace, options: RunOptions) -> int:
 
 
 def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
-    """Return a warning, in a list, if tasks in `left` changed only in ways that the run ignores."""
+    """Return a warning, in a list, if tasks in `left` changed, but only in ways the run ignores."""
     if set(options.triggers) == set(TRIGGERS) or options.force:
         return []
     states, tasks = workspace.states(), workspace.graph.tasks
@@ -460,7 +460,7 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
 ) -> Iterator[StageContext]:
-    """Yield the context for actions, with the given workers or, without any, with new ones."""
+    """Yield the context for actions, with new workers if `workers` is None."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if workers is None else nullcontext(workers)
@@ -479,7 +479,7 @@ def open_context(
 
 
 def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
-    """Store the snapshot, with the tasks that are now current and the inputs that were observed."""
+    """Store the workspace's snapshot after updating its current tasks and observed inputs."""
     states = workspace.states()
     ended = {name for name, status in outcome.status.items() if status in ("ran", "restored")}
     current = workspace.snapshot.current - workspace.graph.downstream(ended)

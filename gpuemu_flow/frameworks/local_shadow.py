@@ -1,8 +1,8 @@
-"""Shadows of a function in this process: the same function, compiled from rewritten source.
+"""Versions of a function that compute in float32, compiled in this process from rewritten source.
 
-Unlike a worker, which imports a reference once more from rewritten files, this module leaves loaded
-modules unchanged. It copies the function, together with the user's own functions and modules that
-the function uses.
+Loaded modules stay unchanged: the function is copied, together with the user's own functions and
+modules that it uses. Workers make such versions in another way: they import a reference once more,
+from rewritten files.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ class Fuzzer:
     def is_outdated(self) -> bool:
         """Tell whether the op could read a file that the reference was seen to use.
 
-        The file was unknown when this object was made, and so it was not hidden from the op. The
-        verdicts then do not count.
+        If so, the verdicts do not count: the use of the file was unknown when this object was made,
+        and so the file was not hidden from the op.
         """
         for subject, expected in zip(self.subjects, self._expected_cache, strict=True):
             if subject.known is not None and expected.inputs is not None:
@@ -290,7 +290,10 @@ class Fuzzer:
     def _keep(
         self, which: int, queued: QueuedCase, evaluated: EvaluatedCase, outcome: OpFuzzOutcome
     ) -> Judged:
-        """Store a verdict; report a failure at once, while its tensors are valid."""
+        """Store the verdict on a case, and report a failure that is to be recorded.
+
+        The failure is reported at once, because the tensors of the case do not stay valid.
+        """
         self._refuse_unordered(which)
         judged = Judged(queued.number, evaluated.case, evaluated.result)
         if evaluated.result.verdict in BAD:

@@ -1,4 +1,7 @@
-"""Remember stamps of files, so that a command with several steps reads each stamp only once."""
+"""Remember stamps of files, so that a command with several steps reads each stamp only once.
+
+A stamp consists of a file's size, times and inode number.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,17 @@ from gpuemu_flow.inputs.plan import Seen, look_into
 class Sights:
     """Stamps and owners of files, each read only once, when it is first requested.
 
-    A stamp may be as old as the start of the command. Make a new object if another process may have
-    changed files meanwhile, for example after waiting for a lock.
+    A stamp consists of a file's size, times and inode number. It may be as old as the start of the
+    command. Make a new object if another process may have changed files meanwhile, for example
+    after waiting for a lock.
 
     Parameters
     ----------
     seen : mapping of absolute path to Seen
         Stamps and owners that this process has already read, by folder.
     none_replaced : bool
-        True if the folders of the manifests are known to be unchanged since the last clean run.
+        True if it is known that no manifest was replaced since the last run in which everything
+        passed.
     """
 
     def __init__(

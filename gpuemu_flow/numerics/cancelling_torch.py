@@ -100,11 +100,17 @@ class _Moving:
     def _again(self, func: Any, name: str, args: Any, kwargs: Any, *, before: bool) -> Any:
         """Compute an operator again with its first operand perturbed.
 
+        Parameters
+        ----------
+        before : bool
+            True if any argument of the operator was rounded.
+
         Returns
         -------
         torch.Tensor or None
-            None if the operator makes no sums. Also None if it adds its operands themselves, not
-            products of them, and not all operands were rounded.
+            None if the operator makes no sums of floats. Operators that add only products of their
+            operands, such as ``mm``, always give a tensor. Other sums, such as ``add``, give None
+            unless all their operands were rounded.
         """
         if name == "_softmax_backward_data" and before:
             sent, weights, dim = args[:3]

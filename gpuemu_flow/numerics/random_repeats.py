@@ -128,8 +128,8 @@ def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
     Notes
     -----
     The bound of `are_independent` needs products with independent signs. For a fixed distance, each
-    term is in two products. The signs of the products are independent all the same if the signs of
-    the terms are.
+    term is in two products. Even so, if the signs of the terms are independent of each other, the
+    signs of the products are independent of each other, too.
     """
     terms = terms.reshape(-1)[:MOST_SHIFTED]
     most = terms.size // 2

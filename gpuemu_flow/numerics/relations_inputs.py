@@ -126,7 +126,11 @@ def changes(seen: ObservedCase) -> Iterator[Change]:
 
 
 def _of_ends(seen: ObservedCase, name: str, array: NDArray[Any]) -> Iterator[Change]:
-    """Yield relations in which an index is clamped one place too early, at either end of a dim."""
+    """Yield relations in which the op clamps the indices in an input one place too early.
+
+    The indices are clamped to at least 1 or, for each dim that they may refer to, to at most the
+    dim's size minus 2.
+    """
     gives = "actual is what the reference gives with"
     for dim, size in seen.dims.items():
         if size < 2 or not array.size or not 0 <= array.max() < size:
@@ -331,7 +335,7 @@ def _of_axes(seen: ObservedCase) -> Iterator[Change]:
 
 
 def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
-    """Yield relations in which each row is off by a factor, each with predicted outputs.
+    """Yield each relation in which rows are off by some factor, with the outputs that it predicts.
 
     The factor does not scale the expected output itself. It scales the difference between the
     expected output and the reference's output for an input of zeros.

@@ -220,9 +220,9 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
 
 
 def _deciding(workspace: Workspace, request: ReportRequest) -> dict[str, Json]:
-    """Return the values of a request's options that decide what is checked, or the exit code.
+    """Return, by name, the settings of a request that affect its checks or its exit code.
 
-    The options in `RunOptions` are not among them.
+    Options that are in `RunOptions` are not included.
     """
     return {
         "--require-all": request.require_all,

@@ -76,7 +76,7 @@ class PassedRows:
             return None
 
     def before(self, outline: TaskOutline) -> str:
-        """Return the present digest of a task's manifest; `learn` needs it.
+        """Return the present digest of a task's manifest, to be passed to `learn` later.
 
         Call this before reading the manifest.
         """

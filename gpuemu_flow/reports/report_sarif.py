@@ -222,7 +222,8 @@ def _location(place: FileLine | None, name: str) -> dict[str, Json]:
 def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
     """Set each result's fingerprint, a digest of rule, subject, file and a counter.
 
-    The line is left out, so that the fingerprint stays the same when the line moves.
+    The digest does not cover the line number, so that the fingerprint stays the same when the line
+    moves.
     """
     counts: dict[tuple[str, str, str], int] = {}
     for result in results:

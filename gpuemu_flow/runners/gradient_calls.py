@@ -64,9 +64,10 @@ class GradientCall:
     def replaced(
         args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return `args` and `kwargs`, with the values of all arguments replaced by `tensors`.
+        """Return the arguments of a call, with new values in the same places.
 
-        `tensors` has the new values by the names that `named` returned, in the same order.
+        `args` and `kwargs` are the old arguments. `tensors` maps the names that `named` returned
+        for them to the new values, in the same order.
         """
         if len(args) == 1 and isinstance(args[0], Mapping):
             return [tensors], dict(kwargs)
@@ -132,8 +133,8 @@ class GradientCall:
         """Return the outputs and the gradients by name.
 
         If the program was also called without gradients, the outputs are those of that call. An
-        output of the call with gradients is then added as a variant if it differs from them, or if
-        the program is not deterministic.
+        output of the call with gradients is then added as a variant if it differs from the output
+        of the same name, or if the program is not deterministic.
         """
         mine = {name: as_plain_array(value, name) for name, value in self._outputs.items()}
         found = {name: as_plain_array(value, name) for name, value in self._gradients.items()}

@@ -1,7 +1,8 @@
 """Check that a program has not replaced our functions that watch it in its own process.
 
-Outputs are judged in other processes. Some facts are seen only in the program's process, such as a
-list of tensors that lost a member. They are reported by Python code that the program could replace.
+Outputs are judged in other processes. But some facts can be seen only in the program's process, for
+example that the program removed a tensor from a list. Python code in that process reports these
+facts, and the program could replace that code.
 """
 
 from __future__ import annotations

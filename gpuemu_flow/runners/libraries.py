@@ -31,7 +31,10 @@ _VISIT = ctypes.CFUNCTYPE(
 
 @cache
 def _counter() -> Callable[[], int]:
-    """Return a function whose result changes whenever a library is loaded."""
+    """Return a function whose result changes whenever a library is loaded.
+
+    If the system does not count the libraries, the result is always 0.
+    """
     try:
         libc = ctypes.CDLL(None)
         if sys.platform == "darwin":

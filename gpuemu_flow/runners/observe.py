@@ -421,7 +421,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def _origins(names: Iterable[str]) -> Iterable[str]:
-    """Yield the files from which modules were loaded, as their finders named them."""
+    """Yield the paths of the files of modules, as the import system recorded them."""
     for name in names:
         module = sys.modules.get(name)
         origin = getattr(getattr(module, "__spec__", None), "origin", None)

@@ -107,7 +107,10 @@ def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, dep
 
 
 def capture(obj: Any) -> lending.Captured | None:
-    """Return a document with its long base64 strings stored separately; None if it has none."""
+    """Return a dict with its long base64 strings stored separately; None if there are none.
+
+    The result is also None for an object that is not a dict.
+    """
     if type(obj) is not dict:
         return None
     taken: dict[str, tuple[str, bytes]] = {}

@@ -34,9 +34,9 @@ def _numpy_dtype(name: str) -> Any:
 class _ImportProbe:
     """The last import finder, which tests whether the files of modules exist, but finds nothing.
 
-    The coordinator observes these tests, and so learns which files were missing. Without them it
-    would not: the import system lists each folder of installed packages once, and does not look
-    for files that the list lacks.
+    The coordinator observes these tests, and so learns which files were missing. The import system
+    itself does not test for them: it lists each folder of installed packages once, and does not
+    look for files that the list lacks.
     """
 
     @staticmethod

@@ -60,11 +60,11 @@ _NOT_THE_USERS = (_PACKAGE, "<frozen")
 
 
 def is_noise(name: str, reader: str) -> bool:
-    """Tell whether a file's read of a variable does not count as an input.
+    """Tell whether to ignore that the file `reader` reads the environment variable `name`.
 
-    Variables that differ between terminals, such as the width, count only if the workspace's own
-    code reads them, since libraries read them only to format their output. A few variables that
-    differ in every process never count.
+    Otherwise, the variable counts as an input. Variables that differ between terminals, such as the
+    width, count only if the workspace's own code reads them, since libraries read them only to
+    format their output. A few variables that differ in every process never count.
     """
     if name in NEVER:
         return True

@@ -1,6 +1,7 @@
 """A worker process: load one program, and run the cases that the coordinator requests.
 
-Forked from the fork server, or a fresh interpreter: ``python -m gpuemu_flow.runners.worker``.
+The process is forked from the fork server, or it is a fresh interpreter, started by
+``python -m gpuemu_flow.runners.worker``.
 """
 
 from __future__ import annotations

@@ -84,9 +84,10 @@ class PytestSession:
         return self.given_seed
 
     def items(self, marked: MarkArguments) -> list[tuple[str, Item]]:
-        """Return the ids and items of a mark, always in the same order.
+        """Return the test items for a mark, each with its id, always in the same order.
 
-        The order is that of the dtypes in the mark or the configuration, and then of the cases.
+        The dtypes are in the order of the mark or else of the configuration. The cases of each
+        dtype follow each other.
         """
         op = self.configured.op(marked.op)
         count = self.given_cases or marked.cases or op.cases

@@ -198,7 +198,7 @@ def _depth(mount: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
 
 
 def _emptied(root: str) -> list[str]:
-    """Return the folders in whose place the op sees empty ones, sorted.
+    """Return the sorted paths of the folders that the op sees as empty.
 
     The workspace and the interpreter's folders are not among them. Neither are home folders that
     belong to another user, since some system users have ``/`` or ``/usr/sbin`` as home folder.
