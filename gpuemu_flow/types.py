@@ -215,8 +215,8 @@ class Case:
 
         In ``float32/a=3x5:normal,b=5x7:large:strided``, the case's dtype is followed by the shape,
         strategy, layout and dtype of each input. A contiguous layout and the case's dtype are left
-        out. At the end of an input, ``ends1`` stands for `InputSpec.ends` and ``turn2`` for
-        `InputSpec.turn`.
+        out. An input may end with ``ends1turn2``: the numbers are `InputSpec.ends` and
+        `InputSpec.turn`, and a number of 0 is left out.
         """
         parts = []
         for spec in self.inputs:

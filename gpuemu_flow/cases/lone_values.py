@@ -26,7 +26,7 @@ TILES = (128, 64, 32)
 
 
 def may_hold_lone(spec: InputSpec) -> bool:
-    """Tell whether lone values may be written into an input."""
+    """Tell whether a row of an input may get a lone zero or a lone nonzero value."""
     rule = spec.rule or ValueRule()
     whole = rule.kind or rule.values or rule.concerns_whole or spec.layout == "expanded"
     if whole or not spec.shape or 0 in spec.shape or spec.shape[-1] < 2:

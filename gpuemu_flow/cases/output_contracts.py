@@ -346,9 +346,10 @@ class _Contract:
         return None
 
     def aligned(self, name: str, dims: Sequence[str | int]) -> tuple[int, ...] | None:
-        """Return, for each axis of an input, the output's axis with the same dim.
+        """Return, for each axis of the input `name`, the axis of the output that has the same dim.
 
-        Return None, and report the fault, if there is no such input or axis.
+        `dims` are the dims of the output. Return None, and report the fault, if there is no such
+        input or axis.
         """
         tensor = next((t for t in self.schema.inputs if t.name == name), None)
         if tensor is None:

@@ -73,7 +73,7 @@ class ManyRows:
     def every(self, kinds: int) -> NDArray[np.bool_]:
         """Return a mask of every `kinds`-th row.
 
-        If there are several rows, at least one is marked and at least one is not.
+        If a tensor has several rows, at least one of them is marked, and at least one is not.
         """
         marked: NDArray[np.bool_] = self.turns(kinds) == 0
         if 1 < self.number < kinds:
@@ -114,7 +114,11 @@ class ManyRows:
         return zeros
 
     def few_values(self, palette: Array) -> Array:
-        """Draw rows that consist of one, two and four values of a palette, in turn."""
+        """Draw rows of values of a palette.
+
+        The first kind of row uses one value of the palette, the second two and the third four. The
+        kinds take turns.
+        """
         rngs = self.rngs.derive("palette")
         few = palette[rngs.shuffled(palette.size)[:, :4]]
         values = np.empty(self.shape, palette.dtype)

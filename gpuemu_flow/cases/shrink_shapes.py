@@ -268,9 +268,9 @@ class ShapeShrinker:
         """Yield many slices of `size` indices.
 
         These are the slices of `_few_slices`, the last indices, windows that begin or end at the
-        failing element, and evenly spaced indices. `every_run` adds the slices that leave out one
-        run of successive indices, wherever the run begins. If the size shrinks by one, these are
-        all possible slices.
+        failing element, and evenly spaced indices. If `every_run` is true, all slices that leave
+        out one block of consecutive indices follow. If the size shrinks by one, these are all
+        possible slices.
         """
         whole = axis.size(self._search.best)
         found = [*self._few_slices(axis, size), _window(whole, size, whole - size)]

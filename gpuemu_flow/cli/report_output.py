@@ -25,7 +25,7 @@ ENDINGS = {ending: name for name, form in formats.FORMATS.items() for ending in 
 
 
 def report_format_option(*names: str) -> Callable[[F], F]:
-    """Make the option ``--format``; the first of `names` is the default."""
+    """Make the option ``--format``, whose choices are `names`; the first name is the default."""
     return click.option(
         "--format",
         "output_format",
@@ -37,7 +37,7 @@ def report_format_option(*names: str) -> Callable[[F], F]:
 
 
 def output_option(function: F) -> F:
-    """Add the option ``-o``, which may be repeated."""
+    """Add the option ``-o``, which names a file for the report and may be repeated."""
     return click.option(
         "-o",
         "--output",

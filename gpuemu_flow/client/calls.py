@@ -392,7 +392,7 @@ def _about_cases(
 
 
 def get_test_case(op_name: str, config: Mapping[str, Json], *, own_dtypes: bool) -> Call[TestCase]:
-    """Make the request for one case."""
+    """Make the request for one case, in the dtypes of `config` or, if `own_dtypes`, of the op."""
     request = _about_cases("GetTestCase", op_name, config, own_dtypes=own_dtypes)
     return Call(
         {**request, "exchange": True}, "TestCase", lambda reply: _test_case(reply, reply.fields, "")
@@ -402,7 +402,7 @@ def get_test_case(op_name: str, config: Mapping[str, Json], *, own_dtypes: bool)
 def get_test_batch(
     op_name: str, config: Mapping[str, Json], *, start: int, count: int, own_dtypes: bool
 ) -> Call[list[TestCase]]:
-    """Make the request for `count` cases of a sequence, beginning with case number `start`."""
+    """Make the request for `count` cases of the sequence that `config` sets, from `start` on."""
     request = {
         **_about_cases("GetTestBatch", op_name, config, own_dtypes=own_dtypes),
         "count": count,

@@ -1,4 +1,4 @@
-"""Write the reply to a case that passed as JSON text, without first making its objects."""
+"""Write the reply to a passed case as JSON text, without first building the reply as objects."""
 
 from __future__ import annotations
 

@@ -58,8 +58,10 @@ class CommonFields:
     asked : tuple
         A key for the keyword arguments, the tolerance and the precision. Two requests have equal
         keys if they agree in all three.
+    client : mapping of str to JSON
+        The client's description of itself.
     client_text : str
-        The client's description of itself, which `client` holds, as JSON text.
+        The same description as JSON text.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Show the stages that a case goes through, with each one's result for the selected failure."""
+"""Show the stages that a case goes through, and the result of each for the selected failure."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ from gpuemu_flow.kernel_findings import THERE
 def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
     """Return a function that removes lanes from a mask if their store does not change the value.
 
-    The function takes and returns a mask of the lanes that may access the memory. It compares
-    values only if at least one lane is set in the mask, which is rare.
+    The mask has one entry for each lane that may access the memory. Values are compared only if at
+    least one entry is set, which is rare.
 
     Parameters
     ----------
     same : callable or None
-        Returns a mask of the active lanes whose store does not change the value. If it is None,
-        the function returns its mask as it is.
+        Returns a mask, with one entry for each active lane, of the lanes whose store does not
+        change the value. If `same` is None, no lane is removed.
     good : array or None
         Mask of the active lanes that may access the memory; None for all.
     """
@@ -45,7 +45,7 @@ def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable
 
 
 class BlockTrace:
-    """The last access of one kind to each cell: its block (counted from 1), time and step."""
+    """For each cell, the block (counted from 1), time and step of the last access of one kind."""
 
     def __init__(self, cells: int) -> None:
         self.block: Array = np.zeros(cells, np.int32)
@@ -256,6 +256,7 @@ class GlobalRaces:
         lost : array
             Active lanes whose value was overwritten by another lane.
         step : int
+            Index of the kernel's step that wrote the values.
         """
         if not lost.any():
             return

@@ -109,7 +109,10 @@ class BlockMachine(Printing):
             self.shared_races.warp_barrier(None if mask is None else self.spread(mask))
 
     def cluster_arrived(self, group: Array, releases: bool) -> None:
-        """Record that threads arrived at the barrier of their cluster."""
+        """Record that threads arrived at the barrier of their cluster.
+
+        `releases` is False for a relaxed arrival, which does not publish the threads' writes.
+        """
         if self.cluster_races is not None:
             self.cluster_races.cluster_arrive(group, releases)
         if self.global_races is not None and releases and self.cluster_size > 1:
@@ -363,7 +366,8 @@ class _Schedule:
     def _check_alike(self, released: Array) -> None:
         """Report threads of a block that wait for the same barrier at different instructions.
 
-        A ``barrier`` without ``.aligned`` is exempt.
+        `released` is a mask of the threads that a barrier has just released. A ``barrier`` without
+        ``.aligned`` is exempt.
         """
         waiting = self._waiting
         assert waiting is not None

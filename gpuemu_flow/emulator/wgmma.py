@@ -25,7 +25,7 @@ _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8":
 
 @dataclass(frozen=True)
 class GroupForm:
-    """The form of one ``wgmma.mma_async``: its sizes, types and modifiers.
+    """The sizes, types and modifiers of one ``wgmma.mma_async``: D = A B, or D = A B + D.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class GroupForm:
 
     @property
     def registers(self) -> int:
-        """Return the number of registers of D in each lane."""
+        """Return the number of registers in which each lane holds elements of D."""
         return self.n // (4 if self.d == "f16" else 2)
 
 
@@ -103,7 +103,11 @@ class WarpGroups(Stack):
         self, descriptor: Array, outer: int, form: GroupForm, kind: str, by_k: bool,
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
-        """Load the matrix that a descriptor locates, in the shape (blocks, groups, outer, k)."""
+        """Load the matrix that a descriptor locates, in the shape (blocks, groups, outer, k).
+
+        `outer` is the number of rows of A, or of columns of B. `kind` is the type of the elements.
+        See `element_offsets` for `by_k`.
+        """
         size = _BITS[kind] // 8
         first = self._by_group(descriptor)[:, :, :1]
         parts = []
@@ -119,7 +123,10 @@ class WarpGroups(Stack):
         return values.reshape(*raw.shape[:2], outer, form.k)
 
     def _from_registers(self, registers: Sequence[Array], form: GroupForm) -> Array:
-        """Build A from the fragments of the warps; each fragment has the layout of ``mma``."""
+        """Build the matrix A from the registers of the warps.
+
+        The registers of each warp hold a fragment of A, in the layout of ``mma``.
+        """
         pieces = [unpack_elements(self._by_group(r), form.a) for r in registers]
         each = pieces[0].shape[-1]
         out = np.zeros((*pieces[0].shape[:2], _ROWS, form.k), pieces[0].dtype)

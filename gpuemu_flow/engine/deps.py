@@ -60,7 +60,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         )
 
     def remove_success(self, task: Task) -> None:
-        """Delete the record of a task that failed; keep the record of one that only did not run."""
+        """Delete the record of a task that failed, unless the task was not run at all."""
         if task.name not in self.left:
             self._states.forget(task.name)
 

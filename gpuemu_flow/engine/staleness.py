@@ -46,8 +46,8 @@ class StaleSearch:
         lookup : Discovery
         sights : Sights
         put_off : bool
-            True to look only at those manifests that the returned tasks write or read. The caller
-            must then call `damaged`, which looks at all others.
+            True to examine only some manifests: those that the tasks to check, or tasks downstream
+            of them, write or read. The caller must then call `damaged`, which examines all others.
         """
         files, graph = self.snapshot.files, self.snapshot.graph
         self.snapshot.current = self.states.with_manifest(self.snapshot.current, graph)

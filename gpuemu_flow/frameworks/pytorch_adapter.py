@@ -109,9 +109,10 @@ class PyTorchAdapter(FrameworkAdapter):
     def pull(
         self, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Array]
     ) -> list[Array]:
-        """Return, for each input, its gradient of the sum of all outputs times their cotangents.
+        """Return the gradient with respect to each input.
 
-        An input on which no output depends has the gradient 0.
+        It is the gradient of the sum of all outputs, each multiplied by its cotangent. For an input
+        on which no output depends, it is 0.
         """
         torch = self.module
         differentiable = [

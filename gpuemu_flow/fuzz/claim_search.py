@@ -136,7 +136,7 @@ class ClaimSearch:
         return None
 
     def _tell_apart(self) -> None:
-        """Run cases with input values that contradict wrong claims, and so drop these claims."""
+        """Run cases with input values around the borders of rival claims, to refute wrong ones."""
         rivals = [claim for claim in claims(self._seen) if not claim.feature.of_place]
         for claim in {each.feature: each for each in reversed(rivals[:MOST_CLAIMS])}.values():
             self._sweep(claim)
@@ -176,8 +176,8 @@ class ClaimSearch:
 
         The op runs on inputs that are made for the test. For a claim about rows, rows of several
         failing cases are changed as little as possible, so that the claim no longer covers them.
-        For a claim about one value, half of the elements are replaced by other round values. For a
-        claim about large inputs, see `_scales_the_error`. Claims about positions are not tested.
+        For a claim about one value of an input, see `_is_not_the_only_value`. For a claim about
+        large inputs, see `_scales_the_error`. Claims about positions are not tested.
         """
         feature = claim.feature
         if feature.of_place or not self._failed:
@@ -226,11 +226,11 @@ class ClaimSearch:
     def _scales_the_error(self, claim: Claim) -> bool:
         """Tell whether a claim that large elements get wrong results only reflects the tolerance.
 
-        If each error is a fixed share of its input element, errors exceed the tolerance from some
-        size on. This size becomes the claim's border, although the op does nothing special there.
-        To test this, the op runs again, with half of the elements set to half of the border. The
-        result is True if the share for elements below the border is not much smaller than for
-        elements above it.
+        The claim is that elements above a border get wrong results. If each error is a fixed share
+        of its input element, errors exceed the tolerance from some size on. This size becomes the
+        border, although the op does nothing special there. To test this, the op runs again, with
+        half of the elements set to half of the border. The result is True if errors below the
+        border are not much smaller, relative to their elements, than errors above it.
         """
         name, border = claim.feature.subject, 0.5 * claim.low[1]
         tried = self._telling_cases(claim.feature)
@@ -260,7 +260,11 @@ class ClaimSearch:
         return bool(np.median(outside) > SCALED * np.median(within))
 
     def _is_not_the_only_value(self, claim: Claim) -> bool:
-        """Tell whether elements stay wrong if other round values replace the claimed value."""
+        """Tell whether a test refutes a claim that only one value of an input gives wrong results.
+
+        The op runs again, with every second element of the input set to another round number, such
+        as 1.5 or -2. The claim is refuted if elements without the claimed value give wrong results.
+        """
         name = claim.feature.subject
         tried = self._telling_cases(claim.feature)
         if claim.feature.kind != "value" or not tried:
@@ -326,8 +330,9 @@ class ClaimSearch:
     def _sweep(self, claim: Claim) -> Tried | None:
         """Fill a claim's input with values around the claim's border, and run a known case on it.
 
-        Returns None if the claim has no such border, no case has failed yet, or the budget is
-        spent.
+        The border lies between the values that give right results and those that give wrong ones.
+        Returns None if the claim has no border, or if its border does not suit the input's dtype.
+        Also returns None if no case has failed yet, or the budget is spent.
         """
         name, ends = claim.feature.subject, claim.low or claim.high
         if len(ends) != 2 or not self._failed:
@@ -427,12 +432,11 @@ def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.
 def _rows(
     values: NDArray[np.float64], chosen: NDArray[np.float64], kind: str
 ) -> NDArray[np.float64]:
-    """Return a copy of `values` in which each row has a chosen extreme element.
+    """Return a copy of `values`, in which the first element of each row is a given extreme value.
 
-    The chosen element of a row is the first element of the row with the same index in `chosen`. It
-    replaces the first element of the row in `values`. The other elements are clipped, so that the
-    chosen element is the largest of the row if `kind` is ``top``, the smallest if `kind` is
-    ``low``, and the largest in magnitude otherwise.
+    The given value for a row is the first element of the same row in `chosen`. The other elements
+    are clipped, so that the given value is the largest of the row if `kind` is ``top``, the
+    smallest if `kind` is ``low``, and the largest in magnitude otherwise.
     """
     target = chosen[..., :1]
     if kind == "top":

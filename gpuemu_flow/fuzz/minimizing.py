@@ -215,7 +215,11 @@ class _Shrinker:
             return self._judge(evaluator, candidate)
 
     def told_by_setting(self, candidate: Candidate) -> str:
-        """Return a sentence on the setting in which the case fails; '' for the simplest setting."""
+        """Return a sentence on the circumstances in which the case fails.
+
+        An example is that the case fails only after a call on other inputs. The sentence is empty
+        if the case fails in a single call without such circumstances.
+        """
         setting = self._setting
 
         def fails(other: FailureSetting) -> bool:

@@ -179,7 +179,10 @@ class RemoteRun:
 
 
 def differs(worker: str, what: list[str]) -> UsageError:
-    """Return the error for a worker whose inputs or environment differ from this machine's."""
+    """Return the error for a worker whose inputs or environment differ from this machine's.
+
+    `what` holds the names of the things that differ; the error's text contains the first few.
+    """
     named = ", ".join(printable(name) for name in what[:_NAMED])
     more = f" and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
     text = f"the worker {printable(worker)} differs from this machine in {named}{more}"

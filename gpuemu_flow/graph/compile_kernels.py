@@ -137,7 +137,8 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
 def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
     """Return a pair [path, stamp] for each path where a tool is looked for.
 
-    The stamp is None if there is no file at the path.
+    The stamp is None if there is no file at the path. `configured` maps names of tools to the
+    programs that the configuration sets for them.
     """
     stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
     return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]

@@ -235,8 +235,8 @@ class Discovery(InputNames):
     def _moved_of(self, names: Discovered, since: int, looks: Iterable[Look]) -> list[str]:
         """Return the inputs in `names` that were written to since a time; see `moved`.
 
-        The function `halves_of` splits `names` into smaller sets. `looks` holds the latest `Look`
-        at each of these sets, in the same order.
+        The function `halves_of` splits `names` into smaller sets, so that results can be cached for
+        each set. `looks` holds the latest `Look` at each of these sets, in the same order.
         """
         found: list[str] = []
         for half, look in zip(halves_of(names), looks, strict=True):

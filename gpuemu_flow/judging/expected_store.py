@@ -205,8 +205,9 @@ class ExpectedStore:
     def keep(self, case: Case, staged: Path, digest: str) -> bool:
         """Store outputs from a worker's staged file, and tell whether they were stored.
 
-        The staged file is always removed. Its outputs are not stored if the limit is reached, or if
-        the file does not match `digest`: the op may then have written to the file.
+        The staged file is always removed. Its outputs are not stored if the limit is reached, if
+        the store cannot write them, or if the file does not match `digest`. In the last case, the
+        op may have written to the file.
         """
         try:
             data = self._cache.files.read(staged)

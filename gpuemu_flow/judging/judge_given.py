@@ -186,7 +186,7 @@ class GivenRequest:
         Returns
         -------
         dict of str to JSON
-            The cases, and the key in `arrays` of each stacked input and output.
+            The cases and, for each input and output, the key in `arrays` of its stacked tensor.
         """
         some = [self._given[number] for number in numbers]
 

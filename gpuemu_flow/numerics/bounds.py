@@ -106,7 +106,7 @@ class Excuse:
         For each element, the mean squared error caused by rounding the operands; 0 for elements
         that are not judged.
     largest : float
-        The errors of each evaluation with rounded operands have a `size`; this is the largest.
+        The largest `size` of the errors of any evaluation with rounded operands.
     without : ElementBound
         The bound to use if the errors are not excused.
     """
@@ -130,8 +130,9 @@ class Excuse:
     def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
         """Tell whether the errors as a whole may come from rounded operands.
 
-        This is so if their `size` is at most `LARGER` times `largest`. If fewer than `ENOUGH`
-        elements are judged, the result is True, because so few elements prove nothing.
+        This is so if the `size` of the errors is at most `LARGER` times the attribute `largest`,
+        which comes from evaluations with rounded operands. If fewer than `ENOUGH` elements are
+        judged, the result is True, because so few elements prove nothing.
         """
         if np.count_nonzero(self.variance) < ENOUGH:
             return True
@@ -147,7 +148,8 @@ class ElementBound:
     Attributes
     ----------
     allowed : ndarray of float64, shape (n,), or None
-        None if the output must be exact (integers and booleans).
+        Largest error that each element may have. None if the output must be exact, as integers and
+        booleans must.
     unstable : ndarray of bool, shape (n,), or None
         Elements on which a failure would prove nothing.
     excuse : Excuse or None

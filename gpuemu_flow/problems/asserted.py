@@ -43,7 +43,7 @@ _GPU_WORDS = ("cuda", "hip", "xpu")
 
 @dataclass
 class _Writer:
-    """Collector of the files and ops of the workspace."""
+    """Collector of the files and ops of the workspace that the import makes."""
 
     options: Options
     files: dict[str, bytes] = field(default_factory=dict)
@@ -187,8 +187,13 @@ def _compared(
 ) -> AssertedProblem:
     """Return a comparison as a problem whose schema is valid.
 
-    The sizes follow `options` if that gives a valid schema. Otherwise sizes are not varied and, if
-    that is not enough, not scaled down either.
+    The sizes are varied and scaled down as `options` says. If that gives no valid schema, they are
+    not varied. If that gives none either, they are neither varied nor scaled down.
+
+    Raises
+    ------
+    NotUnderstoodError
+        None of these gives a valid schema.
     """
     last = ""
     for one in (

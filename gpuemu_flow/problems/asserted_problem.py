@@ -118,7 +118,7 @@ class AssertedProblem:
     notes: tuple[str, ...] = ()
 
     def bindings(self, side: ComparisonSide) -> list[str]:
-        """Return the lines that give a side's parameters their values.
+        """Return the lines of code that assign values to the parameters used by one side.
 
         Raises
         ------

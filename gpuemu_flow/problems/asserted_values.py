@@ -198,7 +198,7 @@ def _matched(target: ast.expr, value: ast.expr, expander: Expander) -> dict[str,
 
 
 def replaced(node: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
-    """Return an expression with names replaced by expressions."""
+    """Return a copy of an expression, in which names are replaced by the expressions in `names`."""
 
     class Replacer(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.AST:

@@ -49,6 +49,13 @@ def scale_down(
 ) -> tuple[dict[str, int], ProblemFacts | None]:
     """Find small constants with which the model runs, and the facts of that run.
 
+    Parameters
+    ----------
+    tries : CachedAttempts
+        Runs the model with changed constants.
+    constants : mapping of str to int
+        The constants in the problem's file.
+
     Returns
     -------
     dict of str to int
@@ -140,6 +147,14 @@ def vary(
 
     Parameters
     ----------
+    tries : CachedAttempts
+        Runs the model with changed constants.
+    constants : mapping of str to int
+        The constants in the problem's file.
+    scaled : mapping of str to int
+        New values of the constants that were scaled down.
+    about : ProblemFacts
+        The facts of the run with the scaled constants.
     wanted : mapping of str to (tuple of int), optional
         The sizes to try for each constant; by default 1, odd sizes, and sizes near the constant.
     """
@@ -176,7 +191,20 @@ def _linear(
     """Map the axes whose sizes are linear in one constant to the expressions of their sizes.
 
     The keys are (index of the input, index of the axis). The result is empty if the size of any
-    axis depends on the constant in another way.
+    axis depends on the constant in another way, or if the model does not run with other values.
+
+    Parameters
+    ----------
+    tries : CachedAttempts
+        Runs the model with changed constants.
+    name : str
+        Name of the constant.
+    value : int
+        Present value of the constant.
+    scaled : mapping of str to int
+        Values of the constants that were scaled down.
+    about : ProblemFacts
+        The facts of the run with the present values.
     """
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
         second = tries({**scaled, name: other})

@@ -263,9 +263,10 @@ def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None)
 
 
 def _figures(one: _Submitted) -> dict[str, Json]:
-    """Return the counts per verdict and the worst errors of an op's valid submissions in a dtype.
+    """Return the counts per verdict and the worst errors of the valid submissions in `one`.
 
-    The keys are those of `judging.summary.summarise`.
+    `one` holds the submissions for one op and dtype. The keys of the result are those of
+    `judging.summary.summarise`.
     """
     tally = Tally(unjudged_code=one.unjudged)
     for stored in one.valid:

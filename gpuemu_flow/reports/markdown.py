@@ -88,6 +88,8 @@ def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
 
     Parameters
     ----------
+    limit : int
+        Number of characters to which the text is shortened.
     cell : bool
         True in a table. There, a pipe would begin the next cell even within code.
     """

@@ -44,7 +44,7 @@ def write(report: Report, look: ReaderOptions) -> str:
 
 
 def render_report(report: Report, style: Style, *, warn_threshold: float) -> str:
-    """Format the output of ``run``, then the comparison with a baseline and a line of totals."""
+    """Format a report as ``run`` prints it, with a comparison with a baseline and the totals."""
     lines = [headline(report)] if report.missing or report.timed_out else []
     lines += [render_run(report.run, style, warn_threshold=warn_threshold)]
     lines += list(_after(report))

@@ -110,7 +110,13 @@ class CallableRunner:
         )
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
-        """Return the outputs by name.
+        """Call the function, and return its outputs by name.
+
+        Parameters
+        ----------
+        inputs : mapping of str to ndarray
+        watch : Watch
+            Context for the call, which measures its duration.
 
         Raises
         ------

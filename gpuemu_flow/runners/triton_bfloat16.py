@@ -37,7 +37,7 @@ class Bfloat16:
         self._bfloat16 = interpreter.tl.bfloat16
 
     def patches(self) -> list[Patch]:
-        """Return patches that replace methods of the builder."""
+        """Return patches for methods of the interpreter's builder, its reductions and its scans."""
         made: dict[str, Callable[..., Any]] = {
             "cast_impl": self._cast(self._builder.cast_impl),
             "create_fp_to_fp": self._convert(self._builder.create_fp_to_fp),

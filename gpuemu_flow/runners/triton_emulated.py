@@ -112,7 +112,7 @@ class CompiledTriton:
                 os.environ[SWITCH] = switch
 
     def failures(self) -> list[Failure]:
-        """Return the findings of the checks in the latest `running`."""
+        """Return the findings of the checks since `running` was last entered."""
         return self._found
 
     def _on_address(self, _tensor: Any) -> None:

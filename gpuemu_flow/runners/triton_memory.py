@@ -162,14 +162,14 @@ class Memory:
         trespass.count += len(wrong)
 
     def failures(self) -> list[Failure]:
-        """List the accesses outside of all tensors since `forget`."""
+        """List the accesses outside of all tensors since the last call of `forget`."""
         return [
             Failure(t.kind, f"{t.message}; {t.count} such accesses in all", t.argument)
             for t in self._found.values()
         ]
 
     def forget(self) -> None:
-        """Clear the record, for a new call of the host function."""
+        """Clear the recorded accesses and `shared`, before a new call of the host function."""
         self._found.clear()
         self.shared.clear()
 

@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def rows(self) -> Rows:
-        """Return the rows of the tensor, together with the generator; see `Rows`."""
+        """Return the tensor's rows, with the random generator for their values; see `Rows`."""
         return Rows(self.rng, self.count // self.width, self.count)
 
     def integer_bounds(self, low: int, high: int) -> tuple[int, int]:
@@ -90,7 +90,10 @@ class Setting:
         return first, max(last, first)
 
     def draw(self, low: int, last: int) -> Ints:
-        """Draw integers from `low` to `last`, both included, shape (number of rows, `width`)."""
+        """Draw integers from `low` to `last`, both included.
+
+        The result has the shape (number of rows, `width`).
+        """
         return self.rng.ranges(self.count, low, last + 1).reshape(self.rows.shape)
 
     def order(self) -> Ints:
@@ -106,10 +109,11 @@ class Kind:
     Attributes
     ----------
     draw : callable
-        Takes a `Setting` and returns values that are not yet rounded to the setting's dtype. They
-        are int64 or float64, in the setting's shape or in shape (number of rows, `Setting.width`).
+        Takes a `Setting`, and returns values as int64 or float64. The values are not yet rounded to
+        the setting's dtype. Their shape is the setting's, or (number of rows, `Setting.width`).
     fit : callable
-        Returns values that satisfy the rule, near the given values; None if there are none.
+        Takes values and a `Setting`, and returns similar values that satisfy the setting's rule;
+        None if there are none.
     """
 
     draw: Callable[[Setting], Array]

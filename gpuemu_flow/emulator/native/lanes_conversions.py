@@ -100,7 +100,11 @@ def _from_float(to: str, source: str, mode: str, value: str, *, ftz: bool, sat: 
 
 
 def _between(to: str, source: str, mode: str, value: str, *, ftz: bool, sat: bool) -> str | None:
-    """Write a conversion between float types as C; return None for rounding mode ``rna``."""
+    """Write a conversion between float types in C; return None for the rounding mode ``rna``.
+
+    `value` is the C expression to convert, and `source` is its type. `to` is the type of the
+    result. The C back end does not support ``rna``.
+    """
     if mode == "rna":
         return None
     if mode in INTEGRAL:

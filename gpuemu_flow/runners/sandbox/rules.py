@@ -246,11 +246,11 @@ class _Excluded:
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return the allowed paths at or below `start`, as if no folder above it were excluded.
+        """Return the allowed paths at or below a path `start` that lies in an excluded folder.
 
-        Excluded paths below `start` are left out, and the result is empty if `start` itself is
-        excluded. It is also empty if no folder above `start` is excluded: `rest` returns the paths
-        then.
+        The exclusion of that folder is ignored: the result holds the outermost paths that contain
+        no excluded path. It is empty if `start` itself is excluded. It is also empty if `start`
+        lies in no excluded folder, since `rest` returns the paths in that case.
         """
         found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):

@@ -116,10 +116,10 @@ def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
 
 
 def is_whole(level: str, *, strict: bool) -> bool:
-    """Tell whether a level includes every part that a mode uses.
+    """Tell whether a level includes every part that a mode tries to use.
 
-    The mode is ``strict`` if `strict` is true, else ``require``. The mode ``strict`` also uses a
-    cgroup if possible, but does not demand it.
+    The mode is ``strict`` if `strict` is true, else ``require``. A level without a cgroup is not
+    whole for ``strict``, although this mode also runs without one.
     """
     return not lacks_for(level, strict=strict) and (has_cgroup(level) or not strict)
 

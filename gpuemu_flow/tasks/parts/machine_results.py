@@ -64,7 +64,7 @@ class MachineResults:
         self.cache.fetch_blobs(wanted)
 
     def store(self, key: str, value: Json, digests: Iterable[str]) -> None:
-        """Store a result and its blobs."""
+        """Store a result, and the blobs with the given digests."""
         whole = digest_json([key, self.state])
         self.cache.store([whole], {whole: value}, digests)
 
