@@ -268,7 +268,7 @@ class Tally:
 
     @property
     def always_the_same(self) -> dict[str, float]:
-        """Map each output that was expected to have the same value in all cases to this value.
+        """Map each output whose finite expected values are all equal, in all cases, to their value.
 
         The result is empty if only few elements were judged, because these may be equal by chance:
         relu turns every fourth pair of random numbers into two zeros.

@@ -110,11 +110,11 @@ def _range(spec: InputSpec) -> tuple[float | None, float | None]:
 def _finished(
     values: Array, spec: InputSpec, seed: int, low: float | None, high: float | None
 ) -> Array:
-    """Write the special values that an input's spec demands into drawn values, and return these.
+    """Return drawn `values` after writing into them the special values that `spec` demands.
 
     A spec can demand the ends of the range, lone values, negative zeros, NaN and infinities, or the
-    same sign in the whole first row. For the layout ``expanded``, a view that repeats the drawn
-    values in the input's full shape is returned.
+    same sign in the whole first row. For the layout ``expanded``, the result is a view that repeats
+    the values in the input's full shape.
     """
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)

@@ -226,8 +226,9 @@ def _neighbours(values: Array, setting: Setting) -> Array:
 def _related(values: Array, setting: Setting, other: Array, *, fitting: bool = False) -> Array:
     """Return the values, changed where they violate the rule's relation to another input.
 
-    `other` holds the values of that input. If the relation is ``<``, ``<=``, ``>`` or ``>=``, and
-    `fitting` is False, some elements are also set to the outermost value that the relation allows.
+    `other` holds the values of that input. `fitting` is True to change nothing else, and False for
+    newly drawn values. If it is False, and the relation is ``<``, ``<=``, ``>`` or ``>=``, some
+    elements are also set to the value nearest to `other` that the relation allows.
     """
     sign = setting.rule.relation
     if sign == "cumsum":

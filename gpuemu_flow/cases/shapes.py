@@ -439,9 +439,9 @@ class ShapePlanner:
         salt: int | None,
         in_focus: int = 1,
     ) -> list[int]:
-        """Choose a size for each dim, in `order`: a wanted size if tensors stay within `limit`.
+        """Choose each dim's size, in `order`: a wanted one, or a small one if `limit` requires it.
 
-        The first `in_focus` dims ignore the limit. For `salt`, see `next_sizes`.
+        The limit does not apply to the first `in_focus` dims. For `salt`, see `next_sizes`.
         """
         sizes = list(self._least)
         settled: list[int] = []

@@ -170,11 +170,15 @@ class Turns:
     def _with_shared_specials(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
         """Let one input lend NaN and infinities to other inputs of the same shape.
 
-        Each borrower copies some of the lender's NaN and infinities to the same positions. The
-        lender is the first input that may hold NaN and infinities and that shows no variety of its
-        strategy in this case. If this input has already lent in an earlier case, nothing is lent.
-        The borrowers are the other inputs of the lender's shape that may hold NaN and infinities.
-        They must show either no variety in this case, or the first variety of their strategy.
+        Each borrower copies some of the lender's NaN and infinities to the same positions. Only
+        inputs that may hold NaN and infinities take part.
+
+        A strategy can draw several varieties of values. In a case, an input shows one chosen
+        variety of its strategy, or none in particular.
+
+        - The lender is the first input that shows none. If it has already lent in an earlier case,
+          nothing is lent.
+        - The borrowers are the inputs of the lender's shape that show none, or the first variety.
         """
         lender = next((spec for spec in inputs if not spec.turn and _may_share(spec, spec)), None)
         if lender is None or lender.name in self._lent:

@@ -35,8 +35,8 @@ def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[
 def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     """Return the names of the facts that differ.
 
-    An action key differs whenever another fact does. So the names of action keys are returned only
-    if nothing else differs.
+    Action keys are facts, too, but they differ whenever any other fact does. So their names are
+    returned only if nothing else differs.
     """
     names = [name for name in {**other, **own} if own.get(name) != other.get(name)]
     keys = [name for name in names if name.startswith("the key of ")]

@@ -193,7 +193,7 @@ class BatchAnswer:
 
 
 def pack(content: Mapping[str, Json]) -> bytes:
-    """Return a message with the version of the protocol."""
+    """Encode `content`, together with the version of the protocol, as a message."""
     text = json.dumps({**content, "protocol": PROTOCOL}, separators=(",", ":"))
     return zlib.compress(text.encode(), 1)
 

@@ -158,7 +158,7 @@ class ClusterTasks(Generic[W]):
     def answers(self, timeout: float) -> list[tuple[W, bytes | None]]:
         """Return the answers that have arrived, each with its work; wait at most `timeout` seconds.
 
-        The answer is None for indivisible work if, in every trial, the workers that had it died.
+        An answer is None if the work cannot be divided and its workers died in every trial.
 
         Raises
         ------

@@ -361,10 +361,10 @@ def _has_key(kind: ValueType, name: str) -> bool:
 
 
 def _holds_keys_of(kind: ValueType, value: Json) -> bool:
-    """Tell whether `value` is a table whose keys and values fit `kind`, a closed section.
+    """Tell whether `value` is a table whose keys and values fit `kind`.
 
-    The result is False for an empty table, for a table with only the common key ``mode``, and if
-    `kind` is no closed section.
+    The result is False if `kind` is not a closed section, and if the table is empty or has only the
+    key ``mode``, which is common to several sections.
     """
     if not (isinstance(kind, Section) and kind.closed and isinstance(value, dict)):
         return False

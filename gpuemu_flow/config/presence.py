@@ -33,8 +33,8 @@ class ExpectedFiles:
     mild : bool
         True if this is a copy of the workspace that may lack files. All problems are then warnings.
     listings : tuple of str
-        Patterns of the files from which templates take their values. Files and folders that match
-        these patterns may be created later.
+        Globs of the files that the configuration includes, and of the files whose names give
+        templates their values. Files and folders that match these globs may be created later.
     made : frozenset of Path
         Files that rules and builds will make.
     programs : set of Path

@@ -125,7 +125,10 @@ DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 
 
 def _layouts_of_table(table: dict[str, bool]) -> list[str]:
-    """Return the layouts that a table sets to true, and the documented layouts that it omits."""
+    """Return the layouts that a table enables.
+
+    A layout that the table omits is enabled if it is documented.
+    """
     return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
 
 

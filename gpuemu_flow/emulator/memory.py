@@ -85,7 +85,7 @@ class LaunchArena:
         return start
 
     def rewind(self, top: int) -> None:
-        """Make the next allocations begin at offset `top`, inside a reserved range."""
+        """Make the next allocations begin at offset `top`, which lies in a range from `reserve`."""
         self._top = top
 
     def allocate(

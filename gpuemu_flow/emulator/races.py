@@ -41,10 +41,11 @@ def _sm(program: KernelProgram) -> int:
 class SharedRaces:
     """The happens-before order of one batch, by vector clocks of warps.
 
-    Two accesses are in order if a barrier or ``bar.warp.sync`` lies between them. Each warp
-    counts its own synchronisations, and receives the counts of other warps at barriers. An access
-    is stamped with the count of its warp A. It happens before an access of another warp B if B
-    has by then received a later count of A.
+    Two accesses are in order if a barrier lies between them, or, for accesses by the same warp, a
+    ``bar.warp.sync``. Each warp counts its own synchronisations, and receives the counts of other
+    warps at barriers. An access by a warp A is stamped with A's count. It happens before an access
+    by another warp B if B, when it makes its access, has received a count of A that is greater than
+    the stamp. `FlagOrder` covers the order that fences and flags create.
     """
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:

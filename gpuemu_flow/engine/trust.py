@@ -2,7 +2,8 @@
 
 `gpuemu.toml` is searched from the current folder upward. A file that somebody else left in a shared
 folder would therefore be run by everyone who works below it. Files that belong to the user or to
-root are always run, as by ``make`` and ``pytest``: their owners could also change the user's shell.
+root are always run, just as ``make`` and ``pytest`` run them. This adds no risk, since the user and
+root can run any code in the user's name anyway.
 """
 
 from __future__ import annotations

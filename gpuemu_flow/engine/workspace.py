@@ -183,10 +183,10 @@ class Workspace:
         return found if own and self._still_holds(found, self.sights) else None
 
     def keep_compiled(self) -> None:
-        """Store the graph that this command compiled, so that commands until the next run reuse it.
+        """Store the graph that this command compiled, to be reused by commands before the next run.
 
-        It is stored beside the snapshot of the last run, since the next run needs that snapshot's
-        graph to find renamed ops. Nothing is stored if ops were renamed.
+        The last run's snapshot is not replaced, since the next run needs the graph in it to find
+        renamed ops. Nothing is stored if ops were renamed.
         """
         found = self.snapshot
         moved = self._renamed or self.moved_names != MovedNames()

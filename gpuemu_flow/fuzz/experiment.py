@@ -282,7 +282,7 @@ class Experiment:
     def _challenged(self, predicates: Sequence[Predicate]) -> bool:
         """Tell whether a condition is contradicted by inputs that were made to meet or to break it.
 
-        Known failing cases run with one input replaced, without counting against the budget.
+        Each replaces one input of a known failing case. The budget does not count these runs.
         """
         passed = inside = 0
         bases = [c for c in self._failing if is_made(c) and 0 < c.numel <= MOST_FILLED]
@@ -409,7 +409,7 @@ class Experiment:
         return None
 
     def _confirm(self, hypothesis: Hypothesis) -> Counts | None:
-        """Run new cases, every second of which meets a condition, and count the results.
+        """Run new cases that alternately meet a condition and do not, and count the results.
 
         Return None if the results do not confirm the condition. If the condition has two parts, the
         cases that do not meet it are of three kinds: they meet only the first part, only the

@@ -58,9 +58,9 @@ def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
     The origin names the code that computed the output. A pass of one origin must not hide a failure
     of another, so both results are returned.
 
-    If the op ran on inputs that a client made, a case can have two results: the newest failure and
-    the newest result that is no failure. An op that fails and later passes on equal inputs is not
-    correct, so the pass must not hide the failure.
+    If a client made the inputs of a case, up to two results are returned for the case: the newest
+    failure, and the newest result that is no failure. An op that fails and later passes on the same
+    inputs is not correct, so the pass must not hide the failure.
     """
     return list({_case(one): one for one in stored}.values())
 
@@ -69,9 +69,9 @@ def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredRes
     """Return the newest results that were judged by `now`, chosen as in `newest_of_each`.
 
     A result that was judged differently, for example with another tolerance, is outdated and left
-    out. An older result of the same case then takes its place. There is one exception: if the
-    outdated result does not identify its code, the code may have changed between the two results.
-    The older result is then left out, too, unless it is a failure.
+    out. An older result of the same case then takes its place. There is one exception: an outdated
+    result that does not identify its code may come from other code than the older result does. In
+    this case, the older result is left out, too, unless it is a failure.
 
     Parameters
     ----------

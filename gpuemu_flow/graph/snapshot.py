@@ -204,8 +204,8 @@ class Snapshot:
     mark : str
         Checksum of the file from which the snapshot was read; empty if it was compiled.
     base : str
-        The `mark` of the outdated snapshot from which this one was compiled; empty for the snapshot
-        that a run stores.
+        The `mark` of the outdated snapshot that this one was compiled to replace. Empty if there
+        was none, and in every snapshot that a run stores.
     """
 
     graph: Graph

@@ -1,10 +1,10 @@
 """Cached output ("answers") of read-only commands, printed again if nothing changed.
 
 The plan is a file that tells whether anything changed since the last run; see `plan`. An answer is
-stored next to the plan, and only if the plan was valid, and remained the same, during the whole
-command. It is printed again for the same command line, if the same plan is still valid, and if all
-further conditions of the answer hold. Like `plan`, this module is used before anything heavy is
-imported.
+stored next to the plan, but only if the plan was valid and did not change while the command ran. It
+is printed again for the same command line if the plan is still the same and valid, and if the
+answer's other conditions hold, such as that certain files are unchanged. Like `plan`, this module
+is used before anything heavy is imported.
 """
 
 from __future__ import annotations

@@ -87,11 +87,12 @@ class PreparedBatch:
     peer : Arena or None
         The memory that is shared with the op.
     give : bool
-        True to write the inputs into the memory shared with the op. False once this is done, since
-        the op's outputs follow the inputs in that memory.
+        True if the service is to write the inputs into the memory shared with the op. It is set to
+        False once they are written. The op stores its outputs behind the inputs, so writing the
+        inputs again could overwrite the outputs.
     bring : bool
-        True to send two sets of inputs to this process: those of the only case, and those of its
-        decoy, a copy of the case with another seed (see `runners.decoys`).
+        True if the service is to send two sets of inputs to this process: those of the only case,
+        and those of its decoy, a copy of the case with another seed (see `runners.decoys`).
     known : sequence of str or None
         Per case: the file with the reference's stored outputs; None if the reference must be run.
     stage : sequence of str

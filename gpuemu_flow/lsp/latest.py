@@ -21,7 +21,7 @@ class Latest:
         self._again: set[Hashable] = set()
 
     def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Start `action`; if an action of `key` already runs, run that one once more instead.
+        """Start `action`; if one of `key` is still running, repeat that one afterwards instead.
 
         All actions of a key must therefore do the same.
         """

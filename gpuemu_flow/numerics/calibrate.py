@@ -71,7 +71,8 @@ class Calibration:
     ----------
     dtype : str
     atol, rtol : float
-        ``|actual - expected| <= atol + rtol * |expected|``; each rounded up to three digits.
+        The tolerance ``|actual - expected| <= atol + rtol * |expected|``. Both numbers have three
+        significant digits, and are rounded upward.
     error : float
         1.5 times the 95th percentile of the cases' largest errors.
     cases : int

@@ -159,7 +159,9 @@ def _comparable(
 
 
 class _Rows:
-    """The comparison of several outputs, one per row, in which NaN and Inf only have to match.
+    """The comparison of several outputs, one per row, with their expected values.
+
+    NaN and Inf have to match the expected ones; they are neither forbidden nor ignored.
 
     A sum over a row adds its elements in the order in which `np.add.reduce` adds those of a single
     output, so that both sums are rounded in the same way.
@@ -255,7 +257,11 @@ class _Rows:
             self._zeros = (np.all((sizes <= allowed) | other, axis=1) & any_value).tolist()
 
     def weak(self, row: int) -> tuple[WeakOutput, ...]:
-        """Return the weakness of a row's comparison, if there is one."""
+        """Return a `WeakOutput` if a row's comparison proves little; else an empty tuple.
+
+        A comparison proves little if all finite expected values are equal, or if the explicit
+        tolerance would accept zeros in place of all of them.
+        """
         constant, zeros = self._constant[row], self._zeros[row]
         if not (constant or zeros):
             return ()

@@ -139,9 +139,9 @@ def add_constant_draws(
 
     A large change has one of two reasons, which further evaluations with larger perturbations
     distinguish. The first is a rounding error, for example in the angle of a rotary embedding far
-    from the first position. This change grows with the perturbation. The second is another index,
-    for example that of a nearest neighbour. The result then jumps to the value at the other index,
-    however large the perturbation is.
+    from the first position. This change grows with the perturbation. The second is that the
+    perturbation selects another index, for example that of another nearest neighbour. The result
+    then jumps to the value at this index, however large the perturbation is.
 
     Parameters
     ----------

@@ -308,12 +308,12 @@ class _Tests:
 def _telling(means: Wide, fmt: FloatLimits | None, *, by_element: bool) -> NDArray[np.bool_]:
     """Mark the elements whose means allow a test.
 
-    Each of these means is finite. If `by_element` is True, the elements may have different means,
-    and a mean must also meet one of these conditions:
+    A mean must be finite. There is a second condition if `by_element` is True, which means that the
+    elements may have different means. This condition depends on `fmt`:
 
-    - If `fmt` is None, the mean is not 0.
-    - If `fmt` is the output's format, the mean is so far from 0 and from overflow in this format
-      that rounding is small in comparison (see `MARGIN`).
+    - If `fmt` is None, the mean must not be 0.
+    - If `fmt` is the output's format, the mean must be so far from 0 and from overflow in this
+      format that rounding is small in comparison (see `MARGIN`).
     """
     telling: NDArray[np.bool_] = np.isfinite(means)
     if by_element and fmt is not None:

@@ -178,7 +178,11 @@ def widened(value: Any) -> Any:
 
 
 class Noisy64(np.ndarray[Any, np.dtype[Any]]):
-    """A float64 array on which numpy perturbs each float64 result that is not exact."""
+    """A float64 array that perturbs the float64 results of numpy's operations on it.
+
+    Results that are known to be exact are not perturbed. Those of matrix products are never known
+    to be exact, since computing them in long double would take too long.
+    """
 
     rng: SeededRng
     unit: float

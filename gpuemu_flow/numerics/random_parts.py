@@ -137,11 +137,16 @@ def _block_name(length: int, count: int, where: str) -> Callable[[int], str]:
 def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
     """Yield divisions of `count` indices into lanes, one division for each modulus 2, 4, 8, ...
 
-    A lane consists of the indices that have the same remainder. `Parts.sums` of each division
-    accepts the sums over single indices. It also accepts the sums over the lanes of a larger
-    modulus that is a power of 2. A modulus is left out if it exceeds `LANES` or half of `count`, or
-    if its lanes would have fewer than `LEAST` of the output's `size` elements. `where` is a text
-    for messages: it says to which axis the indices belong, or that they count elements in memory.
+    A lane consists of the indices that have the same remainder. A modulus is left out if it exceeds
+    `LANES` or half of `count`, or if its lanes would have fewer than `LEAST` of the output's `size`
+    elements.
+
+    The sums over the lanes can be computed from finer sums. Each division's `Parts.sums` therefore
+    accepts the sums over single indices, and also the sums over the lanes of a greater modulus that
+    is a power of 2.
+
+    `where` is a text for messages: it says to which axis the indices belong, or that they count
+    elements in memory.
     """
     modulus = 2
     while modulus <= min(LANES, count // 2) and size // modulus >= LEAST:

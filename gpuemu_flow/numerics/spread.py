@@ -266,11 +266,11 @@ class Spread:
             self.unstable |= ~self.finite & np.isfinite(to_float64(values))
 
     def exclude_downstream(self, overflowing: NDArray[Any], nearest: NDArray[Any]) -> None:
-        """Withhold the verdict where values that overflow in a narrow type have an effect.
+        """Withhold the verdict "failed" where values that overflow in a narrow type have an effect.
 
         Both arguments are results with intermediate values rounded to the narrow type. Only in
         `overflowing` do values beyond that type's range become infinite or NaN. A failure of an
-        affected element proves nothing, but an op that keeps the values in a wider type can pass.
+        affected element proves nothing, since a correct op may overflow, too. A pass still counts.
         """
         equal = (overflowing == nearest) | (_is_nan(overflowing) & _is_nan(nearest))
         self._downstream |= ~equal

@@ -1,4 +1,4 @@
-"""An import as data: problems imported, problems left out, files of the new workspace."""
+"""Data classes for the import of a benchmark: problems found, imported and skipped."""
 
 from __future__ import annotations
 

@@ -178,10 +178,9 @@ def _submissions(
 def _of_other_dtypes(
     workspace: Workspace, skips: Iterable[Skip], latest: Iterable[StoredResult]
 ) -> list[Skip]:
-    """Return a `Skip` for each op and dtype with submissions, if the op does not declare the dtype.
+    """Find submissions in dtypes that their op does not declare; return a `Skip` per op and dtype.
 
-    `latest` holds the submissions. Ops are left out unless `skips` contains all their declared
-    dtypes.
+    `latest` holds the submissions. Only ops with all declared dtypes in `skips` are considered.
     """
     given = {(skip.op, skip.dtype): skip for skip in skips}
     declared = [(skip.op, skip.dtype) for skip in workspace.graph.skips]

@@ -236,7 +236,7 @@ class _Test:
         return PythonSource(literal(str(root)))
 
     def _path(self, path: str) -> PythonSource:
-        """Return a path of the program, relative to the workspace if it is inside."""
+        """Return Python source for a path, relative to ``ROOT`` if it is inside the workspace."""
         if path and Path(path).is_relative_to(self._program.root):
             relative = Path(path).relative_to(self._program.root).as_posix()
             return PythonSource(f"os.path.join(ROOT, {literal(relative)})")

@@ -1,4 +1,4 @@
-"""Format a report as readable text, and as the lines of ``test`` that editors parse."""
+"""Format a report as readable text, or as the lines that ``test`` prints for editors to parse."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write(report: Report, look: ReaderOptions) -> str:
 
 
 def render_report(report: Report, style: Style, *, warn_threshold: float) -> str:
-    """Format a report as ``run`` prints it, with a comparison with a baseline and the totals."""
+    """Format a report as ``run`` prints it, with the totals and any comparison with a baseline."""
     lines = [headline(report)] if report.missing or report.timed_out else []
     lines += [render_run(report.run, style, warn_threshold=warn_threshold)]
     lines += list(_after(report))

@@ -126,7 +126,7 @@ current: ScriptCall | None = None
 
 
 def begin(exchange: ScriptCall | None) -> None:
-    """Record that `exchange` is the script call in progress; None means that none is."""
+    """Record `exchange` as the script call in progress; None if no call is in progress."""
     global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
     current = exchange
 
@@ -154,7 +154,10 @@ class _Text(io.TextIOWrapper):
 
 
 class Output(io.TextIOWrapper):
-    """A ``sys.stdout`` that keeps a dumped document as an object until other output follows."""
+    """A ``sys.stdout`` that holds back a script's JSON document as an object.
+
+    The document is written as text only if the script writes other output after it.
+    """
 
     held: Captured | None = None
     _written = False

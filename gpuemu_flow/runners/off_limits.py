@@ -11,7 +11,7 @@ from gpuemu_flow.runners.imports import is_workspace_path
 
 
 class Located(Protocol):
-    """A program as the configuration names it."""
+    """A program that the configuration names: its files, and the name of its function."""
 
     @property
     def path(self) -> Path | None:

@@ -362,9 +362,10 @@ class ServerHandle:
     Parameters
     ----------
     env : mapping of str to str
-        Variables to add to the part of this process's environment that reaches every program.
+        Variables to set for every program, besides those that it gets from this process.
     around : sequence of str
-        Words to put before the server's command; see `sandbox.bubblewrap`.
+        A command under which the server's command runs: it is put before the server's command, as
+        by `sandbox.bubblewrap`. Empty for none.
     framework : str
         An installed package that the server imports before it starts workers; see `preload`.
     """

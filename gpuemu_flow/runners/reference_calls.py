@@ -31,7 +31,7 @@ class WatchedCall(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The arguments that the tool itself passes: names of inputs, and keyword arguments."""
+    """The arguments in the tool's own call of a reference: input names, and keyword arguments."""
 
     inputs: Collection[str] = ()
     kwargs: Mapping[str, Any] = {}

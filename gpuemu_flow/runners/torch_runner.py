@@ -291,7 +291,7 @@ class TorchRunner(GradientRunner):
         """Repeat the call on `copies` of its inputs; return None if it fails.
 
         Memory that is allocated without initial values is filled with other values than in the
-        first call. So outputs that the program did not write differ.
+        first call. Output elements that the program leaves unwritten therefore change.
         """
         self._run = 1
         try:

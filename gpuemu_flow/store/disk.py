@@ -1,4 +1,7 @@
-"""A `diskcache.Disk` that never unpickles data or leaves its folder, and a `Cache` to use it."""
+"""A safe `diskcache.Disk`, and a `Cache` to use it.
+
+The disk never unpickles data, and never accesses a file outside its folder.
+"""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ P = TypeVar("P")
 
 
 def params_of(kind: type[P], params: StageParams) -> P:
-    """Return `params`, typed as `kind`; raise TypeError if they are of another stage."""
+    """Return `params`, typed as `kind`; raise TypeError if they are not of this type."""
     if not isinstance(params, kind):
         raise TypeError(f"{type(params).__name__} in place of {kind.__name__}")
     return params

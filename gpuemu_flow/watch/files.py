@@ -124,8 +124,8 @@ class FileWatch:
     def _place(self, path: str) -> str:
         """Return the path of a changed file, or the folder of a file that was created or deleted.
 
-        A folder ends in a slash. It stands for all temporary files that a program creates in it,
-        since each of them may have another name.
+        A folder ends in a slash. Temporary files often get a new name each time, so their folder
+        stands for all of them.
         """
         if path not in self._named:
             return path

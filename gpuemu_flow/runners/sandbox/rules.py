@@ -110,8 +110,8 @@ def _others_scratch(scratch: str) -> list[str]:
     """Return the temporary folders to hide from an op, with links resolved.
 
     They hold the scratch folders of all workers, compiled references and, for a user without a home
-    folder, the daemon's files. Folders that are created next to them later are hidden as well,
-    since an op may see only the entries that are listed now.
+    folder, the daemon's files. Folders that are created beside them later are hidden as well,
+    since the sandbox permits only those entries of their parent folder that exist now.
 
     Parameters
     ----------

@@ -64,9 +64,9 @@ def assemble(
     file : str
         Name for messages.
     arch : str
-        Architecture; empty for the target that the PTX names. If an architecture is given, an error
-        for which ptxas states no line is not among the `problems` of the result, since the lint
-        judges it. If ptxas was stopped, such an error is a problem nevertheless.
+        Architecture; empty for the target that the PTX names. If an architecture is given, the
+        lint judges errors without a line number, so `Assembled.problems` contains nothing about
+        them, unless ptxas was stopped.
     folder : Path
         Folder for the files that ptxas reads and writes.
     cancel : threading.Event

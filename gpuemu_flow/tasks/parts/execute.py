@@ -258,10 +258,11 @@ class _Batch:
         self._cached_under[n] = names
 
     def _join(self, begun: int) -> None:
-        """Store the cached outcomes again, under a key that covers the inputs used by any case.
+        """Store cached outcomes again, under keys that cover all inputs of the batch's cases.
 
-        Outcomes that already have such a key are left out. Nothing is stored if one of the inputs
-        was changed after the time `begun`.
+        These inputs are everything, such as files, that the program was seen to use in one or more
+        cases. An outcome that is already stored under such a key is left out. Nothing is stored if
+        one of the inputs was changed after the time `begun`.
         """
         context = self._context
         if not context.unchanged() or context.inputs.moved(self.used, begun):
