@@ -18,7 +18,9 @@ WHOLE = os.environ.get("WHOLE_MATRICES") == "all"
 
 _EVERY = 5
 _QUICK = {"unit", "gold"}
-"""Folders of tests that start next to no processes: none of theirs is left out."""
+"""Folders of tests that start next to no processes.
+
+None of theirs is left out, but for variants of tests marked ``sampled``."""
 
 
 def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
@@ -37,7 +39,8 @@ def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     found = {item for item in items if item.get_closest_marker("long")}
     variants = defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        if item not in found and not _QUICK & set(Path(item.nodeid).parts[1:2]):
+        quick = _QUICK & set(Path(item.nodeid).parts[1:2])
+        if item not in found and (not quick or item.get_closest_marker("sampled")):
             variants[item.nodeid.partition("[")[0]].append(item)
     for name, group in variants.items():
         step = min(_EVERY, len(group) // 2)

@@ -37,17 +37,21 @@ def test_long_{name}(): pass
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Make files with a test of 9, 5, 3 and 30 variants, one without variants, and a long one."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\nmarkers = long")
+    """Make files with a test of 9, 5, 3, 30 and 10 variants, one with none, and a long one."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\nmarkers =\n long\n sampled")
     for folder, name, count in (
         ("cli", "nine", 9),
         ("exploits", "five", 5),
         ("cli", "three", 3),
         ("unit", "thirty", 30),
+        ("unit", "ten", 10),
     ):
         file = tmp_path / "tests" / folder / f"test_{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(VARIANTS.format(name=name, count=count))
+        text = VARIANTS.format(name=name, count=count)
+        if name == "ten":
+            text = text.replace("@pytest.mark.para", "@pytest.mark.sampled\n@pytest.mark.para")
+        file.write_text(text)
     (tmp_path / "tests" / "conftest.py").write_text(CONFTEST.format(tests=str(TESTS)))
     return tmp_path
 
@@ -75,11 +79,11 @@ def test_both_parts_together_are_all(project: Path, workers: str) -> None:
     everything, whole = _run(project, "-n", workers, "tests")
     assert sample | rest == everything
     assert not sample & rest
-    assert len(everything) == 9 + 5 + 3 + 30 + 4 + 4
-    found = {word: _count(sample, word) for word in ("nine", "five", "three", "thirty")}
+    assert len(everything) == 9 + 5 + 3 + 30 + 10 + 5 + 5
+    found = {word: _count(sample, word) for word in ("nine", "five", "three", "thirty", "ten")}
     assert found["nine"] in (2, 3)
     assert found["five"] in (2, 3)
-    assert (found["three"], found["thirty"]) == (3, 30)
+    assert (found["three"], found["thirty"], found["ten"]) == (3, 30, 2)
     assert not any("test_long" in name for name in sample)
     assert f"{len(rest)} long tests and variants of tests were left out: pytest --left-out" in text
     assert "left out" not in whole
