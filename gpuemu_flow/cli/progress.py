@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -26,12 +27,24 @@ def waiting_for(holder: str) -> str:
 
 def say_waiting(holder: str) -> None:
     """Print on standard error that another process holds the workspace's lock."""
-    say(waiting_for(holder), err=True)
+    _show(waiting_for(holder))
 
 
 def say_looking(op: str) -> None:
     """Print on standard error that new cases of an op are run, which may take a minute."""
-    say(f"looking for the cause of the failures of {printable(op)}", err=True)
+    _show(f"looking for the cause of the failures of {printable(op)}")
+
+
+def _show(text: str) -> None:
+    """Print progress on standard error; do nothing if the terminal was closed.
+
+    The command has to go on, to store what it has found.
+    """
+    try:
+        say(text, err=True)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 class LiveListener(Listener):
@@ -144,7 +157,7 @@ class LineListener(PlainListener):
 
     def _say(self, task: str, done: int, total: int) -> None:
         self._last = time.monotonic()
-        say(f"progress {self._finished}/{self._todo} {task} {done}/{total}", err=True)
+        _show(f"progress {self._finished}/{self._todo} {task} {done}/{total}")
 
 
 @contextmanager
