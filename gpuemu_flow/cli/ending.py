@@ -8,7 +8,11 @@ import sys
 from collections.abc import Callable
 
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.engine.signals import repeating_interrupts, terminating_as_interrupting
+from gpuemu_flow.engine.signals import (
+    repeating_interrupts,
+    terminating_as_interrupting,
+    unwrapped_interrupts,
+)
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.plain_text import printable
 
@@ -34,7 +38,7 @@ def exit_code_of(command: Callable[[], object]) -> int:
     code: object
     try:
         try:
-            with terminating_as_interrupting(), repeating_interrupts():
+            with unwrapped_interrupts(), terminating_as_interrupting(), repeating_interrupts():
                 code = command()
         except SystemExit as end:  # how commands report their exit code
             code = end.code

@@ -86,6 +86,21 @@ def repeating_interrupts() -> Iterator[None]:
             raise KeyboardInterrupt
 
 
+@contextmanager
+def unwrapped_interrupts() -> Iterator[None]:
+    """Inside the context, raise KeyboardInterrupt itself where Python has wrapped it.
+
+    Python before 3.12 raises RuntimeError in place of an exception in ``__set_name__``. That method
+    runs for each field of a data class, thus while many modules are imported.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
+
+
 def _termination_signals() -> tuple[signal.Signals, ...]:
     """Return those of SIGTERM and SIGHUP that this process does not ignore.
 

@@ -9,6 +9,7 @@ from dataclasses import field, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from gpuemu_flow.engine.signals import unwrapped_interrupts
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.judging.verdicts import UNSTEADY
@@ -180,7 +181,7 @@ def with_causes(
     effort = ExperimentBudget(MOST_OPS * budget, time.monotonic() + seconds, announce)
     stopped: tuple[Problem, ...] = ()
     try:
-        with _Workers(workspace, pool) as workers:
+        with unwrapped_interrupts(), _Workers(workspace, pool) as workers:
             for op, results in by_op.items():
                 failing = [(f.case, f.result) for r in results for f in r.failures]
                 passing = [case for r in results for case in r.passing]

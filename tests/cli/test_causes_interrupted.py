@@ -15,6 +15,7 @@ from terminal import terminal
 
 from gpuemu_flow.engine.signals import cancel_on_signals
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz import causes
 from gpuemu_flow.fuzz import session as fuzz_session
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.reporting import pictures
@@ -126,6 +127,24 @@ def test_fuzz_reports_all_cases(
     assert report.groups and all(cause.minimized is None for cause in report.groups)
     assert fuzz_text.exit_code(reports) == 130
     assert "interrupted once all cases were judged" in fuzz_text.render(report, Style(color=False))
+
+
+class Named:
+    """A field of a class, at whose naming Ctrl-C arrives."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_one_that_arrives_while_a_module_is_imported(
+    mini: Mini, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mini.keep_only("scale")
+    mini.edit("scripts/scale.py", "* 3", "* 2")
+    monkeypatch.setattr(causes, "causes_of", lambda *_, **__: type("C", (), {"f": Named()}))
+    report = check(Workspace(mini.root), ReportRequest(pictures=False))
+    assert (report.exit_code, report.verdict) == (130, "interrupted")
+    assert [(r.op, r.verdict.value) for r in report.run.results] == [("scale", "failed")]
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -66,6 +66,30 @@ def test_one_that_arrives_in_a_finalizer_ends_a_command(number: signal.Signals) 
     assert sys.unraisablehook is hook
 
 
+class SignalledAsItIsNamed:
+    """A field at whose naming, whose exceptions Python may wrap, a signal arrives."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_one_that_arrives_while_a_class_is_made_ends_a_command(number: signal.Signals) -> None:
+    assert exit_code_of(lambda: type("C", (), {"f": SignalledAsItIsNamed(number)})) == INTERRUPTED
+
+
+def test_other_errors_while_a_class_is_made_are_raised() -> None:
+    class Broken:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise ValueError("broken")
+
+    with pytest.raises((RuntimeError, ValueError)):
+        exit_code_of(lambda: type("C", (), {"f": Broken()}))
+
+
 def test_other_errors_in_finalizers_are_reported_as_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
