@@ -268,22 +268,8 @@ def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
 
 
 def _tell_started(lifeline: socket.socket, pid: int, scratch: str) -> None:
-    """Report the process id and the temporary folder of a new session to the coordinator.
-
-    If this server runs as process 1 of its own namespace, the id is not valid outside of the
-    namespace. A pidfd of the process is then sent, too.
-    """
-    started: dict[str, object] = {"pid": pid, "scratch": scratch}
-    if os.getpid() != 1:
-        _tell(lifeline, started)
-        return
-    handle = os.pidfd_open(pid)
-    try:
-        channel.send(lifeline, started, [handle])
-    except channel.ChannelClosedError:
-        pass
-    finally:
-        os.close(handle)
+    """Report the process id and the temporary folder of a new session to the coordinator."""
+    _tell(lifeline, {"pid": pid, "scratch": scratch})
 
 
 def _remove(scratch: str) -> None:
