@@ -34,7 +34,6 @@ from gpuemu_flow.numerics.rng_jump import prefix_table
 from gpuemu_flow.runners import (
     channel,
     imports,
-    integrity,
     jobs,
     limits,
     malloc,
@@ -326,7 +325,6 @@ def _preload(package: str, control: socket.socket) -> None:
 
 def record_imports() -> None:
     """Record the modules that this process has imported, for all processes forked from now on."""
-    integrity.prepare()
     jobs.prepare()
     observe.base_records(anew=True)  # last, so that it covers all modules loaded here
     imports.forget_folders()
