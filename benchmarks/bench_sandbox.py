@@ -8,10 +8,6 @@ and measured there, in a workspace whose reference and cache are hidden as in a 
 hides 750 files. The ``fuzz`` command takes turns with sandbox and without, 500 cases of softmax
 (8, 128, 512) each. The system enforces the fence, so that all it costs once its two workers have
 entered is system time; the user time of the same cases varies by far more from run to run.
-
-`strict` starts a fork server of its own for each op, by bubblewrap: its first worker and a later
-one are measured, and the CPU time of a server with one worker, beside one without namespaces.
-Where there is no bubblewrap these are left out; no bound is set for them.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import statistics
 import struct
@@ -33,7 +28,6 @@ import workspaces
 from processes import Cost, plain_environment, timed
 
 from gpuemu_flow.runners.process import ServerHandle
-from gpuemu_flow.runners.sandbox import bubblewrap
 from gpuemu_flow.runners.sandbox.enter import enter, make_scratch, move_in
 from gpuemu_flow.runners.sandbox.level import system_level
 from gpuemu_flow.runners.sandbox.spec import Sandbox, lacks
@@ -61,12 +55,6 @@ class Figures:
         System time of the ``fuzz`` command, with the fence and without.
     fenced_wall, plain_wall : float
         From the request for a worker to its process id.
-    strict_first_wall, plain_first_wall : float
-        From the start of a fork server to its first worker's process id.
-    strict_next_wall : float
-        To that of a later worker of the same op.
-    strict_op_cpu, plain_op_cpu : float
-        Of a server and one worker, from start to end.
     """
 
     level: str
@@ -78,31 +66,6 @@ class Figures:
     fuzz_plain_system: float
     fenced_wall: float
     plain_wall: float
-    strict_first_wall: float = 0.0
-    plain_first_wall: float = 0.0
-    strict_next_wall: float = 0.0
-    strict_op_cpu: float = 0.0
-    plain_op_cpu: float = 0.0
-
-
-def measure_op(sandbox: Sandbox) -> tuple[float, float, float]:
-    """Wall milliseconds to the first and the second worker, CPU milliseconds of all of it."""
-    before = _children_cpu()
-    begin = time.perf_counter()
-    around = bubblewrap.around_server(sandbox, ()) if sandbox.strict else ()
-    server = ServerHandle({}, around)
-    try:
-        server.open_worker(fresh=False, sandbox=sandbox).close()
-        first = time.perf_counter() - begin
-        next_wall = measure_start(server, sandbox)
-    finally:
-        server.close()
-    return 1000 * first, next_wall, 1000 * (_children_cpu() - before)
-
-
-def _children_cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def measure_enter(sandbox: Sandbox) -> tuple[float, float]:
@@ -182,7 +145,6 @@ def measure(root: Path, rounds: int, fuzz_rounds: int) -> Figures:
     finally:
         server.close()
     fuzz = measure_fuzz(root, fuzz_rounds)
-    strict, beside = measure_strict(sandbox, max(3, rounds // 5))
     return Figures(
         sandbox.level,
         statistics.median(cpu for cpu, _ in entered),
@@ -191,29 +153,7 @@ def measure(root: Path, rounds: int, fuzz_rounds: int) -> Figures:
         *fuzz,
         statistics.median(fenced),
         statistics.median(plain),
-        strict[0],
-        beside[0],
-        strict[1],
-        strict[2],
-        beside[2],
     )
-
-
-def measure_strict(sandbox: Sandbox, rounds: int) -> tuple[list[float], list[float]]:
-    """Return the medians of `measure_op` with namespaces and without, taken in turns."""
-    if bubblewrap.refusal():
-        return [0.0] * 3, [0.0] * 3
-    strict = replace(sandbox, level=system_level(strict=True), required=True, strict=True)
-    found: tuple[list[tuple[float, ...]], ...] = ([], [])
-    for _ in range(rounds):
-        for kept, kind in zip(found, (strict, sandbox), strict=True):
-            kept.append(measure_op(kind))
-    of_strict, of_others = found
-    return _medians(of_strict), _medians(of_others)
-
-
-def _medians(rows: list[tuple[float, ...]]) -> list[float]:
-    return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
 def main() -> int:

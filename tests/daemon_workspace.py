@@ -51,13 +51,13 @@ execution_mode = "client_side"
 
 [[ops]]
 name = "double"
-op = "scripts/double.py:double"
+op = "scripts/twice.py:double"
 reference = "scripts/double.py:reference"
 input_names = ["x"]
 
 [[ops]]
 name = "wrong"
-op = "scripts/double.py:wrong"
+op = "scripts/twice.py:wrong"
 reference = "scripts/double.py:reference"
 input_names = ["x"]
 
@@ -110,7 +110,8 @@ SCRIPTS = {
     "scripts/double.py": """
         def reference(x):
             return (x * 2).astype(x.dtype)
-
+        """,
+    "scripts/twice.py": """
         def double(x):
             return (x + x).astype(x.dtype)
 

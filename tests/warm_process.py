@@ -131,7 +131,6 @@ def load(module, lent):
         for name in main._FOR_JOBS:
             importlib.import_module(name)
         main.observe.base_records()
-        main.integrity.prepare()
     elif lent:
         sys.path.insert(0, lent["tests"])
         importlib.import_module("warm_popen").lend(lent["controls"])

@@ -269,6 +269,7 @@ class _Assembly:
         looked_into: dict[Path, str] = {}
         names: dict[str, str] = {}
         framework = self.section("project").get("framework", "")
+        fenced = self.section("sandbox").get("mode") != "off"
         for part in self.parts("ops"):
             parser = OpParser(
                 part.workspace,
@@ -280,6 +281,7 @@ class _Assembly:
                 presence,
                 names,
                 framework,
+                fenced,
             )
             ops += parser.parse_all(part.tables)
             consulted |= parser.modules.consulted

@@ -150,7 +150,7 @@ class SandboxConfig:
     Attributes
     ----------
     mode : str
-        ``off``, ``auto``, ``require`` or ``strict``.
+        ``off``, ``auto`` or ``require``.
     writable, hidden : tuple of Path
         Absolute.
     apart : tuple of str

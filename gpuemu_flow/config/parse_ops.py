@@ -27,7 +27,7 @@ from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.config.same_program import is_same_program
+from gpuemu_flow.config.same_program import refuse_one_program
 from gpuemu_flow.config.tables_ops import OP
 from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.numerics.contract import CompareRef, OutputContract
@@ -92,6 +92,8 @@ class OpParser:
         Names of the ops of other files, and their locations.
     framework : str
         ``project.framework``; empty if it is not set.
+    fenced : bool
+        True if ops run in the sandbox.
     """
 
     workspace: WorkspacePaths
@@ -103,6 +105,7 @@ class OpParser:
     presence: ExpectedFiles
     names: dict[str, str] = field(default_factory=dict)
     framework: str = ""
+    fenced: bool = True
     programs: Programs = field(init=False)
     frameworks: FrameworkKinds = field(init=False)
     modules: Modules = field(init=False)
@@ -134,10 +137,11 @@ class OpParser:
             op, reference = self.framed(table, where, op, reference)
         if op is not None and reference is not None and is_module(op) and is_module(reference):
             op, reference = with_shared_weights(op, reference, (*where, "reference"), self.out)
-        if op is not None and reference is not None and is_same_program(op, reference):
-            text = f"{shown(op.text)} is the op and its reference: it would pass whatever it does"
-            hint = "name a reference that is written independently"
-            self.out.add("config-op-is-reference", (*where, "reference"), text, hint)
+        if op is not None and reference is not None:
+            place = (*where, "reference")
+            refuse_one_program(
+                op, reference, place, self.out, root=self.workspace.root, fenced=self.fenced
+            )
         if op is not None and op.skip:
             skip_reason = op.skip
             op = None

@@ -6,14 +6,14 @@ from gpuemu_flow.config.keys import Key, Section
 from gpuemu_flow.config.values import Choice, ListOf
 from gpuemu_flow.config.vocabulary import PATH
 
+_STRICT_GONE = 'set mode = "require", and run gpuemu-flow in a container for code of strangers'
 SANDBOX = Section(
     (
         Key(
             "mode",
-            Choice(("off", "auto", "require", "strict")),
+            Choice(("off", "auto", "require"), gone={"strict": _STRICT_GONE}),
             "`auto`: as much as the system supports; `require`: exit code 3 if it lacks a part; "
-            "`strict`: also namespaces and an empty home folder, by bubblewrap; `off`: only the "
-            "checks inside of Python.",
+            "`off`: ops may read and write what you may.",
             "auto",
             ours=True,
         ),

@@ -195,7 +195,8 @@ class Text(ValueType):
 class Choice(ValueType):
     """One word of a list, in upper or lower case; `aliases` maps other spellings to these words.
 
-    With `soft`, an unknown word is kept, and causes only a warning.
+    With `soft`, an unknown word is kept, and causes only a warning. `gone` maps words that were
+    accepted once to a hint that says what to do instead.
     """
 
     words: tuple[str, ...]
@@ -203,6 +204,7 @@ class Choice(ValueType):
     noun: str = "value"
     aliases: Mapping[str, str] | None = None
     soft: bool = False
+    gone: Mapping[str, str] | None = None
 
     def accepts(self, value: Json) -> bool:
         return isinstance(value, str)
@@ -214,7 +216,7 @@ class Choice(ValueType):
         lower = (self.aliases or {}).get(lower, lower)
         if lower in self.words:
             return lower
-        hint = out.nearest(lower, self.words, or_all=True)
+        hint = (self.gone or {}).get(lower) or out.nearest(lower, self.words, or_all=True)
         text = f"unknown {self.noun} {shown(value)} in {dotted(path)}"
         out.add(self.slug, path, text, hint, warning=self.soft)
         return lower if self.soft else INVALID

@@ -15,7 +15,7 @@ from gpuemu_flow.inputs.environment import NUMERIC_PACKAGES
 from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.inputs.globs import glob_folders
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.sandbox.spec import STRICT, is_whole
+from gpuemu_flow.runners.sandbox.spec import lacks
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.tasks import stages
 
@@ -29,8 +29,7 @@ def save_plan(workspace: Workspace, summary: str) -> None:
     the results changed during the run. No plan is stored either if the sandbox is incomplete, since
     a system with a complete sandbox must not reuse the results.
     """
-    level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
-    if not is_whole(level, strict=mode == STRICT):
+    if lacks(workspace.snapshot.basis.sandbox):
         return
     root, join = str(workspace.root), os.path.join
     files, manifests = _listed(workspace)
@@ -188,7 +187,6 @@ def _shares_workers(workspace: Workspace) -> bool:
     ops = (graph.tasks[name].settings for name in names)
     return any(
         not (op["env"] or op["env_names"] or op["framework"])
-        and not (op["sandbox"] or {}).get("strict")
         for op in itertools.islice(ops, _OPS_LOOKED_AT)
     )
 

@@ -21,7 +21,7 @@ from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.files import ABSENT
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.sandbox.spec import STRICT, lacks_for, missing_problem
+from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.selection.words import is_set, select
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS, BuildReason
@@ -345,15 +345,8 @@ def _explain_all(
 def _check_fence(workspace: Workspace) -> None:
     """Raise RunnerError ``sandbox-missing`` if a required sandbox is not available."""
     level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
-    strict = mode == STRICT
-    if mode not in ("require", STRICT) or not lacks_for(level, strict=strict):
-        return
-    reason = ""
-    if strict:
-        from gpuemu_flow.runners.sandbox import bubblewrap  # noqa: PLC0415 - looks for a program
-
-        reason = bubblewrap.refusal()
-    raise RunnerError(missing_problem(level, strict=strict, reason=reason))
+    if mode == "require" and lacks(level):
+        raise RunnerError(missing_problem(level))
 
 
 def _execute(

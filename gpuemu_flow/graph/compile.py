@@ -26,6 +26,7 @@ from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.runners.api import EMULATED
 from gpuemu_flow.runners.off_limits import NOTHING
 from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.spec import OFF
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -215,7 +216,7 @@ class Compiler:
             fence: dict[str, Any] = {
                 "sandbox": self._forbidden.key(self.fence, op, program, off_limits)
             }
-            judge = "" if self._is_one(op, program) else f"{stages.REFERENCE}:{op.name}:{dtype}"
+            judge = "" if self._needs_no_wall(program) else f"{stages.REFERENCE}:{op.name}:{dtype}"
             known = self._known(op, program) if judge else ()
             ran, expected = (
                 self._spec(
@@ -335,13 +336,12 @@ class Compiler:
             known=known,
         )
 
-    @staticmethod
-    def _is_one(op: OpConfig, program: ProgramRef) -> bool:
-        """Tell whether a program is an emulated kernel, or shares a file with the op's reference.
+    def _needs_no_wall(self, program: ProgramRef) -> bool:
+        """Tell whether nothing is hidden from a program, so that `TaskSpec.judge` is empty.
 
-        In both cases, `TaskSpec.judge` is empty.
+        A compiled kernel reads no files: our emulator runs it.
         """
-        return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
+        return program.kind in EMULATED or self.fence.level == OFF
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
         """Return the value of `TaskSpec.known`, sorted.

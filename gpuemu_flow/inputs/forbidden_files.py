@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.config.model import ConfigFile, OpConfig, ProgramRef
-from gpuemu_flow.inputs.definitions import definition_of
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.runners.off_limits import OffLimits, off_limits
@@ -49,16 +48,11 @@ class ForbiddenFiles:
         """
         judges, made_of = self._judges(op)
         reference = replace(op.reference, files=judges)
-        defined = definition_of(reference, self._sources)
-        is_script = reference.kind == "script" and not reference.function
-        if is_script and reference.path is not None and reference.path == program.path:
-            defined = reference.path, ""  # which function it is, is read in the op's process
         return off_limits(
             program,
             reference,
             [*(self._root / path for path in made_of), *self._config],
             alone=[self._root / path for path in self._alone(op, program, *beside)],
-            defined=defined,
             cache=self._cache,
             root=self._root,
         )
@@ -68,8 +62,8 @@ class ForbiddenFiles:
     ) -> dict[str, Json]:
         """Return the sandbox's properties, as a part of the op's cache key.
 
-        The key changes if a file that the op could read, or a function that it could call, becomes
-        part of the reference. Results of the op that were cached before are then not used.
+        The key changes if a file that the op could read becomes part of the reference. Results of
+        the op that were cached before are then not used.
 
         Parameters
         ----------
@@ -81,9 +75,6 @@ class ForbiddenFiles:
             The result of the method `off_limits`.
         """
         key = fence.key()
-        path, _, name = off_limits["forbidden_function"].rpartition(":")
-        if path:
-            key = {**key, "reference": f"{self._sources.relative(Path(path))}:{name}"}
         if key["level"] == OFF:
             return key
         alone = self._alone(op, program)

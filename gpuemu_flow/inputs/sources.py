@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import field
 from pathlib import Path
 
@@ -46,7 +45,6 @@ class SourceIndex:
 
     root: Path
     _parsed: dict[Path, frozenset[tuple[int, str]]] = field(default_factory=dict)
-    _renamed: dict[Path, set[tuple[str, str]]] = field(default_factory=dict)
     _contents: dict[Path, str] = field(default_factory=dict)
     _closures: dict[tuple[Path, frozenset[Path]], Closure] = field(default_factory=dict)
     _absent: set[Path] = field(default_factory=set)
@@ -91,13 +89,12 @@ class SourceIndex:
             return False
 
     def imports_digest(self, path: Path) -> str:
-        """Return a digest of a file's imports and of the aliases that it defines.
+        """Return a digest of a file's imports.
 
-        As long as this digest stays the same, the results of `closure` and of
-        `inputs.definitions.definition_of` are assumed not to change with the file.
+        As long as this digest stays the same, the results of `closure` are assumed not to change
+        with the file.
         """
-        imports = self._imports(path)
-        return digest_json([sorted(imports), sorted(self._renamed.get(path, ()))])
+        return digest_json(sorted(self._imports(path)))
 
     def content_digest(self, path: Path) -> str:
         """Return the sha256 of the content whose imports were read; empty if reading failed."""
@@ -139,7 +136,6 @@ class SourceIndex:
             if _is_python(path, source) and _MENTIONS_IMPORT.search(source):
                 tree = parse_python(source)
                 names = frozenset(_imported_names(tree))
-                self._renamed[path] = set(_other_names(tree))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             # A script that does not parse is reported when it is run, with its own traceback.
             names = frozenset()
@@ -214,27 +210,6 @@ def _is_python(path: Path, source: bytes) -> bool:
     """Tell whether a file is Python source, by its name or by the interpreter that it asks for."""
     first = source[:_LONGEST_FIRST_LINE].partition(b"\n")[0]
     return path.suffix == ".py" or (first.startswith(b"#!") and b"python" in first)
-
-
-def _other_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield (name, alias) for each alias: (a, b) for ``from m import a as b`` or ``b = a``.
-
-    Also yield (name, "") for each function or class that has the name of an import or an alias, and
-    may hide it.
-    """
-    bound: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound.update(alias.asname or alias.name for alias in node.names)
-            yield from ((alias.name, alias.asname) for alias in node.names if alias.asname)
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    bound.add(target.id)
-                    yield node.value.id, target.id
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    defined = {node.name for node in tree.body if isinstance(node, kinds)}
-    yield from ((name, "") for name in defined & bound)
 
 
 def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:

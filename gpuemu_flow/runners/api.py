@@ -125,12 +125,9 @@ class Program:
     shadow : bool
         True to run the float32 shadow: the source with float64 replaced by float32; see `jobs`.
     forbidden : tuple of str
-        Absolute paths of files and folders that the program's process must not touch; see `guard`.
+        Absolute paths of files and folders that are hidden from the program's process.
     read_only : tuple of str
         Absolute paths of files that the process may read but not change.
-    forbidden_function : str
-        A function that the program must not call, although it may read the function's file. Written
-        as ``/FILE:NAME``; empty for none.
     scalars : mapping
         Inputs of one element that are passed as Python numbers. Maps each name to None if the
         element itself is passed, else to a list: the element is then an index into this list, and
@@ -175,7 +172,6 @@ class Program:
     shadow: bool = False
     forbidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
-    forbidden_function: str = ""
     scalars: Mapping[str, Json] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     groups: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)

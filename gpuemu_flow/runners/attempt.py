@@ -265,7 +265,7 @@ class WorkerClient:
         # Inputs may have come with an earlier request, so the limit never shrinks.
         size = max(made, _bytes_of(message, arrays, slots))
         self._patience = max(self._patience, self._program.patience(size))
-        posted = {**message, "serial": self._serial, "checks": checks.to_json()}
+        posted = {**message, "serial": self._serial}
         sent = list(fds)
         if arrays is not None or slots is not None:
             arena = self.shared()

@@ -13,10 +13,8 @@ import numpy as np
 from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.arguments import for_protocol
 from gpuemu_flow.runners.codec import decode_response, encode_request
-from gpuemu_flow.runners.diagnose import shown_path, signal_name
-from gpuemu_flow.runners.guard import CALL_HINT
+from gpuemu_flow.runners.diagnose import signal_name
 from gpuemu_flow.runners.limits import output_limit
-from gpuemu_flow.runners.reference_calls import REFUSED
 from gpuemu_flow.runners.script import check_size
 from gpuemu_flow.runners.streams import StandardStreams
 from gpuemu_flow.runners.watch import Watch
@@ -47,8 +45,8 @@ class CommandRunner:
         Raises
         ------
         OpError
-            ``op-not-loadable``, ``op-crashed``, ``op-exit-code`` or ``op-reads-reference``; if
-            stdout is no valid response, the error that `codec.decode_response` raises.
+            ``op-not-loadable``, ``op-crashed`` or ``op-exit-code``; if stdout is no valid response,
+            the error that `codec.decode_response` raises.
         """
         tensors, rest = for_protocol(self._program, inputs)
         request = encode_request(tensors, {**self._program.kwargs, **rest})
@@ -61,10 +59,6 @@ class CommandRunner:
         if code < 0:
             message = f"the program was killed by {signal_name(-code)}"
             raise OpError(RunError("op-crashed", message))
-        if code == REFUSED and self._program.forbidden_function:
-            path = shown_path(self._program.forbidden_function.rstrip(":"), self._program.root)
-            message = f"the op calls its reference, {path}"
-            raise OpError(RunError("op-reads-reference", message, CALL_HINT))
         if code:
             raise OpError(RunError("op-exit-code", f"the program exited with code {code}"))
         check_size(self._streams, output_limit(len(request)))

@@ -21,6 +21,10 @@ _FENCED = (
     "an op reads no credentials, opens no sockets, and writes its temporary folder and what "
     "`[sandbox] writable` names"
 )
+_HIDDEN = (
+    "compute without it; if both need the file, name it in the op's `shared` (for a module, an "
+    "import statement of the op will do)"
+)
 INTERFERED = "the program wrote to the runner's own socket, or closed it"
 CUT_OFF = 97  # exit code of a worker whose socket the program closed
 
@@ -121,6 +125,10 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
         return RunError(
             "op-exit-code", f"{prefix}sys.exit({error.code!r:.80}) was called", file=file, line=line
         )
+    hidden = _hidden_path(error, program)
+    if hidden:
+        text = f"{prefix}the op reads what is hidden from it, {hidden}"
+        return RunError("op-reads-reference", text, _HIDDEN, file=file, line=line)
     slug = "op-not-loadable" if doing else "op-exception"
     if isinstance(error, RecursionError):
         hint = "raise the recursion limit or use a loop"
@@ -131,6 +139,18 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     raised = type(error).__name__[:MOST_NAME]
     text = prefix + _text(error)
     return RunError(slug, text, hint, file=file, line=line, exception=raised)
+
+
+def _hidden_path(error: BaseException, program: Program) -> str:
+    """Return the hidden path whose use the kernel refused with this error; empty if it did not."""
+    if not isinstance(error, OSError) or error.errno not in _REFUSALS or program.sandbox is None:
+        return ""
+    path = error.filename
+    if not isinstance(path, str):
+        return ""
+    real = os.path.realpath(path)
+    hidden = any(Path(real).is_relative_to(at) for at in map(os.path.realpath, program.forbidden))
+    return shown_path(real, program.root) if hidden else ""
 
 
 def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:

@@ -34,7 +34,6 @@ from gpuemu_flow.numerics.rng_jump import prefix_table
 from gpuemu_flow.runners import (
     channel,
     imports,
-    integrity,
     jobs,
     limits,
     malloc,
@@ -268,22 +267,8 @@ def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
 
 
 def _tell_started(lifeline: socket.socket, pid: int, scratch: str) -> None:
-    """Report the process id and the temporary folder of a new session to the coordinator.
-
-    If this server runs as process 1 of its own namespace, the id is not valid outside of the
-    namespace. A pidfd of the process is then sent, too.
-    """
-    started: dict[str, object] = {"pid": pid, "scratch": scratch}
-    if os.getpid() != 1:
-        _tell(lifeline, started)
-        return
-    handle = os.pidfd_open(pid)
-    try:
-        channel.send(lifeline, started, [handle])
-    except channel.ChannelClosedError:
-        pass
-    finally:
-        os.close(handle)
+    """Report the process id and the temporary folder of a new session to the coordinator."""
+    _tell(lifeline, {"pid": pid, "scratch": scratch})
 
 
 def _remove(scratch: str) -> None:
@@ -340,7 +325,6 @@ def _preload(package: str, control: socket.socket) -> None:
 
 def record_imports() -> None:
     """Record the modules that this process has imported, for all processes forked from now on."""
-    integrity.prepare()
     jobs.prepare()
     observe.base_records(anew=True)  # last, so that it covers all modules loaded here
     imports.forget_folders()

@@ -27,17 +27,16 @@ class Located(Protocol):
 
 
 class OffLimits(TypedDict):
-    """Files that a program must not use, or not change, and a function that it must not call.
+    """Files that a program must not use, or not change.
 
     Each key has the name, type and meaning of an attribute of `Program`.
     """
 
     forbidden: tuple[str, ...]
     read_only: tuple[str, ...]
-    forbidden_function: str
 
 
-NOTHING = OffLimits(forbidden=(), read_only=(), forbidden_function="")
+NOTHING = OffLimits(forbidden=(), read_only=())
 
 
 def off_limits(
@@ -46,7 +45,6 @@ def off_limits(
     sources: Iterable[Path],
     *,
     alone: Iterable[Path] = (),
-    defined: tuple[Path, str] | None = None,
     cache: Path,
     root: Path,
 ) -> OffLimits:
@@ -60,26 +58,14 @@ def off_limits(
         that the reference shares with the op.
     alone : iterable of Path
         Absolute paths of modules that are part of the reference and not of the op.
-    defined : tuple of Path and str, optional
-        File and name of the reference's function, if the reference imports it. The name is empty
-        for a script, whose function is found in the op's process.
     cache : Path
         The cache folder.
     root : Path
         The workspace.
     """
-    function = ""
-    if defined is not None:
-        function = f"{_real(defined[0])}:{defined[1]}"
-    elif op.path is not None and reference.path is not None and reference.function:
-        ours, judge = _real(op.path), _real(reference.path)
-        is_one = ours == judge and reference.function != op.function
-        if is_one or (ours != judge and _is_around(judge, ours)):
-            function = f"{judge}:{reference.function}"
     return OffLimits(
         forbidden=_forbidden(op.files, (*reference.files, *alone), cache, root),
         read_only=tuple(sorted(map(str, sources))),
-        forbidden_function=function,
     )
 
 
@@ -87,9 +73,7 @@ def off_limits_of(
     own: Iterable[Path], references: Sequence[Path], *, cache: Path, root: Path
 ) -> OffLimits:
     """List the files that a compiler must not touch while it compiles the sources `own`."""
-    return OffLimits(
-        forbidden=_forbidden(own, references, cache, root), read_only=(), forbidden_function=""
-    )
+    return OffLimits(forbidden=_forbidden(own, references, cache, root), read_only=())
 
 
 def _is_around(package: Path, file: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator
-from stat import S_ISDIR, S_ISLNK
+from stat import S_ISLNK
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -54,14 +54,6 @@ def real_paths(paths: Iterable[str]) -> Iterator[str]:
 def _is_link(path: str) -> bool:
     try:
         return S_ISLNK(lstat(path).st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def is_folder(path: str) -> bool:
-    """Tell whether a path leads to a folder; see `os.path.isdir`."""
-    try:
-        return S_ISDIR(stat(path).st_mode)
     except (OSError, ValueError):
         return False
 

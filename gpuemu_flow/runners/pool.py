@@ -24,7 +24,7 @@ from gpuemu_flow.runners.process import (
     ServerStart,
     WorkerProcess,
 )
-from gpuemu_flow.runners.sandbox.spec import lacks_for, missing_problem
+from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.runners.supervise import Supervisor
 from gpuemu_flow.runners.timeouts import gives_up, not_run
@@ -72,7 +72,6 @@ class Pool:
         self._env = dict(env or {})
         self._load_timeout = load_timeout
         self._servers: dict[ServerStart, ServerHandle] = {}
-        self._most_idle = max(1, workers)
         self._idle = IdleWorkers(max(1, workers))
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -110,22 +109,12 @@ class Pool:
             if server is None or not server.alive():
                 if server is not None:
                     server.close()
-                self._close_idle()
                 server = self._new_server(start)
             self._servers[start] = server  # moved to the end: most recently used
             return server
 
     def _new_server(self, start: ServerStart) -> ServerHandle:
-        return ServerHandle({**self._env, **dict(start.env)}, start.around, start.framework)
-
-    def _close_idle(self) -> None:
-        """End the least recently used of the idle servers that each serve a single program.
-
-        A run may start thousands of such servers. At most `_most_idle` of them may stay idle.
-        """
-        idle = [s for s, server in self._servers.items() if s.around and server.idle()]
-        for start in idle[: max(0, len(idle) - self._most_idle + 1)]:
-            self._servers.pop(start).close()
+        return ServerHandle({**self._env, **dict(start.env)}, start.framework)
 
     def _discard(self, start: ServerStart, server: ServerHandle) -> None:
         """Drop a server that does not answer."""
@@ -444,8 +433,8 @@ def _go_on(supervisor: Supervisor, slot: WorkerSlot, sightings: Sightings) -> No
 def _check_fence(program: Program) -> None:
     """Raise RunnerError ``sandbox-missing`` for a program whose sandbox is not available."""
     fence = program.sandbox
-    if fence is not None and fence.required and lacks_for(fence.level, strict=fence.strict):
-        raise RunnerError(missing_problem(fence.level, strict=fence.strict))
+    if fence is not None and fence.required and lacks(fence.level):
+        raise RunnerError(missing_problem(fence.level))
 
 
 def _open_worker(
@@ -458,7 +447,6 @@ def _open_worker(
     return server.open_worker(
         fresh=program.isolation == "spawn",
         sandbox=program.sandbox,
-        memory_limit=program.memory_limit,
         calls_only=calls_only,
         first=first,
         meanwhile=_import_work,

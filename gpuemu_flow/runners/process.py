@@ -13,19 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import channel, early, memfd
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.preloadable import framework_of, identity
-from gpuemu_flow.runners.sandbox.spec import Sandbox, has_cgroup
+from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
-
-if TYPE_CHECKING:
-    from gpuemu_flow.runners.sandbox import cgroup
 
 START_SECONDS = 60.0
 PRELOAD_SECONDS = 120.0
@@ -107,7 +103,6 @@ class WorkerProcess:
         self._busy = False
         self._closed = False
         self._server_died = False
-        self._group: cgroup.ControlGroup | None = None
 
     def hand_over(self) -> list[int]:
         """Return the descriptors for the fork server, in the order that it expects."""
@@ -158,26 +153,8 @@ class WorkerProcess:
         if "pid" not in fact:
             reason = f"a worker cannot be started: {fact.get('failed')}"
             raise RunnerError(Problem("worker-not-started", reason, "run fewer jobs at once"))
-        self.pid = _outer_pid(self._facts.fds.pop()) if self._facts.fds else int(fact["pid"])
+        self.pid = int(fact["pid"])
         self.scratch = str(fact.get("scratch", ""))
-
-    def limit_group(self, memory_limit: int | None) -> None:
-        """Limit the total memory of the worker and of all processes that it will start.
-
-        Raises
-        ------
-        RunnerError
-            ``worker-not-started``.
-        """
-        from gpuemu_flow.runners.sandbox import cgroup  # noqa: PLC0415 - few systems have them
-
-        try:
-            self._group = cgroup.open_group(memory_limit)
-            if self.pid:  # else it has ended already; 0 would stand for this process
-                self._group.add(self.pid)
-        except OSError as error:
-            reason = f"a worker cannot be limited: {error}"
-            raise RunnerError(Problem("worker-not-started", reason)) from None
 
     def _poll_lifeline(self, seconds: float) -> bool:
         poll = select.poll()
@@ -292,19 +269,9 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
         for end in (self.sock, self._lifeline, self._child_end, self._server_end):
             end.close()
-        if self._group is not None:
-            self._group.end()
         self.follow_no_more()
         for fd in (self.status, self.stderr, self.report):
             os.close(fd)
-
-
-def _outer_pid(handle: int) -> int:
-    """Close a pidfd, and return its process's id in this namespace; 0 if the process has ended."""
-    with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as file:  # noqa: PTH123
-        found = next((line for line in file if line.startswith("Pid:")), "Pid: -1")
-    os.close(handle)
-    return max(0, int(found.split()[1]))
 
 
 @dataclass(frozen=True)
@@ -317,29 +284,16 @@ class ServerStart:
         Variables of the environment and their values.
     framework, identity : str
         An installed package that the server imports, and the identity of its files.
-    around : tuple of str
-        Words to put before the server's command, to start it in namespaces.
-    op : tuple of str
-        Path and module of the program if the server serves only this program, else empty.
     """
 
     env: tuple[tuple[str, str], ...] = ()
     framework: str = ""
     identity: str = ""
-    around: tuple[str, ...] = ()
-    op: tuple[str, ...] = ()
 
     @classmethod
     def plain(cls, program: Program) -> ServerStart:
         """Return the settings for a program without a framework."""
-        env = tuple(startup_environment(program.env).items())
-        fence = program.sandbox
-        if fence is None or not fence.strict:
-            return cls(env)
-        from gpuemu_flow.runners.sandbox import bubblewrap  # noqa: PLC0415 - looks for a program
-
-        around = bubblewrap.around_server(fence, (program.path, program.python))
-        return cls(env, around=tuple(around), op=(program.path, program.module))
+        return cls(tuple(startup_environment(program.env).items()))
 
     @classmethod
     def of(cls, program: Program) -> ServerStart:
@@ -363,21 +317,15 @@ class ServerHandle:
     ----------
     env : mapping of str to str
         Variables to set for every program, besides those that it gets from this process.
-    around : sequence of str
-        A command under which the server's command runs: it is put before the server's command, as
-        by `sandbox.bubblewrap`. Empty for none.
     framework : str
         An installed package that the server imports before it starts workers; see `preload`.
     """
 
-    def __init__(
-        self, env: Mapping[str, str], around: Sequence[str] = (), framework: str = ""
-    ) -> None:
+    def __init__(self, env: Mapping[str, str], framework: str = "") -> None:
         self._patience = START_SECONDS + (PRELOAD_SECONDS if framework else 0.0)
         self._lock = threading.Lock()
-        self._workers: list[WorkerProcess] = []
         environment = early.server_environment(os.environ, env)
-        started = None if around or framework else early.take(environment)
+        started = None if framework else early.take(environment)
         self._process: subprocess.Popen[bytes] | early.EarlyServer
         if started is not None:
             self._process = started
@@ -387,7 +335,7 @@ class ServerHandle:
         self._stderr = memfd.create("forkserver-stderr")
         with peer:
             self._process = subprocess.Popen(
-                [*around, *early.server_command(peer.fileno(), framework)],
+                early.server_command(peer.fileno(), framework),
                 pass_fds=[peer.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -406,18 +354,11 @@ class ServerHandle:
         """Tell whether the server runs."""
         return self._process.poll() is None
 
-    def idle(self) -> bool:
-        """Tell whether all workers that were opened have been closed."""
-        with self._lock:
-            self._workers = [worker for worker in self._workers if not worker.closed]
-            return not self._workers
-
     def open_worker(
         self,
         *,
         fresh: bool,
         sandbox: Sandbox | None = None,
-        memory_limit: int | None = None,
         calls_only: bool = False,
         first: Mapping[str, Json] | None = None,
         meanwhile: Callable[[], object] = lambda: None,
@@ -430,8 +371,6 @@ class ServerHandle:
             True to start a new interpreter instead of forking.
         sandbox : Sandbox, optional
             Restrictions that are in force before anything else happens in the process.
-        memory_limit : int, optional
-            The program's memory limit, used where the sandbox puts workers in control groups.
         calls_only : bool
             True if the worker only loads and calls a program, and judges nothing.
         first : mapping, optional
@@ -447,22 +386,16 @@ class ServerHandle:
             ``worker-not-started``.
         """
         worker = WorkerProcess(self._process.pid)
-        grouped = sandbox is not None and has_cgroup(sandbox.level)
         try:
             with self._lock:
                 fence = None if sandbox is None else asdict(sandbox)
                 request = {"fresh": fresh, "sandbox": fence, "calls_only": calls_only}
-                self._workers.append(worker)
                 channel.send(self._control, request, worker.hand_over())
             worker.handed_over()
-            if first is not None and not grouped:
+            if first is not None:
                 worker.send(first)
             meanwhile()
             worker.wait_started(self._patience)
-            if grouped:
-                worker.limit_group(memory_limit)
-                if first is not None:  # not before: no code of a program runs without its limit
-                    worker.send(first)
         except channel.ChannelClosedError:
             worker.kill()
             raise ServerDiedError from None
@@ -482,8 +415,6 @@ class ServerHandle:
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:
-            # The group includes the process that made the namespaces. With the first process of a
-            # namespace, all others there end.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -1,9 +1,7 @@
 """Run a Python function under the script protocol in an interpreter that lacks this package.
 
-``python shim.py FILE MODULE FUNCTION OUTPUT,... [FORBIDDEN_FILE FORBIDDEN_NAME ARGUMENT ...]``
-needs the standard library and numpy only, and ml_dtypes for dtypes that numpy lacks. It loads one
-file of this package, `reference_calls`, by its path. If FUNCTION is empty, FILE is run as a script
-with the ARGUMENTs.
+``python shim.py FILE MODULE FUNCTION OUTPUT,...`` needs the standard library and numpy only, and
+ml_dtypes for dtypes that numpy lacks.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import json
 import os
 import re
 import sys
-import types
 from importlib import machinery
 from typing import Any
 
@@ -115,80 +112,11 @@ def _outputs(returned: Any, names: list[str]) -> dict[str, Any]:
     return {names[0]: _tensor(returned)}
 
 
-def _reference_calls(own: str) -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "gpuemu_reference_calls",
-        os.path.join(own, "reference_calls.py"),  # noqa: PTH118
-    )
-    assert spec is not None and spec.loader is not None  # noqa: S101 - for mypy
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-class _Guard:
-    """Ends this process when the program calls its reference."""
-
-    def __init__(self, own: str, path: str, name: str) -> None:
-        self._calls = _reference_calls(own)
-        self._path = path
-        self._name = name
-
-    def refuse(self) -> None:
-        """End this process at once. An exception would not do, since the program could catch it."""
-        os.write(2, f"the op calls its reference, {self._path}:{self._name}\n".encode())
-        os._exit(self._calls.REFUSED)
-
-    def loaded(self, op: Any, inputs: Any, kwargs: Any) -> None:
-        """Watch for calls of the reference from now on.
-
-        If the op is the reference itself, end this process instead.
-        """
-        found: Any = []
-        given = self._calls.Given(inputs, kwargs)
-        for module in list(sys.modules.values()):
-            file = getattr(module, "__file__", None)
-            if not isinstance(file, str) or os.path.realpath(file) != self._path:
-                continue
-            reference = self._calls.resolved(module, self._name.split("."))
-            if callable(reference):
-                if self._calls.is_same(op, reference):
-                    self.refuse()
-                found += self._calls.calls_of(reference, self._name, given, self._is_own(module))
-        if not self._calls.is_compiled(op):
-            self._calls.watch(found, self.refuse)
-
-    def _is_own(self, module: Any) -> Any:
-        def is_own(function: Any) -> bool:
-            file = os.path.realpath(function.__code__.co_filename)
-            return function.__module__ == module.__name__ or "-packages" not in file
-
-        return is_own
-
-    def run(self, path: str, arguments: list[str]) -> None:
-        """Run a script as the main program, and watch for calls of the reference."""
-        sys.argv = [path, *arguments]
-        sys.path.insert(0, os.path.dirname(path))  # noqa: PTH120
-        main = types.ModuleType("__main__")
-        main.__file__ = path
-        sys.modules["__main__"] = main
-        with open(path, "rb") as file:  # noqa: PTH123
-            code = compile(file.read(), path, "exec", dont_inherit=True)
-        if os.path.realpath(path) == self._path:
-            self._calls.watch(self._calls.calls_in(code, self._name), self.refuse)
-        exec(code, main.__dict__)  # noqa: S102 - running the user's op is our work
-
-
 def main() -> None:
     """Read a request on stdin, call the function, write the response on stdout."""
     own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != own]  # noqa: PTH100
-    path, module, name, output_names, *forbidden = sys.argv[1:]
-    guard = _Guard(own, *forbidden[:2]) if all(forbidden[:2]) and forbidden else None
-    if not name and guard is not None:
-        guard.run(path, forbidden[2:])
-        return
+    path, module, name, output_names = sys.argv[1:]
     import numpy as np  # noqa: PLC0415 - after sys.path is in order
 
     request = json.load(sys.stdin)
@@ -207,8 +135,6 @@ def main() -> None:
         if start not in sys.modules:
             _ImportProbe.find_spec(start)
     function = _load(path, module, name)
-    if guard is not None:
-        guard.loaded(function, inputs, kwargs)
     if _takes_mapping(function, inputs, kwargs):
         returned = function(inputs, **kwargs)
     else:

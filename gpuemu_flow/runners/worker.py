@@ -27,7 +27,6 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import blobs, jobs, limits, malloc, script
 from gpuemu_flow.runners.api import (
     EMULATED,
-    Checks,
     OpError,
     Outcome,
     OutputInfo,
@@ -39,11 +38,10 @@ from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
 from gpuemu_flow.runners.command import CommandRunner
-from gpuemu_flow.runners.conduct import Conduct
 from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
 from gpuemu_flow.runners.execute import CaseExecutor, Executed, Runner, converted
 from gpuemu_flow.runners.float_dtype import begin_call
-from gpuemu_flow.runners.guard import forbidden_function
+from gpuemu_flow.runners.hidden_modules import hide
 from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
 from gpuemu_flow.runners.observe import Observer
 from gpuemu_flow.runners.slots import Slot, end_of
@@ -55,7 +53,6 @@ from gpuemu_flow.types import Case, Failure, Json, failure_to_json
 _STORAGE_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO,
 )  # fmt: skip
-_PLAIN = Checks(inputs_unchanged=False)
 _OWN_RUNNERS = {
     "torch": ("torch_runner", "TorchRunner"),
     "jax": ("jax_runner", "JaxRunner"),
@@ -104,13 +101,11 @@ def _foreign_command(program: Program, function: str) -> list[str]:
     """Build the command that runs a program in another interpreter, which may lack this package."""
     inherited = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
-    forbidden = forbidden_function(program)
-    if not function and not all(forbidden):
+    if not function:
         return [program.python, program.path, *program.argv]
-    names = [program.path, program.module, function, ",".join(program.output_names)]
-    if function:
-        os.environ["GPUEMU_KWARGS"] = json.dumps(dict(program.kwargs))
-    return [program.python, str(_SHIM), *names, *forbidden, *([] if function else program.argv)]
+    os.environ["GPUEMU_KWARGS"] = json.dumps(dict(program.kwargs))
+    outputs = ",".join(program.output_names)
+    return [program.python, str(_SHIM), program.path, program.module, function, outputs]
 
 
 class Worker:
@@ -133,7 +128,6 @@ class Worker:
         self._peer: Arena | None = None
         self._service: jobs.WorkerService | None = None
         self._service_context: jobs.ServiceContext | None = None
-        self._conduct = Conduct()
         self._observer = Observer(keep_high(given.report), keep_high(given.notices))
         self._pid = os.getpid()
 
@@ -182,16 +176,11 @@ class Worker:
 
     def _failed(self, error: BaseException, *, doing: str = "") -> RunError:
         assert self._program is not None  # noqa: S101 - set before anything can fail
-        with self._conduct.own_work():  # a traceback shows lines of source files
-            if not isinstance(error, OpError):
-                print_traceback(error, self._program.root)
-            explained = self._conduct.violation() or explain(
-                error,
-                self._program,
-                doing=doing,
-                hint=self._executor.hint if self._executor else "",
-            )
-            stdout, stderr = self._streams.stdout_tail(), self._streams.stderr_tail()
+        if not isinstance(error, OpError):
+            print_traceback(error, self._program.root)
+        hint = self._executor.hint if self._executor else ""
+        explained = explain(error, self._program, doing=doing, hint=hint)
+        stdout, stderr = self._streams.stdout_tail(), self._streams.stderr_tail()
         return replace(explained, stdout_tail=stdout, stderr_tail=stderr)
 
     def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
@@ -205,9 +194,9 @@ class Worker:
             extra = program.memory_limit
             limits.limit_memory(None if extra is None else extra + limits.LOAD_ALLOWANCE)
             self._watch.preparing()
-            self._conduct = Conduct(program)
+            if program.forbidden and program.sandbox is not None:
+                hide(program.forbidden)
             runner = _runner(program, self._streams)
-            self._conduct.loaded(getattr(runner, "code", None))
             limits.limit_memory(extra)
             limits.limit_file_size(None)
             self._runner = runner
@@ -278,24 +267,21 @@ class Worker:
         """Return the program's outputs; see `jobs.ServiceContext`."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         self._streams.forget()
-        outputs = self._executor.call(arrays, seed).outputs
-        self._conduct.demand(_PLAIN)
-        return outputs
+        return self._executor.call(arrays, seed).outputs
 
-    def _begin(self, message: Mapping[str, Json]) -> tuple[int, Checks]:
+    def _begin(self, message: Mapping[str, Json]) -> int:
         self._streams.forget()
-        return int(message["serial"]), Checks(**message["checks"])
+        return int(message["serial"])
 
     def _case(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Run a generated case and leave its outputs in a blob file."""
-        serial, checks = self._begin(message)
+        serial = self._begin(message)
         request = Request(Case.from_json(message["case"]), message["input_dtype"])
         index = request.case.index
         fds, self._reader.fds = self._reader.fds, []
         staged = keep_high(fds[0])
         try:
             executed = self._executed(request)
-            self._conduct.demand(checks)
             digest, size = _stage(staged, executed)
         except _StagingError as failed:
             return {"type": "outcome", "serial": serial, "staging": str(failed)}
@@ -312,7 +298,7 @@ class Worker:
 
     def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Call the program on shared tensors or a generated case, with outputs in shared memory."""
-        serial, checks = self._begin(message)
+        serial = self._begin(message)
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         self._take_arenas(message)
         index = int(message["index"])
@@ -320,9 +306,9 @@ class Worker:
             if message["case"] is not None:
                 request = Request(Case.from_json(message["case"]), message["input_dtype"])
                 executed = self._executor.execute(request, self._values(message))
-                called = self._leave(executed, checks, 0)
+                called = self._leave(executed, 0)
             else:
-                called = self._call_on(message, message, checks, int(message["reserved"]))
+                called = self._call_on(message, message, int(message["reserved"]))
         except BaseException as error:  # programs may raise anything
             return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
         return {"type": "called", "serial": serial, **called.to_json()}
@@ -335,7 +321,7 @@ class Worker:
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Make several calls, but stop at the first that fails; return the results before it."""
-        serial, checks = self._begin(message)
+        serial = self._begin(message)
         self._take_arenas(message)
         done: list[_CallRecord] = []
         position = int(message["reserved"])
@@ -343,7 +329,7 @@ class Worker:
         with suppress(BaseException):  # programs may raise anything
             self._expect(message)
             for item in message["items"]:
-                done.append(self._call_on(item, like, checks, position))
+                done.append(self._call_on(item, like, position))
                 position = end_of(done[-1].slots)
         items = [called.to_json() for called in done]
         return {"type": "called-all", "serial": serial, "items": items}
@@ -362,7 +348,7 @@ class Worker:
         expect([self._arena.views(some) for some in slots])
 
     def _call_on(
-        self, item: Mapping[str, Json], like: Mapping[str, Json], checks: Checks, start: int
+        self, item: Mapping[str, Json], like: Mapping[str, Json], start: int
     ) -> _CallRecord:
         """Call the program on tensors in shared memory; write its outputs there from `start` on."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
@@ -372,11 +358,10 @@ class Worker:
         wide = converted(arrays, like["dtype"], like["input_dtype"])
         begin_call(like["input_dtype"] or like["float"])
         fill = int(item.get("fill", malloc.NO_FILL))
-        return self._leave(self._executor.call(wide, int(item["seed"]), fill), checks, start)
+        return self._leave(self._executor.call(wide, int(item["seed"]), fill), start)
 
-    def _leave(self, executed: Executed, checks: Checks, start: int) -> _CallRecord:
+    def _leave(self, executed: Executed, start: int) -> _CallRecord:
         assert self._arena is not None  # noqa: S101 - comes with the first call
-        self._conduct.demand(checks)
         written = self._arena.write(executed.outputs, start=start)
         return _CallRecord(written, executed.violations, executed.seconds, executed.printed)
 

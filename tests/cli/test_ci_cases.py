@@ -13,12 +13,13 @@ PLAIN_OP = """
 [[ops]]
 name = "twice"
 op = "scripts/twice.py:twice"
-reference = "scripts/twice.py:twice_ref"
+reference = "scripts/twice_ref.py:twice_ref"
 """
 PLAIN_SCRIPT = """
     def twice(input):
         return input + input
-
+    """
+PLAIN_REFERENCE = """
     def twice_ref(input):
         return 2 * input
     """
@@ -82,6 +83,7 @@ def test_a_bug_that_only_more_cases_show_is_found_and_reproduced(mini: Mini) -> 
 
 def test_quick_shapes_are_those_of_ops_without_a_schema(mini: Mini) -> None:
     mini.write("scripts/twice.py", PLAIN_SCRIPT)
+    mini.write("scripts/twice_ref.py", PLAIN_REFERENCE)
     add(mini, PLAIN_OP + "\n[ci]\nquick_shapes = [[2, 128], [1, 7]]\nquick.fuzz_iterations = 8\n")
     report = judged(mini, "ci", "quick", "twice", "scale")
     shapes = Counter(tuple(c["shapes"]["input"]) for c in report["cases"] if c["op"] == "twice")
@@ -100,6 +102,7 @@ def test_quick_shapes_that_no_op_takes_are_said_to_have_no_effect(mini: Mini) ->
     assert line.startswith(f"gpuemu.toml:{number + 1}:")
     mini.command("config", "check", "--strict", code=2)
     mini.write("scripts/twice.py", PLAIN_SCRIPT)
+    mini.write("scripts/twice_ref.py", PLAIN_REFERENCE)
     add(mini, PLAIN_OP)
     mini.command("config", "check", "--strict")
 

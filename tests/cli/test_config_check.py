@@ -111,6 +111,7 @@ def test_a_function_that_its_file_does_not_define_is_named(mini: Mini) -> None:
     """Of an input's `generate` as of ops and references; nothing is imported for it."""
     mini.write("scripts/gen.py", "raise SystemExit('imported')\n\ndef values(shape):\n    pass\n")
     mini.write("scripts/dynamic.py", "globals()['made'] = print\n")
+    mini.write("scripts/beside.py", "def others(x):\n    pass\n")
     mini.write("scripts/star.py", "from gen import *\n")
     mini.write(
         "gpuemu.toml",
@@ -127,7 +128,7 @@ def test_a_function_that_its_file_does_not_define_is_named(mini: Mini) -> None:
         [[ops]]
         name = "b"
         op = "scripts/gen.py:values"
-        reference = "scripts/gen.py:other"
+        reference = "scripts/beside.py:other"
         schema = { dims = { N = [4] }, inputs = { x = ["N"] } }
         """,
     )
@@ -135,7 +136,7 @@ def test_a_function_that_its_file_does_not_define_is_named(mini: Mini) -> None:
     told = [line for line in done.stderr.splitlines() if "config-no-function" in line]
     assert len(told) == 2, done.stderr
     assert "there is no function 'value' in scripts/gen.py" in told[0]
-    assert "there is no function 'other' in scripts/gen.py" in told[1]
+    assert "there is no function 'other' in scripts/beside.py" in told[1]
     assert "did you mean 'values'?" in done.stderr
 
 

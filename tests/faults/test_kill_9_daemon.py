@@ -27,11 +27,6 @@ open(os.path.join(MARKS, "worker-%d" % os.getpid()), "w").close()
 def reference(x):
     time.sleep(0.002)
     return (x * 2).astype(x.dtype)
-
-def double(x):
-    return (x + x).astype(x.dtype)
-
-wrong = double
 """
 
 

@@ -36,7 +36,7 @@ execution_mode = "client_side"
 
 [[ops]]
 name = "right"
-op = "scripts/double.py:double"
+op = "scripts/twice.py:double"
 reference = "scripts/double.py:reference"
 input_names = ["x"]
 

@@ -50,7 +50,7 @@ def test_a_changed_op_is_fuzzed_anew(edited: Served) -> None:
     small = {"batch_sizes": [1], "seq_lengths": [2], "hidden_dims": [3]}
     with edited.client() as client:
         assert client.fuzz_op("double", seed=1, iterations=4, **small).passed == 4
-        edit(edited, "scripts/double.py", "return (x + x).astype", "return (x + 1).astype")
+        edit(edited, "scripts/twice.py", "return (x + x).astype", "return (x + 1).astype")
         assert client.fuzz_op("double", seed=1, iterations=4, **small).failed == 4
 
 
@@ -59,11 +59,8 @@ import numpy as np
 
 {at_import}
 
-def reference(x):
+def {name}(x):
     return (x * {table}).astype(x.dtype)
-
-def double(x):
-    return (x * {theirs}).astype(x.dtype)
 """
 TABLES = {
     "at import": ("T = np.load('table.npy')", "T"),
@@ -76,7 +73,9 @@ def test_a_data_file_of_the_reference(edited: Served, when: str) -> None:
     """A submission after the change is judged by what the file holds now."""
     at_import, table = TABLES[when]
     np.save(edited.root / "table.npy", np.float32(2))
-    edited.write("scripts/double.py", LOADS.format(at_import=at_import, table=table, theirs="2"))
+    edited.write(
+        "scripts/double.py", LOADS.format(at_import=at_import, name="reference", table=table)
+    )
     x = normal(3)
     with edited.client() as client:
         assert client.validate_op("double", {"x": x}, x * 2).passed
@@ -92,7 +91,7 @@ def test_a_data_file_of_an_op(edited: Served, when: str) -> None:
     """Neither a warm program nor a kept verdict answers for the file as it was."""
     at_import, table = TABLES[when]
     np.save(edited.root / "table.npy", np.float32(2))
-    edited.write("scripts/double.py", LOADS.format(at_import=at_import, table="2", theirs=table))
+    edited.write("scripts/twice.py", LOADS.format(at_import=at_import, name="double", table=table))
     small = {"batch_sizes": [1], "seq_lengths": [2], "hidden_dims": [3]}
     with edited.client() as client:
         assert client.fuzz_op("double", seed=1, iterations=4, **small).passed == 4

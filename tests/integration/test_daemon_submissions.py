@@ -200,6 +200,12 @@ def test_a_request_is_reproduced_as_it_was_made(unserved: Served) -> None:
 
         def reference(x):
             return x.astype(np.float64).sum(-1).astype(x.dtype)
+        """,
+    )
+    unserved.write(
+        "scripts/in_turn.py",
+        """
+        import numpy as np
 
         def one_by_one(x):
             return np.add.accumulate(x, axis=-1)[..., -1]
@@ -221,7 +227,7 @@ def test_a_request_is_reproduced_as_it_was_made(unserved: Served) -> None:
 SUMS = """
 [[ops]]
 name = "sums"
-op = "scripts/sums.py:one_by_one"
+op = "scripts/in_turn.py:one_by_one"
 reference = "scripts/sums.py:reference"
 input_names = ["x"]
 tolerance = "table"

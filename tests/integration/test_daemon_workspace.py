@@ -118,13 +118,13 @@ def test_what_a_daemon_counts_is_what_the_command_counts(unserved: Served) -> No
         quick = { fuzz_iterations = 2, dtypes = ["float64"] }
         [[ops]]
         name = "wrong"
-        op = "scripts/double.py:wrong"
+        op = "scripts/twice.py:wrong"
         reference = "scripts/double.py:reference"
         input_names = ["x"]
         dtypes = ["float32", "float64"]
         [[ops]]
         name = "double"
-        op = "scripts/double.py:double"
+        op = "scripts/twice.py:double"
         reference = "scripts/double.py:reference"
         input_names = ["x"]
         """,

@@ -11,6 +11,8 @@ from runner_workspace import NO_CHECKS, Workspace, make_case, slugs
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.runners.api import Outcome, Request
+from gpuemu_flow.runners.sandbox.level import system_level
+from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import LAYOUTS
 
 FENCED = True
@@ -135,7 +137,8 @@ def test_who_converts_arrays_is_told_that_there_are_none(ws: Workspace) -> None:
 def test_the_wall_holds_for_torch(ws: Workspace) -> None:
     secret = ws.write("ref.py", "SECRET = 1")
     source = f"def op(x):\n    open({str(secret)!r})\n    return x"
-    program = ws.program("torch", source, function="op", forbidden=(str(secret),))
+    fence = Sandbox(system_level(), str(ws.folder), hidden=(str(secret),))
+    program = ws.program("torch", source, function="op", forbidden=(str(secret),), sandbox=fence)
     assert slugs(ws.run(program)) == ["op-reads-reference"]
 
 

@@ -17,7 +17,6 @@ from mini_workspace import Mini
 from once import once
 
 from gpuemu_flow.config.load import check_config
-from gpuemu_flow.runners.sandbox import bubblewrap
 from gpuemu_flow.runners.sandbox.level import system_level
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 
@@ -189,20 +188,6 @@ def test_another_program_on_path_runs_the_rule_again(built: Mini, tmp_path: Path
     (tmp_path / "empty").mkdir()
     shutil.copy(tmp_path / "one" / "maketable", tmp_path / "empty" / "maketable")
     assert built.run()["executed"] == ["build:table"]
-
-
-@pytest.mark.skipif(bool(bubblewrap.refusal()), reason=f"no bwrap: {bubblewrap.refusal()}")
-def test_a_program_on_path_runs_in_the_strict_sandbox(built: Mini, tmp_path: Path) -> None:
-    """The program is visible inside, and nothing else of its folder."""
-    built.edit("gpuemu.toml", f'"{sys.executable}", "make.py"', '"maketable"')
-    built.edit("gpuemu.toml", "[[rules]]", '[sandbox]\nmode = "strict"\n[[rules]]')
-    script = f"#!/bin/sh\ntest ! -e {tmp_path}/one/secret && echo 3 > build/factor.txt\n"
-    built.write("../one/maketable", script).chmod(0o755)
-    built.write("../one/secret", "")
-    built.env["PATH"] = f"{tmp_path / 'one'}:/usr/bin:/bin"
-    assert "build:table" in built.run()["executed"]
-    assert (built.root / OUTPUT).read_text() == "3\n"
-    assert built.run()["executed"] == []
 
 
 def test_a_variable_that_reaches_the_command_runs_it_again(built: Mini) -> None:

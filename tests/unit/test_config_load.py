@@ -273,6 +273,13 @@ def test_an_unknown_key_says_where_it_belongs(
     assert [(p.hint, p.warning) for p in problems] == [(hint, not hint)]
 
 
+def test_the_strict_sandbox_is_gone_and_a_container_named(workspace: ConfigWorkspace) -> None:
+    text = NAMED + '[sandbox]\nmode = "strict"\n'
+    (problem,) = [p for p in workspace.check(text) if p.slug == "config-value"]
+    assert not problem.warning
+    assert "container" in problem.hint
+
+
 WORD_KEYS = [
     key
     for key in OP_TABLE.keys

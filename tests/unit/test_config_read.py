@@ -129,16 +129,17 @@ ptx = "k.ptx"
         ("", 'invariants = ["finite"]'),
         ("", "num_warps = 4"),
         ("", 'signature = { x = "*fp32" }'),
-        ('op = "ref.py:f"\nframeworks = ["pytorch"]', ""),
-        ('op = "ref.py:f"\nframework = "jax"', ""),
-        ('op = "ref.py:f"\nxla_compatible = true', ""),
-        ('op = { kind = "callable", path = "ref.py", function = "f", grid = ["1"] }', ""),
+        ('op = "op.py:f"\nframeworks = ["pytorch"]', ""),
+        ('op = "op.py:f"\nframework = "jax"', ""),
+        ('op = "op.py:f"\nxla_compatible = true', ""),
+        ('op = { kind = "callable", path = "op.py", function = "f", grid = ["1"] }', ""),
     ],
 )
 def test_a_value_that_nothing_follows_from_is_an_error(
     tmp_path: Path, op: str, kernel: str
 ) -> None:
-    tmp_path.joinpath("ref.py").write_text("def f(input):\n    return input\n")
+    for name in ("op.py", "ref.py"):
+        tmp_path.joinpath(name).write_text("def f(input):\n    return input\n")
     tmp_path.joinpath("k.ptx").write_text("")
     path = tmp_path / "gpuemu.toml"
     path.write_text(CONFIG.format(op=op, kernel=kernel))

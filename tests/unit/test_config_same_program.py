@@ -1,4 +1,4 @@
-"""Ops that are their own reference are refused, whatever they are called."""
+"""Ops that are their own reference, or in their reference's file, are refused."""
 
 from __future__ import annotations
 
@@ -7,24 +7,15 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.config.load import check_config
+from gpuemu_flow.errors import Problem
 
-REFERENCE = """
-import functools
-
-def f(x, flag=False):
-    return x * 2
-
-def g(x):
-    return x + x
-
-fast = f
-faster = fast
-part = functools.partial(f)
-flagged = functools.partial(f, flag=True)
-"""
+SLUG = "config-op-is-reference"
 CONFIG = """
 [project]
 name = "same"
+
+[sandbox]
+mode = "{mode}"
 
 [[ops]]
 name = "o"
@@ -32,75 +23,77 @@ op = {op}
 reference = {reference}
 schema = {{ dims = {{ N = [3] }}, inputs = {{ x = ["N"] }}, output = ["N"] }}
 """
+LOADED = '{{ kind = "callable", path = "s/load.py", function = "load", loads = "s/{name}.py" }}'
+REF = '"s/ref.py:f"'
+LOADED_REF, LOADED_OP = LOADED.format(name="ref"), LOADED.format(name="op")
+TORCH = '{{ kind = "torch", file = "s/ref.py", module_class = "M", init = {{ fast = {} }} }}'
+FUNCTIONS = "".join(f"def {name}(x): ...\n" for name in ("f", "g", "load", "M"))
+ONE = [
+    (REF, REF),
+    ('"s/../s/ref.py:f"', REF),
+    ('"s.ref:f"', REF),
+    ('"s/link.py:f"', REF),
+    ('"s/op.py"', '"s/op.py"'),
+    ('["./tool", "a"]', '["./tool", "a"]'),
+    ('"numpy:exp"', '"numpy:exp"'),
+    (LOADED_REF, LOADED_REF),
+    (TORCH.format("true"), TORCH.format("true")),
+]
+IN_ONE_FILE = [
+    ('"s/ref.py:g"', REF),
+    ('"s/link.py:g"', REF),
+    ('"s.ref:g"', '"s.ref:f"'),
+    ('"s/ref.py:g"', '"s/ref.py"'),
+    (LOADED_REF, REF),
+    (LOADED_OP, '"s/load.py:f"'),
+    (TORCH.format("true"), TORCH.format("false")),
+    ('["./tool", "a"]', '["./tool", "b"]'),
+    ('["python3", "s/op.py", "a"]', '["python3", "s/op.py", "b"]'),
+    ('"s.op:g"', '"s:f"'),
+]
+APART = [
+    ('"s/op.py:g"', REF),
+    ('"s.op:g"', '"s.ref:f"'),
+    (LOADED_OP, LOADED_REF),
+    (LOADED_OP, REF),
+    ('"numpy:exp"', '"numpy:exp2"'),
+    ('["python3", "s/op.py"]', '["python3", "s/ref.py"]'),
+    ('["python3", "s/op.py", "s/table.txt"]', '["python3", "s/ref.py", "s/table.txt"]'),
+]
 
 
-def slugs(folder: Path, op: str, reference: str = '"s/ref.py:f"') -> list[str]:
+def problems(folder: Path, op: str, reference: str, mode: str = "auto") -> list[Problem]:
     (folder / "s").mkdir()
-    (folder / "s/ref.py").write_text(REFERENCE)
-    (folder / "s/script.py").write_text("print()\n\ndef load(path): ...\n")
+    for name in ("__init__.py", "ref.py", "op.py", "load.py", "table.txt"):
+        (folder / "s" / name).write_text(FUNCTIONS)
     (folder / "s/link.py").symlink_to("ref.py")
-    (folder / "s/script_link.py").symlink_to("script.py")
     (folder / "tool").write_text("#!/bin/sh\n")
     (folder / "tool").chmod(0o755)
     path = folder / "gpuemu.toml"
-    path.write_text(CONFIG.format(op=op, reference=reference))
-    return [problem.slug for problem in check_config(path, strict=True)]
+    path.write_text(CONFIG.format(op=op, reference=reference, mode=mode))
+    return check_config(path, strict=True)
 
 
-LOADED = '{{ kind = "callable", path = "s/script.py", function = "load", loads = "s/{name}.py" }}'
+@pytest.mark.parametrize("mode", ["auto", "off"])
+@pytest.mark.parametrize(("op", "reference"), ONE)
+def test_an_op_is_not_its_own_reference(tmp_path: Path, op: str, reference: str, mode: str) -> None:
+    (found,) = problems(tmp_path, op, reference, mode)
+    assert (found.slug, found.line) == (SLUG, 11)
+    assert "independently" in found.hint
 
 
-@pytest.mark.parametrize("loaded", ["ref", "link"])
-@pytest.mark.parametrize("reference", ['"s/ref.py:f"', LOADED.format(name="ref")])
-def test_nothing_is_loaded_of_the_reference(tmp_path: Path, loaded: str, reference: str) -> None:
-    """It passed, as the function of the reference's file that it gave was the reference."""
-    assert slugs(tmp_path, LOADED.format(name=loaded), reference) == ["config-op-is-reference"]
+@pytest.mark.parametrize(("op", "reference"), IN_ONE_FILE)
+def test_the_sandbox_needs_two_files(tmp_path: Path, op: str, reference: str) -> None:
+    (found,) = problems(tmp_path, op, reference, "require")
+    assert (found.slug, found.line) == (SLUG, 11)
+    assert "file of its own" in found.hint
 
 
-def test_two_files_that_one_function_loads_are_two_programs(tmp_path: Path) -> None:
-    (tmp_path / "other.py").write_text("def g(x):\n    return x + x\n")
-    other = LOADED.format(name="../other")
-    assert slugs(tmp_path, other) == []
+@pytest.mark.parametrize(("op", "reference"), IN_ONE_FILE)
+def test_without_the_sandbox_one_file_will_do(tmp_path: Path, op: str, reference: str) -> None:
+    assert problems(tmp_path, op, reference, "off") == []
 
 
-def test_an_op_and_a_reference_may_be_loaded_alike(tmp_path: Path) -> None:
-    (tmp_path / "other.py").write_text("def g(x):\n    return x + x\n")
-    assert slugs(tmp_path, LOADED.format(name="../other"), LOADED.format(name="ref")) == []
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        '"s/ref.py:f"', '"s.ref:f"', '"s/../s/ref.py:f"', '"s/ref.py:fast"', '"s/ref.py:faster"',
-        '"s/ref.py:part"', '"s/link.py:f"',
-    ],
-)  # fmt: skip
-def test_a_function_is_not_its_own_reference(tmp_path: Path, op: str) -> None:
-    assert slugs(tmp_path, op) == ["config-op-is-reference"]
-
-
-@pytest.mark.parametrize(
-    ("op", "reference"),
-    [
-        ('"s/script.py"', '"s/script.py"'),
-        ('"s/script_link.py"', '"s/script.py"'),
-        ('["./tool", "a"]', '["./tool", "a"]'),
-        ('"numpy:exp"', '"numpy:exp"'),
-    ],
-)
-def test_neither_is_a_program(tmp_path: Path, op: str, reference: str) -> None:
-    assert slugs(tmp_path, op, reference) == ["config-op-is-reference"]
-
-
-@pytest.mark.parametrize(
-    ("op", "reference"),
-    [
-        ('"s/ref.py:g"', '"s/ref.py:f"'),
-        ('"s/ref.py:flagged"', '"s/ref.py:f"'),
-        ('"s/script.py"', '"s/ref.py:f"'),
-        ('["./tool", "a"]', '["./tool", "b"]'),
-        ('"numpy:exp"', '"numpy:exp2"'),
-    ],
-)
-def test_others_are_as_right_as_ever(tmp_path: Path, op: str, reference: str) -> None:
-    assert slugs(tmp_path, op, reference) == []
+@pytest.mark.parametrize(("op", "reference"), APART)
+def test_two_files_are_right(tmp_path: Path, op: str, reference: str) -> None:
+    assert problems(tmp_path, op, reference) == []

@@ -16,7 +16,7 @@ def workspace(tmp_path: Path) -> ConfigWorkspace:
 
 
 def text_of(op: str) -> str:
-    reference = 'reference = "scripts/gelu.py:gelu"'
+    reference = 'reference = "scripts/ref_gelu.py:gelu"'
     return f'[project]\nname = "x"\n[[ops]]\nname = "f"\n{reference}\nop = {op}\n'
 
 

@@ -79,20 +79,6 @@ def test_the_imports_digest_follows_imports_only(root: Path) -> None:
     assert SourceIndex(root).imports_digest(path) != before
 
 
-@pytest.mark.parametrize("kind", ["def scale(x):", "async def scale(x):", "class scale:"])
-@pytest.mark.parametrize("bound", ["from m import scale", "from m import f as scale", "scale = f"])
-def test_the_imports_digest_tells_that_an_import_is_hidden(
-    root: Path, kind: str, bound: str
-) -> None:
-    path = root / "scripts/alone.py"
-    path.write_text(f"import m\n{bound}\n")
-    before = SourceIndex(root).imports_digest(path)
-    path.write_text(f"import m\n{bound}\n{kind}\n    pass\n")
-    assert SourceIndex(root).imports_digest(path) != before
-    path.write_text(f"import m\n{bound}\ndef other(x):\n    pass\n")
-    assert SourceIndex(root).imports_digest(path) == before
-
-
 def test_a_dotted_module_is_found_in_the_workspace(root: Path) -> None:
     index = SourceIndex(root)
     assert index.module_file("pkg.mod") == root / "pkg/mod.py"

@@ -15,7 +15,7 @@ CONFIG = """
 [[ops]]
 name = "a"
 op = "a.py:f"
-reference = "a.py:g"
+reference = "numpy:abs"
 input_names = ["x"]
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuemu_flow.runners.off_limits import OffLimits
 from gpuemu_flow.runners.sandbox.level import level_for
-from gpuemu_flow.runners.sandbox.spec import OFF, STRICT, Sandbox
+from gpuemu_flow.runners.sandbox.spec import OFF, Sandbox
 from gpuemu_flow.types import Json
 
 
@@ -19,7 +19,7 @@ class Fence:
     Parameters
     ----------
     mode : str
-        ``off``, ``auto``, ``require`` or ``strict``.
+        ``off``, ``auto`` or ``require``.
     root : Path
         The workspace.
     writable : tuple of str
@@ -138,8 +138,7 @@ class Fence:
             shown=(*((path,) if path else ()), *mine),
             read_only=off_limits["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
-            required=self._mode in ("require", STRICT),
-            strict=self._mode == STRICT,
+            required=self._mode == "require",
         )
 
 

@@ -10,15 +10,13 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 SCRATCH = "gpuemu-scratch-"
 """Prefix of the names of the folders that contain the workers' own folders."""
-STRICT = "strict"
-"""The mode that demands namespaces in addition to the parts of `require`."""
 OFF = "off"
 """The level of an op without a sandbox."""
 NONE = "none"
 """The level of a system that has neither Landlock nor seccomp."""
 FAILED = 98
 """Exit code of a worker for which the requested sandbox could not be made."""
-_LANDLOCK, _SECCOMP, _BWRAP, _CGROUP = "landlock", "seccomp", "bwrap", "cgroup"
+_LANDLOCK, _SECCOMP = "landlock", "seccomp"
 _LISTS = ("hidden", "shown", "read_only", "writable")
 
 
@@ -45,8 +43,6 @@ class Sandbox:
         Absolute paths that may be written, besides a scratch folder.
     required : bool
         True if nothing may run unless `level` names all parts that the configured mode demands.
-    strict : bool
-        True if the op's processes get namespaces and an empty home folder; see `bubblewrap`.
     closed : bool
         True if no file of the workspace may be read except those in `shown`.
     """
@@ -58,7 +54,6 @@ class Sandbox:
     read_only: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     required: bool = False
-    strict: bool = False
     closed: bool = False
 
     @classmethod
@@ -82,23 +77,10 @@ def has_seccomp(level: str) -> bool:
     return _SECCOMP in level.split(", ")
 
 
-def has_bwrap(level: str) -> bool:
-    """Tell whether a level includes namespaces."""
-    return _BWRAP in level.split(", ")
-
-
-def has_cgroup(level: str) -> bool:
-    """Tell whether a level limits a worker together with all processes that it starts."""
-    return _CGROUP in level.split(", ")
-
-
-def level_of(landlock: int, *, seccomp: bool, bwrap: bool = False, cgroup: bool = False) -> str:
+def level_of(landlock: int, *, seccomp: bool) -> str:
     """Return the name of a level that has these parts; `landlock` is a version, 0 for none."""
     parts = [f"{_LANDLOCK} {landlock}"] if landlock else []
-    parts += [
-        name for name, has in ((_SECCOMP, seccomp), (_BWRAP, bwrap), (_CGROUP, cgroup)) if has
-    ]
-    return ", ".join(parts) or NONE
+    return ", ".join([*parts, *([_SECCOMP] if seccomp else [])]) or NONE
 
 
 def lacks(level: str) -> tuple[str, ...]:
@@ -109,42 +91,11 @@ def lacks(level: str) -> tuple[str, ...]:
     return found if has_seccomp(level) else (*found, _SECCOMP)
 
 
-def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
-    """Name the parts that the mode ``strict`` or ``require`` demands and a level lacks."""
-    found = lacks(level)
-    return (*found, _BWRAP) if strict and not has_bwrap(level) else found
-
-
-def is_whole(level: str, *, strict: bool) -> bool:
-    """Tell whether a level includes every part that a mode tries to use.
-
-    The mode is ``strict`` if `strict` is true, else ``require``. A level without a cgroup is not
-    whole for ``strict``, although this mode also runs without one.
-    """
-    return not lacks_for(level, strict=strict) and (has_cgroup(level) or not strict)
-
-
-def missing_problem(level: str, *, strict: bool = False, reason: str = "") -> Problem:
-    """Return the problem to report on a system that lacks parts of the required sandbox.
-
-    Parameters
-    ----------
-    level : str
-    strict : bool
-    reason : str
-        The reason why bubblewrap cannot be used; see `bubblewrap.refusal`.
-    """
-    mode = STRICT if strict else "require"
-    missing = ", ".join(f"no {name}" for name in lacks_for(level, strict=strict))
-    text = f'[sandbox] mode = "{mode}", and the system has {level}; {missing}'
-    if reason:
-        text += f" ({reason})"
+def missing_problem(level: str) -> Problem:
+    """Return the problem to report on a system that lacks parts of the required sandbox."""
+    missing = ", ".join(f"no {name}" for name in lacks(level))
+    text = f'[sandbox] mode = "require", and the system has {level}; {missing}'
     hint = 'run it on Linux 5.13 or later with Landlock, or set mode = "auto"'
-    if strict and not lacks(level):
-        hint = (
-            "install bubblewrap (`apt-get install bubblewrap`) where processes may make "
-            'namespaces, which many containers refuse, or set mode = "require"'
-        )
     return Problem("sandbox-missing", text, hint)
 
 
@@ -153,8 +104,5 @@ def shown_level(level: str) -> str:
 
     Examples are ``landlock 7, seccomp`` and ``landlock 7; no seccomp``.
     """
-    names = lacks(level)
-    if has_bwrap(level) and not has_cgroup(level):
-        names = (*names, _CGROUP)
-    missing = ", ".join(f"no {name}" for name in names)
+    missing = ", ".join(f"no {name}" for name in lacks(level))
     return f"{level}; {missing}" if missing else level

@@ -14,12 +14,11 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from gpuemu_flow.artifacts.toolchain import Tool, ToolRun, run_tool
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.let_through import let_through
 from gpuemu_flow.plain_text import clipped
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox import launch
-from gpuemu_flow.runners.sandbox.spec import Sandbox, missing_problem
 from gpuemu_flow.tasks.base import Interrupted
 from gpuemu_flow.types import Json
 
@@ -292,7 +291,7 @@ def _run(
             str(tool_sandbox.folder),
             json.dumps(tool_sandbox.sandbox),
         ]
-        arguments = [*_namespaces(tool_sandbox, arguments[0], cwd), *launcher, *arguments]
+        arguments = [*launcher, *arguments]
     if environment is None:
         environment = {name: value for name, value in known.items() if name not in _DROPPED}
     environment = {**environment, **(variables or {})}
@@ -309,19 +308,6 @@ def _run(
     if cancel.is_set():
         raise Interrupted
     return run
-
-
-def _namespaces(tool_sandbox: ToolSandbox, program: str, cwd: Path) -> list[str]:
-    """Return the arguments that start a tool in namespaces; [] if the sandbox is not strict."""
-    sandbox = Sandbox.from_json(tool_sandbox.sandbox)
-    if not sandbox.strict:
-        return []
-    from gpuemu_flow.runners.sandbox import bubblewrap  # noqa: PLC0415 - looks for a program
-
-    reason = bubblewrap.refusal()
-    if reason:
-        raise RunnerError(missing_problem(sandbox.level, strict=True, reason=reason))
-    return bubblewrap.around_tool(sandbox, (program, str(cwd)), str(tool_sandbox.folder))
 
 
 def _text(run: ToolRun) -> str:

@@ -1,0 +1,1 @@
+"""A module that the configuration tests name; it is never run."""
