@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import binascii
+import base64
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pybase64
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import did_you_mean
@@ -66,7 +65,7 @@ def encode_tensor(
         with contextlib.suppress(OSError):
             return {**head, "file": exchange.put(array)}
     if array.nbytes <= CUT_FROM:
-        return {**head, "data": pybase64.b64encode_as_string(array.tobytes())}
+        return {**head, "data": base64.b64encode(array.tobytes()).decode()}
     return {**head, "data": Base64(bytes_of(array))}
 
 
@@ -176,6 +175,6 @@ def _bytes(value: Json, where: str, envelope: ParsedMessage) -> bytes:
     if not isinstance(value, str):
         raise WireError(f"{where}.data must be a base64 string, not {json_type(value)}")
     try:
-        return pybase64.b64decode(envelope.text(value), validate=True)
-    except (binascii.Error, ValueError):
+        return base64.b64decode(envelope.text(value), validate=True)
+    except ValueError:
         raise WireError(f"{where}.data is not base64") from None
