@@ -127,12 +127,6 @@ class WorkerProcess:
         self.sightings = sightings
         sightings.follow(self.report, self.scratch)
 
-    def follow_no_more(self) -> None:
-        """Collect the worker's records up to now; stop collecting until the next `follow_with`."""
-        if self.sightings is not None:
-            self.sightings.leave(self.report)
-            self.sightings = None
-
     def wait_started(self, seconds: float) -> None:
         """Wait until the fork server has reported the worker's process id.
 
@@ -294,7 +288,9 @@ class WorkerProcess:
             end.close()
         if self._group is not None:
             self._group.end()
-        self.follow_no_more()
+        if self.sightings is not None:
+            self.sightings.leave(self.report)
+            self.sightings = None
         for fd in (self.status, self.stderr, self.report):
             os.close(fd)
 
