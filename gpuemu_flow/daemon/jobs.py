@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -77,34 +77,6 @@ class Job:
         """Raise CancelledJobError if this job has been cancelled."""
         if self.cancelled.is_set():
             raise CancelledJobError
-
-
-class JobGroup:
-    """Several jobs that are processed together, with those methods of `Job` that handlers call.
-
-    Parameters
-    ----------
-    jobs : sequence of Job
-    """
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs = jobs
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def check(self) -> None:
-        """Raise CancelledJobError if all of the jobs have been cancelled."""
-        if all(job.cancelled.is_set() for job in self._jobs):
-            raise CancelledJobError
-
-    @contextmanager
-    def linked(self, event: threading.Event) -> Iterator[None]:
-        """Stand in for `Job.linked`, but never set `event`.
-
-        `event` would end the work, which the other jobs still need if one job is cancelled.
-        """
-        yield
 
 
 class JobTable:
@@ -224,11 +196,6 @@ class WorkerPool:
                 self._threads.append(thread)
                 thread.start()
         self._work.put(work)
-
-    @property
-    def has_waiting(self) -> bool:
-        """Tell whether work waits for a thread."""
-        return not self._closed and not self._work.empty()
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:

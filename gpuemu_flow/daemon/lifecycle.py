@@ -37,7 +37,7 @@ from gpuemu_flow.daemon.files import (
 )
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Reloading
-from gpuemu_flow.daemon.requests import group_of, handle, handle_group, pool_of, pool_sizes
+from gpuemu_flow.daemon.requests import handle, pool_of, pool_sizes
 from gpuemu_flow.daemon.server import Server
 from gpuemu_flow.daemon.service import CLOSE_SECONDS, Service
 from gpuemu_flow.engine.signals import handled
@@ -150,9 +150,7 @@ def _serve(
             route=pool_of,
             pools=pool_sizes(references),
             ping=service.pong,
-            handle=lambda envelope, job: handle(service, envelope, job),
-            group_of=lambda envelope, size: group_of(service, envelope, size),
-            handle_group=lambda requests: handle_group(service, requests),
+            handle=lambda fields, job: handle(service, fields, job),
             max_connections=workspace.config.daemon.max_connections,
         )
         gc.freeze()  # loaded modules stay: collections need not visit them

@@ -20,14 +20,13 @@ from typing import Any
 import pynng
 
 from gpuemu_flow.daemon.connections import ConnectionTable
-from gpuemu_flow.daemon.gathering import Gatherer
 from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, WorkerPool
 from gpuemu_flow.daemon.messages import Received, limit_threads, receive, send
 from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
-from gpuemu_flow.wire.envelope import Encoded, ParsedMessage, WireError, parse, render
+from gpuemu_flow.wire.envelope import WireError, parse, render
 
 log = logging.getLogger("gpuemu_flow.daemon")
 
@@ -44,17 +43,13 @@ REFUSED_SECONDS = 10.0  # between two log lines: waiting clients retry several t
 STUCK_SECONDS = 1.0
 """Time for which nothing is sent to a client that did not read an answer."""
 TIDY_SECONDS = 1.0
-"""Interval between checks for connections to close and for requests behind a slow group."""
+"""Interval between checks for connections to close."""
 LINGER_SECONDS = 1.0
 """Time for which the socket stays open after the last answer while clients are connected."""
 
-Reply = dict[str, Json] | Encoded
-Handler = Callable[[ParsedMessage, Job], Reply]
+Reply = dict[str, Json]
+Handler = Callable[[Reply, Job], Reply]
 """Answers a request; raises RequestError, FlowError or WireError."""
-Request = tuple[Job, ParsedMessage]
-Answer = Reply | Exception | None
-"""Reply to one request of a group, or the error that refuses the request. None if the request has
-to be answered alone."""
 
 
 class Server:
@@ -70,11 +65,6 @@ class Server:
         Answers a ping at once; its argument is the number of requests in progress.
     handle : callable
         Answers any other request, in a thread of its pool.
-    group_of : callable
-        Returns the name of a message's group; empty if it is answered alone. Its arguments are the
-        parsed message and its size in bytes.
-    handle_group : callable
-        Answers the requests of one group.
     max_connections : int
         Largest number of connections. Further clients have to wait until a client leaves; their
         transport retries by itself.
@@ -95,19 +85,12 @@ class Server:
         pools: dict[str, int],
         ping: Callable[[int], dict[str, Json]],
         handle: Handler,
-        group_of: Callable[[ParsedMessage, int], str],
-        handle_group: Callable[[Sequence[Request]], Sequence[Answer]],
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._route = route
         self._ping = ping
         self._handle = handle
-        self._group_of = group_of
-        self._handle_group = handle_group
         self._pools = {name: WorkerPool(name, threads) for name, threads in pools.items()}
-        self._gatherers = {
-            name: Gatherer(pool, self._work_together) for name, pool in self._pools.items()
-        }
         self._parse_pool = WorkerPool("parse", PARSING_THREADS)
         self._jobs = JobTable()
         self._contexts: list[Context] = []
@@ -217,15 +200,9 @@ class Server:
                     pipe.close()
 
     def _tidy_up(self) -> None:
-        """Close connections and answer delayed requests, again and again until the server closes.
-
-        The connections are those that are half-open for too long, or idle while others wait. The
-        requests are those that wait behind a slow group; they are answered one by one.
-        """
+        """Close connections that are half-open for too long, or idle while others wait."""
         while not self._closing:
             self._close_pipes(self._connections.overdue(time.monotonic(), self._jobs.has_of))
-            for job, envelope in (r for g in self._gatherers.values() for r in g.take_late()):
-                self._queue(job, envelope)
             self._tidy.wait(TIDY_SECONDS)
 
     def expire(self) -> None:
@@ -287,16 +264,16 @@ class Server:
     def _admit(self, context: Context, data: bytes, pipe: int) -> None:
         """Answer a ping, and pass any other request to its pool."""
         try:
-            envelope = parse(data)
+            fields = parse(data)
         except WireError as error:
             self._send([context], error_reply("InvalidRequest", str(error)), pipe)
             return
-        kind = envelope.fields.get("type")
+        kind = fields.get("type")
         if kind == "Ping":
             pong = {**self._ping(self.in_progress), "requests": self.requests}
             self._send([context], pong, pipe)
             return
-        request_id = envelope.fields.get("request_id")
+        request_id = fields.get("request_id")
         request_id = request_id if isinstance(request_id, str) else ""
         if kind in ("Progress", "Cancel"):
             self._send([context], self._about(str(kind), request_id, pipe), pipe)
@@ -320,17 +297,8 @@ class Server:
             text = "the daemon is busy: too many requests wait; try again later"
             self._finish(job, error_reply("InternalError", text))
             return
-        group = self._group_of(envelope, len(data))
-        if not group or not self._gatherers[self._pool_name(envelope)].add(group, (job, envelope)):
-            self._queue(job, envelope)
-
-    def _pool_name(self, envelope: ParsedMessage) -> str:
-        kind = envelope.fields.get("type")
-        return self._route(kind if isinstance(kind, str) else "")
-
-    def _queue(self, job: Job, envelope: ParsedMessage) -> None:
-        """Queue a request in its pool, to be answered alone."""
-        self._pools[self._pool_name(envelope)].submit(lambda: self._work(job, envelope))
+        pool = self._pools[self._route(kind if isinstance(kind, str) else "")]
+        pool.submit(lambda: self._work(job, fields))
 
     def _is_anothers(self, request_id: str, pipe: int) -> bool:
         """Tell whether another connection has a request with this id in progress."""
@@ -354,32 +322,17 @@ class Server:
         done, total = job.progress
         return {"type": "Progress", "done": done, "total": total}
 
-    def _work(self, job: Job, envelope: ParsedMessage) -> None:
+    def _work(self, job: Job, fields: Reply) -> None:
         try:
             job.check()
-            reply = self._handle(envelope, job)
+            reply = self._handle(fields, job)
         except Exception as error:
-            reply = self._refusal(error, envelope)
+            reply = self._refusal(error, fields)
         self._finish(job, reply)
 
-    def _work_together(self, requests: Sequence[Request]) -> None:
-        """Answer the requests of a group; queue those that have to be answered alone."""
-        answers: Sequence[Answer] = [None] * len(requests)
-        try:
-            answers = self._handle_group(requests)
-        except Exception:
-            log.exception("answering %d requests together", len(requests))
-        for (job, envelope), answer in zip(requests, answers, strict=True):
-            if answer is None:
-                self._queue(job, envelope)
-            elif isinstance(answer, Exception):
-                self._finish(job, self._refusal(answer, envelope))
-            else:
-                self._finish(job, answer)
-
-    def _refusal(self, error: Exception, envelope: ParsedMessage) -> Reply:
+    def _refusal(self, error: Exception, fields: Reply) -> Reply:
         """Return the reply to a request whose processing raised an error."""
-        kind = envelope.fields.get("type")
+        kind = fields.get("type")
         if isinstance(error, (CancelledJobError, CancelledRunError)):
             log.info("a %s request was given up", kind)
             why = "the daemon is shutting down" if self._closing else "the request was given up"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,8 +58,6 @@ class CommonFields:
         keys if they agree in all three.
     client : mapping of str to JSON
         The client's description of itself.
-    client_text : str
-        The same description as JSON text.
     """
 
     name: str
@@ -71,9 +67,7 @@ class CommonFields:
     tolerance: tuple[float, float] | None
     precision: str
     client: Mapping[str, Json]
-    files: Mapping[str, str]
     asked: tuple[object, ...]
-    client_text: str
 
     @classmethod
     def of(
@@ -81,33 +75,17 @@ class CommonFields:
         service: Service,
         fields: Fields,
         name: str,
-        found: tuple[Configured, OpConfig],
-        is_file: Callable[[str], bool] = os.path.isfile,
     ) -> CommonFields:
-        """Read the fields of a request that apply to all of its cases.
-
-        Parameters
-        ----------
-        service : Service
-        fields : Fields
-        name : str
-            The op's name.
-        found : Configured and OpConfig
-            Result of `Service.op` for that name, obtained after the request arrived.
-        is_file : callable
-            Takes a path, and tells whether there is a file. It may use a cache of answers, if no
-            answer in the cache is older than the arrival of the request.
-        """
-        configured, op = found
-        client, text, files = service.clients.read(fields)
+        """Read the fields of a request that apply to all of its cases."""
+        configured, op = service.op(name)
         try:
             tolerance, kwargs = tolerance_of(fields.kwargs(), op)
         except ValueError as error:
             raise invalid(str(error)) from None
         precision, kwargs = precision_of(kwargs, op)
-        known = _known_files(files, f"{configured.workspace.root}{os.sep}", is_file)
         asked = (tuple((key, repr(kwargs[key])) for key in sorted(kwargs)), tolerance, precision)
-        return cls(name, op, configured, kwargs, tolerance, precision, client, known, asked, text)
+        client = fields.client()
+        return cls(name, op, configured, kwargs, tolerance, precision, client, asked)
 
 
 @dataclass(frozen=True)
@@ -145,9 +123,8 @@ class _Form:
         Dtype of the cases.
     specs : tuple of InputSpec
     subjects : dict of tuple to WireSubject
-        Subjects of these cases. The first part of a key is True if the subject's files are checked
-        for changes only after judging; the second part is `CommonFields.asked`. Cases with the same
-        subject object are judged together, and the subject's files are checked only once.
+        Subjects of these cases by `CommonFields.asked`. Cases with the same subject object are
+        judged together, and the subject's files are checked only once.
     """
 
     dtype: str
@@ -157,23 +134,10 @@ class _Form:
 
 @dataclass
 class Reader:
-    """Reads a group of submissions for one op.
-
-    All submissions of the group must have arrived before the reader is made, since it may check
-    their files for changes only once.
-
-    Attributes
-    ----------
-    service : Service
-    handed_out : collection of int
-        The submitted seeds whose cases the daemon handed out.
-    checked_later : bool
-        True if files are checked for changes only after judging; see `Subjects.make`.
-    """
+    """Reads the submissions of one request."""
 
     service: Service
     handed_out: Collection[int] = ()
-    checked_later: bool = False
     _forms: dict[tuple[object, ...], _Form] = field(default_factory=dict)
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
@@ -237,13 +201,10 @@ class Reader:
             dtype = _leading_dtype(outputs.values())
             form = self._form(op, inputs, is_issued=issued is not None, dtype=dtype)
         case = _case(issued, form.specs, form.dtype, seed)
-        later = self.checked_later and raised is None  # no reference runs for an exception
-        key = later, common.asked
-        subject = form.subjects.get(key)
+        subject = form.subjects.get(common.asked)
         if subject is None:
             query = _query(common, form.dtype, inputs)
-            subject = common.configured.subjects.make(query, case, checked_later=later)
-            form.subjects[key] = subject
+            subject = form.subjects[common.asked] = common.configured.subjects.make(query, case)
         outputs = {key or subject.output_name: array for key, array in outputs.items()}
         given = GivenCase(case, inputs, outputs)
         modified = fields.counts("modified", inputs)
@@ -302,22 +263,6 @@ def seeds_of(submitted: Iterable[Fields]) -> set[int]:
         with suppress(RequestError):
             seeds.add(fields.u64("seed"))
     return seeds
-
-
-def _known_files(
-    files: Mapping[str, str], root: str, is_file: Callable[[str], bool]
-) -> dict[str, str]:
-    """Return the client's source files that exist on this machine, and their digests.
-
-    Paths inside the workspace are relative to it. Missing files, such as files of a client in a
-    container, are left out, since they cannot be checked later.
-    """
-    found = {}
-    for path, digest in files.items():
-        if is_file(path):
-            plain = path if "//" not in path and "/." not in path else str(Path(path))
-            found[plain.removeprefix(root)] = digest
-    return found
 
 
 def _raised(fields: Fields) -> CheckResult | None:
