@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Collection
 from typing import Any
 
@@ -166,31 +165,17 @@ class Fields:
             found["pid"] = pid
         return found
 
-    def take_objects(self, name: str, most: int) -> deque[Fields]:
-        """Return the JSON objects in an array as `Fields`, and remove them from the request.
-
-        Each object is then freed when the caller drops it. Otherwise, garbage collections would
-        visit thousands of objects that were read long ago.
-
-        Parameters
-        ----------
-        name : str
-            Name of the field with the array.
-        most : int
-            Largest number of objects that is accepted.
-        """
+    def objects(self, name: str, most: int) -> list[Fields]:
+        """Return the JSON objects in an array of at most `most` items."""
         value = self._get(name)
         if not isinstance(value, list):
             raise invalid(f"{name} must be an array, not {json_type(value)}")
         if len(value) > most:
             raise invalid(f"{len(value)} {name} are more than {most}")
-        found: deque[Fields] = deque()
         for number, item in enumerate(value):
             if not isinstance(item, dict):
                 raise invalid(f"{name}[{number}] must be an object, not {json_type(item)}")
-            found.append(Fields(item, self._exchange, self.type))
-        value.clear()
-        return found
+        return [Fields(item, self._exchange, self.type) for item in value]
 
     def object(self, name: str) -> dict[str, Json]:
         """Return the JSON object in a field, unchanged."""

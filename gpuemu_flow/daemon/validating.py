@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpuemu_flow.daemon.fields import Fields
@@ -47,7 +46,7 @@ def submit_outputs(service: Service, fields: Fields, job: Job) -> dict[str, Json
     replies = JudgedReplies(service)
     name = fields.name("op_name")
     common = CommonFields.of(service, fields, name)
-    cases = fields.take_objects("cases", MAX_CASES)
+    cases = fields.objects("cases", MAX_CASES)
     count = len(cases)
     reader = Reader(service, service.issued.handed_out(name, seeds_of(cases)))
     _judge_all(service, replies, _read_all(reader, common, cases, job), job)
@@ -56,13 +55,13 @@ def submit_outputs(service: Service, fields: Fields, job: Job) -> dict[str, Json
 
 
 def _read_all(
-    reader: Reader, common: CommonFields, cases: deque[Fields], job: Job
+    reader: Reader, common: CommonFields, cases: Sequence[Fields], job: Job
 ) -> Iterator[Submission]:
-    """Yield the submissions of a request; remove each from `cases` as it is read."""
-    for number in range(len(cases)):
+    """Yield the submissions of a request."""
+    for number, fields in enumerate(cases):
         job.check()
         try:
-            yield reader.submitted(common, cases.popleft(), job)
+            yield reader.submitted(common, fields, job)
         except RequestError as error:
             raise RequestError(error.code, f"cases[{number}]: {error}") from None
         except UsageError as error:

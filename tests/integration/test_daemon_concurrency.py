@@ -283,7 +283,7 @@ def test_more_clients_than_allowed_wait(unserved: Served, monkeypatch: pytest.Mo
 THREADS = """
 import os, sys
 import pynng
-from gpuemu_flow.daemon.messages import limit_threads
+from gpuemu_flow.daemon.server import limit_threads
 
 if sys.argv[1:]:
     limit_threads()
