@@ -62,17 +62,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request, and how to read its reply.
-
-    Attributes
-    ----------
-    request : dict
-        The request, in which tensors are still arrays.
-    expects : str
-        The type that the reply must have.
-    read : callable
-        Converts the reply to the result.
-    """
+    """One request, and how to read its reply."""
 
     request: Mapping[str, Any]
     expects: str
@@ -118,16 +108,6 @@ def validate(
 ) -> Call[ValidationResult]:
     """Make the request to judge an output.
 
-    Parameters
-    ----------
-    output : tensor, or mapping of name to tensor
-    seed : int or None
-        Seed of the case, if the daemon handed it out.
-    client : mapping, optional
-        Description of the submitting process and of its code; see `identity`.
-    modified : mapping of str to int, optional
-        Number of elements that the op changed in each input; an extension of protocol v1.
-
     Raises
     ------
     ClientError
@@ -160,10 +140,6 @@ def submit_outputs(
     request_id: str,
 ) -> Call[list[ValidationResult]]:
     """Make the request to judge the outputs for several cases; an extension of protocol v1.
-
-    Parameters
-    ----------
-    cases : sequence of (seed, inputs, output)
 
     Raises
     ------

@@ -27,17 +27,7 @@ _KERNEL = tuple(KernelRecord.__dataclass_fields__)
 
 @dataclass(frozen=True)
 class CiFailure:
-    """A failing case in a report.
-
-    Attributes
-    ----------
-    op : str
-    seed : int
-    verdict, kind : str
-    messages : tuple of str
-    max_abs, max_rel : float
-        May be NaN or infinite.
-    """
+    """A failing case in a report."""
 
     op: str
     seed: int

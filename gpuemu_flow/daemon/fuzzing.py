@@ -34,15 +34,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class _Judged:
-    """One judged case of a fuzz request.
-
-    Attributes
-    ----------
-    case : Case
-    result : CheckResult
-    reply : dict or None
-        The failure as the client receives it; None unless the verdict is ``failed`` or ``error``.
-    """
+    """One judged case of a fuzz request."""
 
     case: Case
     result: CheckResult

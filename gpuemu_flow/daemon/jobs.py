@@ -26,19 +26,7 @@ class CancelledJobError(Exception):
 
 
 class Job:
-    """A request in progress. Equal requests that arrive meanwhile wait for the same answer.
-
-    Attributes
-    ----------
-    data : bytes
-        The message.
-    cancelled : threading.Event
-        Set when the client disconnects or cancels the request, or when the daemon ends.
-    request_id : str
-        Identifier that its client chose; empty if there is none.
-    progress : (int, int)
-        Number of finished steps, and number of all steps.
-    """
+    """A request in progress. Equal requests that arrive meanwhile wait for the same answer."""
 
     def __init__(self, data: bytes, pipe: int, context: Context, request_id: str = "") -> None:
         self.request_id = request_id
@@ -167,14 +155,7 @@ class JobTable:
 
 
 class WorkerPool:
-    """Threads for one kind of request, so that slow kinds never delay quick ones.
-
-    Parameters
-    ----------
-    name : str
-    threads : int
-        Largest number of threads, which are started one by one as work arrives.
-    """
+    """Threads for one kind of request, so that slow kinds never delay quick ones."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._name = name

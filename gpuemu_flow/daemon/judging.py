@@ -111,12 +111,7 @@ def broken_reference(result: CheckResult) -> RequestError | None:
 
 
 class JudgedReplies:
-    """Collects judged submissions and makes the replies; `store` records results and failures.
-
-    Parameters
-    ----------
-    service : Service
-    """
+    """Collects judged submissions and makes the replies; `store` records results and failures."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -125,16 +120,7 @@ class JudgedReplies:
         self._bad: list[tuple[Submission, CheckResult, NewResult]] = []
 
     def put(self, number: int, one: Submission, found: CheckResult) -> None:
-        """Add a submission's verdict, and make its reply.
-
-        Parameters
-        ----------
-        number : int
-            The submission's number, by which `store` returns the reply.
-        one : Submission
-        found : CheckResult
-            The submission's verdict.
-        """
+        """Add a submission's verdict, and make its reply."""
         notes = (*one.notes, *note_of_tolerance(found))
         notes = notes if one.issued is not None else (*notes, *note_of_zeros(found))
         result = replace(found, notes=(*notes, *found.notes)) if notes else found

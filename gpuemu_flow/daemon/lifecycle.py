@@ -89,17 +89,6 @@ def serve(
 ) -> None:
     """Run a daemon until it is told to stop; call from the main thread only.
 
-    Parameters
-    ----------
-    root : Path
-        The workspace, or a folder in it.
-    background : bool
-        True to log only to the file, False to log to standard error as well.
-    idle_seconds : float
-        Seconds without a request after which the daemon ends; 0 for no limit.
-    on_ready : callable
-        Called with the information for clients, once clients can connect.
-
     Raises
     ------
     AlreadyRunningError

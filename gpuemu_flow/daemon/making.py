@@ -31,17 +31,7 @@ valid only for these strategies."""
 
 
 class CaseMaker:
-    """Makes the cases of one request.
-
-    Attributes
-    ----------
-    op : OpConfig
-    config : SequenceConfig
-    own_cases : bool
-        True to plan cases by the op's schema, if it has one, and not as protocol v1 does.
-    own_dtypes : bool
-        True to make cases in the dtypes of the op, not in the dtypes of `config`.
-    """
+    """Makes the cases of one request."""
 
     def __init__(
         self,

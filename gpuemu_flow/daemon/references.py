@@ -38,15 +38,7 @@ class _Warm:
 
 
 class References:
-    """Hands out sessions, each to one request at a time. Thread-safe.
-
-    Parameters
-    ----------
-    pool : Pool
-        Must have room for `sessions_for(limit)` sessions.
-    limit : int
-        Largest number of sessions in use at once, and also of idle sessions.
-    """
+    """Hands out sessions, each to one request at a time. Thread-safe."""
 
     def __init__(self, pool: Pool, limit: int) -> None:
         self._pool = pool

@@ -28,16 +28,7 @@ Handler = Callable[[Service, Fields, Job], dict[str, Json]]
 
 @dataclass(frozen=True)
 class RequestKind:
-    """A type of request.
-
-    Attributes
-    ----------
-    pool : str
-        ``quick``: answered from the stores. ``tensors``: makes or reads tensors. ``reference``:
-        runs a reference once. ``long``: runs programs many times.
-    handler : callable
-        Answers a request of this type.
-    """
+    """A type of request."""
 
     pool: str
     handler: Handler

@@ -54,30 +54,7 @@ Handler = Callable[[Reply, Job], Reply]
 
 
 class Server:
-    """Serves requests on one or more addresses.
-
-    Parameters
-    ----------
-    route : callable
-        Returns the name of a message's pool; must be quick.
-    pools : mapping of str to int
-        Number of threads of each pool.
-    ping : callable
-        Answers a ping at once; its argument is the number of requests in progress.
-    handle : callable
-        Answers any other request, in a thread of its pool.
-    max_connections : int
-        Largest number of connections. Further clients have to wait until a client leaves; their
-        transport retries by itself.
-
-    Attributes
-    ----------
-    last_request : float
-        Monotonic time of the last request, in seconds.
-    requests : int
-        Number of requests so far. Pings are not counted, and neither are messages about a request
-        in progress, nor repetitions of it.
-    """
+    """Serves requests on one or more addresses."""
 
     def __init__(
         self,
@@ -422,15 +399,7 @@ def limit_threads() -> None:
 
 
 class Received:
-    """A message that a client sent.
-
-    Attributes
-    ----------
-    pipe : int
-        Number of the connection; 0 if the connection has ended.
-    size : int
-        Size of the message in bytes.
-    """
+    """A message that a client sent."""
 
     def __init__(self, message: Any) -> None:
         self._message = ffi.gc(message, lib.nng_msg_free)

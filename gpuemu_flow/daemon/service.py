@@ -35,15 +35,7 @@ RECIPES_BYTES = 64 << 20
 
 
 class Service:
-    """The state of the daemon, without its sockets.
-
-    Parameters
-    ----------
-    configured : Reloading
-    pool : Pool
-    exchange : Exchange, optional
-        Folder through which our own clients may pass large tensors.
-    """
+    """The state of the daemon, without its sockets."""
 
     def __init__(self, configured: Reloading, pool: Pool, exchange: Exchange | None = None) -> None:
         self._configured = configured

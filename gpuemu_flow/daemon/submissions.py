@@ -51,16 +51,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class CommonFields:
-    """The fields of a request that apply to all of its cases.
-
-    Attributes
-    ----------
-    asked : tuple
-        A key for the keyword arguments, the tolerance and the precision. Two requests have equal
-        keys if they agree in all three.
-    client : mapping of str to JSON
-        The client's description of itself.
-    """
+    """The fields of a request that apply to all of its cases."""
 
     name: str
     op: OpConfig
@@ -92,17 +83,7 @@ class CommonFields:
 
 @dataclass(frozen=True)
 class Submission:
-    """One output to be judged.
-
-    Attributes
-    ----------
-    raised : CheckResult or None
-        Verdict if the op raised an exception in the client; None if it returned outputs.
-    issued : Issued or None
-        The handed-out case; None if the client made the inputs.
-    violations : tuple of Failure
-        A failure for each input that the op changed although it must not.
-    """
+    """One output to be judged."""
 
     common: CommonFields
     given: GivenCase
@@ -117,17 +98,7 @@ class Submission:
 
 @dataclass
 class _Form:
-    """The properties that cases share if their inputs have equal names, shapes and dtypes.
-
-    Attributes
-    ----------
-    dtype : str
-        Dtype of the cases.
-    specs : tuple of InputSpec
-    subjects : dict of tuple to WireSubject
-        Subjects of these cases by `CommonFields.asked`. Cases with the same subject object are
-        judged together, and the subject's files are checked only once.
-    """
+    """The properties that cases share if their inputs have equal names, shapes and dtypes."""
 
     dtype: str
     specs: tuple[InputSpec, ...]
@@ -176,19 +147,7 @@ class Reader:
         issued: Issued | None,
         source: str,
     ) -> Submission:
-        """Read one submission, and find or make the subject that judges it.
-
-        Parameters
-        ----------
-        common : CommonFields
-        fields : Fields
-        seed : int
-        inputs : mapping of str to ndarray
-        issued : Issued or None
-            The handed-out case; None if the client made the inputs.
-        source : str
-            ``submit`` or ``validate``, to be recorded with the verdict.
-        """
+        """Read one submission, and find or make the subject that judges it."""
         op = common.op
         if tuple(inputs) != op.input_names:
             inputs = _ordered(inputs, op.input_names)
@@ -218,15 +177,6 @@ class Reader:
 
         Cases whose inputs have equal names, shapes and dtypes get the same object, if `is_issued`
         and `dtype` are equal, too.
-
-        Parameters
-        ----------
-        op : OpConfig
-        inputs : mapping of str to ndarray
-        is_issued : bool
-            True if the case was handed out. Otherwise, the inputs must fit the op's declaration.
-        dtype : str
-            Dtype of the case; empty to find it from the inputs.
 
         Raises
         ------
@@ -422,13 +372,6 @@ def demand_fit(op: OpConfig, inputs: Arrays, dtype: str) -> None:
     named dim has the same size in all inputs, a fixed dim has its fixed size, and each size is a
     multiple of the dim's ``multiple_of``. Do not call this for cases that the daemon handed out:
     protocol v1 gives all inputs the same shape and restricts the dtypes, so they need not match.
-
-    Parameters
-    ----------
-    op : OpConfig
-    inputs : mapping of str to ndarray
-    dtype : str
-        Dtype of the case; must be one of the op's.
     """
     problems = []
     free = not op.has_schema or any(tensor.dtype is None for tensor in op.schema.inputs)

@@ -170,14 +170,6 @@ def _rename(named: dict[str, Json], output_names: Sequence[str]) -> dict[str, Js
 def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Return the tensors that a script wrote.
 
-    Parameters
-    ----------
-    data : bytes
-        The script's complete stdout.
-    output_names : sequence of str
-        Declared names. If empty, a single output is called ``result``, whatever the script names
-        it, and several outputs keep the script's names.
-
     Raises
     ------
     OpError

@@ -36,16 +36,6 @@ def encode_tensor(
 ) -> dict[str, Json]:
     """Return a tensor in the form in which a message contains it.
 
-    Parameters
-    ----------
-    array : ndarray
-        Any layout; a dtype of `types.DTYPES`.
-    strides : sequence of int, optional
-        Strides in elements, to write into the message; by default, the strides of C order. Readers
-        ignore them, since the data are always in C order.
-    exchange : Exchange, optional
-        Exchange to use for large tensors, if the other side has access to it.
-
     Raises
     ------
     WireError
