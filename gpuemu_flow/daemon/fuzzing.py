@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.issuing import CaseMaker, case_bytes, wire_strides
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
-from gpuemu_flow.daemon.making import CaseMaker, case_bytes, wire_strides
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpuemu_flow.daemon.cases import Issued
+from gpuemu_flow.daemon.issuing import wire_strides
 from gpuemu_flow.daemon.jobs import Job
-from gpuemu_flow.daemon.making import wire_strides
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import logging
 import logging.handlers
@@ -56,10 +55,6 @@ LOG_BYTES, LOG_FILES = 2 << 20, 3
 IDLE_CHECK_SECONDS = 5.0
 MOST_DESCRIPTORS = 65_536
 SWITCH_SECONDS = 0.001  # switch interval of the GIL: pings must not wait long for busy threads
-GARBAGE_THRESHOLD = 50_000
-"""Allocations between two garbage collections. Collections stop all threads and find little,
-since hardly any objects form cycles. A request of 2,000 cases makes the daemon hold up to 20,000
-objects at once. With a lower number, each such request would cause a collection."""
 _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"}
 
 
@@ -142,8 +137,6 @@ def _serve(
             handle=lambda fields, job: handle(service, fields, job),
             max_connections=workspace.config.daemon.max_connections,
         )
-        gc.freeze()  # loaded modules stay: collections need not visit them
-        gc.set_threshold(GARBAGE_THRESHOLD)
         sockets, held = _listen(server, place, workspace.config, environ)
         try:
             # SIGHUP, too: a terminal that hangs up ends a daemon in its foreground.
