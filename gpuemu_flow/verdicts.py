@@ -7,7 +7,6 @@ explains these rules to users.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
@@ -147,17 +146,6 @@ class Elements:
             out["size_only"] = True
         return out
 
-    def to_text(self) -> str:
-        """Return `to_json` as JSON text."""
-        counts = self.count, self.no_verdict, self.finite
-        rare = self.empty or self.weak or self.blank or self.size_only
-        if rare or tuple(map(type, counts)) != (int, int, int):
-            return json.dumps(self.to_json(), separators=(",", ":"))
-        count, no_verdict, finite = counts
-        return (
-            f'{{"count":{count},"no_verdict":{no_verdict},"finite":{finite},"empty":[],"weak":[]}}'
-        )
-
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
         """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
@@ -196,8 +184,6 @@ class Tally:
     sizes : int
         Number of cases without a failure in which only the sizes of outputs were compared, because
         all outputs are empty.
-    unjudged_code : str
-        Reason that names the code that no case covers; empty if there is no such code.
     """
 
     counts: dict[Verdict, int] = field(default_factory=dict)
@@ -210,7 +196,6 @@ class Tally:
     blank: bool | None = None
     chosen: bool = True
     sizes: int = 0
-    unjudged_code: str = ""
     _unseen: set[str] = field(default_factory=set)
 
     def add(self, result: CheckResult) -> None:
@@ -322,7 +307,7 @@ class Tally:
         if self.empty:
             names = ", ".join(sorted(repr(name) for name in self.empty))
             return f"nothing was compared of {names}: empty in every case"
-        return self._weakness() or self.unjudged_code
+        return self._weakness()
 
     def _weakness(self) -> str:
         """Return the reason why passing these cases proves nothing; empty if there is none."""

@@ -81,8 +81,8 @@ def _ptx(data: bytes) -> object:
 
 
 def _message(data: bytes) -> object:
-    envelope = parse(data)
-    return decode_tensors(envelope.fields.get("inputs"), "inputs", envelope)
+    message = parse(data)
+    return decode_tensors(message.get("inputs"), "inputs")
 
 
 def _frames(data: bytes) -> object:

@@ -30,7 +30,7 @@ LARGEST = 150_000
 LONGEST = 600.0
 """Seconds to wait for a process of a test that does not answer, or does not end."""
 _SHADOWS = sys.stdlib_module_names | {"click", "diskcache", "doit", "gpuemu_flow", "ml_dtypes"} | {
-    "numpy", "pybase64", "tomli", "jsonschema", "rich", "pynng"
+    "numpy", "tomli", "jsonschema", "rich", "pynng"
 }  # fmt: skip
 LENT = {
     "gpuemu_flow.runners.forkserver": "gpuemu_flow.runners.process",

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from gpuemu_flow.client import calls
-from gpuemu_flow.client.arguments import one_per_case
-from gpuemu_flow.client.calling import Calling, OnProgress
-from gpuemu_flow.client.connection import Connection
+from gpuemu_flow.client.arrays import elements_changed
+from gpuemu_flow.client.calls import Call
+from gpuemu_flow.client.connection import Calling, Connection, OnProgress
 from gpuemu_flow.client.errors import ClientError
-from gpuemu_flow.client.identity import about_me, code_of, code_of_caller
-from gpuemu_flow.client.issued import IssuedCases
-from gpuemu_flow.client.request_id import new_id
+from gpuemu_flow.client.identity import about_me, new_id
 from gpuemu_flow.client.results import (
     BaselineComparison,
     CiSummary,
@@ -23,14 +22,76 @@ from gpuemu_flow.client.results import (
     ReproduceResult,
     TestCase,
     ValidationResult,
+    raised_result,
     summed,
 )
-from gpuemu_flow.client.trying import RunOp, try_op
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.types import Json
+
+RunOp = Callable[[dict[str, Any]], Any]
 
 BATCH = 16  # cases that client-side fuzzing asks for at a time
 SUBMITTED_AT_ONCE = 5000  # cases; a daemon takes twice as many in one request
+REMEMBERED_CASES = 256
+
+
+class IssuedCases:
+    """The newest cases of a client, by op and seed.
+
+    Thread-safe without a lock, which could remain held after a fork: each step is one operation of
+    a dict.
+    """
+
+    def __init__(self) -> None:
+        self._cases: OrderedDict[tuple[str, int], TestCase] = OrderedDict()
+
+    def remember(self, op_name: str, cases: Sequence[TestCase]) -> None:
+        """Store cases, and drop the oldest cases above the limit."""
+        for case in cases:
+            self._cases[op_name, case.seed] = case
+            if len(self._cases) > REMEMBERED_CASES:
+                self._cases.popitem(last=False)
+
+    def inputs_of(self, op_name: str, seed: int) -> dict[str, Any]:
+        """Return the inputs of a case; raise ``client-unknown-case`` if it is not stored."""
+        case = self._cases.get((op_name, seed))
+        if case is None:
+            raise ClientError(
+                Problem(
+                    "client-unknown-case",
+                    f"this client was given no case of {op_name} with the seed {seed} lately",
+                    "give the inputs too: submit_output(op, inputs, output, seed)",
+                )
+            )
+        return case.inputs
+
+
+def try_op(
+    op_name: str,
+    case: TestCase,
+    function: RunOp,
+    kwargs: Mapping[str, Json],
+    client: Mapping[str, Json],
+) -> tuple[Call[ValidationResult], ValidationResult | None]:
+    """Run an op on copies of a case's inputs, and return the call that submits its output.
+
+    If the op raised an exception, the call submits that, and the second value is the result to use
+    in case the daemon refuses the call: not all daemons accept exceptions.
+    """
+    # Submit the original inputs, even if the op changes its arrays.
+    given = case.fresh_inputs()
+    arrays = dict(given)
+    about: dict[str, Any] = {"seed": case.seed, "client": client}
+    try:
+        output = function(given)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        call = calls.raised(op_name, case.inputs, text, kwargs, **about)
+        return call, raised_result(op_name, case.seed, text)
+    output = with_changed_inputs(output, arrays, case.outputs, case.mutates)
+    about["modified"] = elements_changed(case.inputs, arrays)
+    return calls.validate(op_name, case.inputs, output, kwargs, dtype=None, **about), None
 
 
 class Client(Calling):
@@ -119,7 +180,7 @@ class Client(Calling):
             All other arguments are passed to the reference.
         """
         name = calls.op_name_of(op_name, kwargs)
-        client = {**about_me(), **code_of_caller()}
+        client = about_me()
         return self._do(
             calls.validate(
                 name, inputs or {}, output, kwargs, seed=seed, dtype=dtype, client=client
@@ -154,7 +215,7 @@ class Client(Calling):
             raise ClientError(Problem("client-no-seed", "submit_output needs the seed of the case"))
         if inputs is None:
             inputs = self._cases.inputs_of(name, seed)
-        client = {**about_me(), **code_of_caller()}
+        client = about_me()
         return self._do(
             calls.validate(name, inputs, output, kwargs, seed=seed, dtype=None, client=client)
         )
@@ -193,8 +254,8 @@ class Client(Calling):
             ``client-outputs-count`` if there are more or fewer outputs than cases,
             ``client-not-a-case`` for an item that is neither a case nor a seed.
         """
-        pairs = one_per_case(op_name, cases, outputs)
-        client = {**about_me(), **code_of_caller()}
+        pairs = calls.one_per_case(op_name, cases, outputs)
+        client = about_me()
         submitted = [
             (case, self._cases.inputs_of(op_name, case), output)
             if isinstance(case, int)
@@ -307,7 +368,7 @@ class Client(Calling):
         function = run_op or op_fn
         if function is None:
             raise ClientError(Problem("client-no-op", "fuzz_op_client_side needs run_op"))
-        client = {**about_me(), **code_of(function)}
+        client = about_me(function)
         master = calls.seed_or_new(seed)
         config = calls.case_config(master, dtypes, op_schema)
         done: list[ValidationResult] = []

@@ -14,18 +14,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gpuemu_flow.client.api import Client
 from gpuemu_flow.client.errors import ClientError
-from gpuemu_flow.client.identity import CALLER, code_of_caller
-from gpuemu_flow.client.request_id import REQUEST_ID, new_id
+from gpuemu_flow.client.identity import REQUEST_ID, new_id
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SUBMITTING: tuple[Callable[..., Any], ...] = (
-    Client.validate_op,
-    Client.submit_output,
-    Client.submit_outputs,
-    Client.fuzz_op_client_side,
-)
 THREADS = 64
 """Largest number of calls at a time. Each call waits in a thread for its answer."""
 
@@ -36,9 +29,7 @@ def _awaited(
     """Turn a method of `Client` into a coroutine function with its signature and documentation."""
 
     def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        # Look now: the awaiting task and the worker thread have other stack frames.
-        caller = code_of_caller() if method in _SUBMITTING else None
-        return self._run(functools.partial(method, self._client, *args, **kwargs), caller)
+        return self._run(functools.partial(method, self._client, *args, **kwargs))
 
     functools.update_wrapper(call, method)
     return call
@@ -78,13 +69,12 @@ class AsyncClient:
         self._client.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, work: Callable[[], T], caller: dict[str, str] | None) -> T:
+    async def _run(self, work: Callable[[], T]) -> T:
         if self._process != os.getpid():  # a fork leaves the threads behind
             self._make_threads()
         request_id = new_id()
         context = contextvars.copy_context()
         context.run(REQUEST_ID.set, request_id)
-        context.run(CALLER.set, caller)
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._threads, context.run, work)

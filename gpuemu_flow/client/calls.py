@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.client.arguments import checked_arguments, failure_fields
 from gpuemu_flow.client.arrays import as_arrays, output_fields
 from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.client.results import (
@@ -25,7 +26,6 @@ from gpuemu_flow.client.results import (
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.envelope import ParsedMessage
 from gpuemu_flow.wire.exchange import Exchange
 from gpuemu_flow.wire.tensors import decode_tensors
 
@@ -51,33 +51,18 @@ CASE_SHAPES: Mapping[str, Sequence[int]] = {
 class Reply:
     """A daemon's reply, of the expected type."""
 
-    envelope: ParsedMessage
+    fields: dict[str, Json]
     exchange: Exchange | None
-
-    @property
-    def fields(self) -> dict[str, Json]:
-        """Return the reply's JSON."""
-        return self.envelope.fields
 
     def tensors(self, value: Json, where: str) -> dict[str, NDArray[Any]]:
         """Decode tensors by name into arrays that the caller owns and may write to."""
-        found = decode_tensors(value, where, self.envelope, self.exchange)
+        found = decode_tensors(value, where, self.exchange)
         return {n: a if a.flags.writeable else a.copy() for n, a in found.items()}
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request, and how to read its reply.
-
-    Attributes
-    ----------
-    request : dict
-        The request, in which tensors are still arrays.
-    expects : str
-        The type that the reply must have.
-    read : callable
-        Converts the reply to the result.
-    """
+    """One request, and how to read its reply."""
 
     request: Mapping[str, Any]
     expects: str
@@ -123,16 +108,6 @@ def validate(
 ) -> Call[ValidationResult]:
     """Make the request to judge an output.
 
-    Parameters
-    ----------
-    output : tensor, or mapping of name to tensor
-    seed : int or None
-        Seed of the case, if the daemon handed it out.
-    client : mapping, optional
-        Description of the submitting process and of its code; see `identity`.
-    modified : mapping of str to int, optional
-        Number of elements that the op changed in each input; an extension of protocol v1.
-
     Raises
     ------
     ClientError
@@ -165,10 +140,6 @@ def submit_outputs(
     request_id: str,
 ) -> Call[list[ValidationResult]]:
     """Make the request to judge the outputs for several cases; an extension of protocol v1.
-
-    Parameters
-    ----------
-    cases : sequence of (seed, inputs, output)
 
     Raises
     ------
@@ -495,3 +466,74 @@ def op_name_of(op_name: str | None, kwargs: dict[str, Json]) -> str:
     if not isinstance(name, str):
         raise ClientError(Problem("client-no-name", "the op's name is missing"))
     return name
+
+
+TOLERANCES = ("atol", "rtol")
+
+
+def checked_arguments(given: Mapping[str, Json]) -> dict[str, Json]:
+    """Check a call's keyword arguments, and return them."""
+    for name, value in given.items():
+        if name in TOLERANCES:
+            check_tolerance(name, value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            text = f"the argument {name} is {value}, which a request cannot hold"
+            raise ClientError(Problem("client-not-finite", text, "give a finite number"))
+    return dict(given)
+
+
+def check_tolerance(name: str, value: Any) -> None:
+    """Raise ClientError ``client-bad-tolerance`` unless a value is None or a finite number.
+
+    Texts such as ``"1e-3"`` are refused, although the daemon accepts them from published clients,
+    which send every argument as text.
+    """
+    if value is None:
+        return
+    if not isinstance(value, Real) or isinstance(value, bool):
+        text = f"{name} is of type {type(value).__name__}"
+    elif not math.isfinite(value):
+        text = f"{name} is {float(value)}"
+    else:
+        return
+    raise ClientError(
+        Problem("client-bad-tolerance", text, f"give a finite number of 0 or more, as {name}=1e-5")
+    )
+
+
+def check_tolerances(atol: Any, rtol: Any) -> None:
+    """Check both members of a tolerance; see `check_tolerance`."""
+    for name, value in zip(TOLERANCES, (atol, rtol), strict=True):
+        check_tolerance(name, value)
+
+
+def one_per_case(
+    op_name: str, cases: Iterable[TestCase | int], outputs: Iterable[Any]
+) -> list[tuple[TestCase | int, Any]]:
+    """Pair each case, or seed of a case, with its output."""
+    for name, given in (("cases", cases), ("outputs", outputs)):
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+            text = f"the {name} of {op_name} are of type {type(given).__name__}"
+            raise ClientError(Problem("client-outputs-count", text, "give a list of them"))
+    cases, outputs = list(cases), list(outputs)
+    if len(cases) != len(outputs):
+        text = f"{len(outputs)} outputs were given for {len(cases)} cases of {op_name}"
+        raise ClientError(Problem("client-outputs-count", text, "give one output per case"))
+    known = [_case_or_seed(case, f"cases[{n}] of {op_name}") for n, case in enumerate(cases)]
+    return list(zip(known, outputs, strict=True))
+
+
+def _case_or_seed(given: Any, what: str) -> TestCase | int:
+    if isinstance(given, TestCase):
+        return given
+    if isinstance(given, Integral) and not isinstance(given, bool):
+        return int(given)  # JSON cannot encode numpy's integers
+    kind = type(given)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    hint = "give cases of get_test_batch, gpuemu_flow.client.TestCase(seed=…, inputs=…), or seeds"
+    raise ClientError(Problem("client-not-a-case", f"{what} is of type {name}", hint))
+
+
+def failure_fields(failure: int | str) -> dict[str, Json]:
+    """Return the fields of a request that identify a failure: by seed, or by id if it is a str."""
+    return {"failure_id": failure} if isinstance(failure, str) else {"seed": failure}

@@ -1,17 +1,17 @@
 """Find or start the workspace's daemon, and exchange messages with it.
 
-Threads may use the same connection, because each call in progress has its own socket. The first
-message on each socket is a ping. The answer shows whether the daemon serves the right workspace,
-because another daemon may have taken over the path. A forked process makes new connections.
+Each call has a connection of its own, so that threads and forked processes may share a client. The
+first message on it is a ping: the answer shows whether the daemon serves the right workspace.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -19,13 +19,13 @@ from weakref import WeakSet
 import numpy as np
 
 from gpuemu_flow.client import calls
-from gpuemu_flow.client.calls import Call, Reply
+from gpuemu_flow.client.calls import Call, Reply, nbytes
 from gpuemu_flow.client.errors import (
     ClientError,
     DaemonUnreachableError,
     OtherWorkspaceError,
     RequestTimeoutError,
-    TransportClosed,
+    TransportEnded,
     TransportError,
     TransportFull,
     TransportLost,
@@ -34,13 +34,7 @@ from gpuemu_flow.client.errors import (
     VersionMismatchError,
     refused,
 )
-from gpuemu_flow.client.plain_socket import (
-    CONNECT_MILLISECONDS,
-    REFUSED_SECONDS,
-    Opening,
-    PlainContext,
-    PlainSocket,
-)
+from gpuemu_flow.client.transport import Wire
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
@@ -61,30 +55,29 @@ from gpuemu_flow.wire.tensors import encode_tensor
 
 T = TypeVar("T")
 
+OnProgress = Callable[[int, int], None]
+
 START_HINT = "start one with `gpuemu-flow daemon start --background`"
 AUTOSTART_IDLE_SECONDS = 4 * 3600.0
+CONNECT_MILLISECONDS = 5000
+RETRY_SECONDS = 0.1
+TIMEOUT_MS = 30_000
+BYTES_PER_MS = 1000
+"""Bytes of tensors for which the time limit grows by 1 ms: to judge large tensors takes long."""
+LONG_TIMEOUT_MS = 3_600_000
+"""Default time limit in ms of calls that run programs many times."""
+PROGRESS_SECONDS = 0.5
+_WITH_TENSORS = ("inputs", "output", "outputs", "cases")
+"""Fields of requests that may hold tensors."""
 
 _connections: WeakSet[Connection] = WeakSet()
 
 
 class Connection:
-    """A connection to one daemon, which is opened when needed. Thread-safe.
+    """The way to one daemon, which is found or started when needed. Thread-safe.
 
-    Parameters
-    ----------
-    socket_path : str or Path or None
-        Socket of the daemon; None to find the daemon of the workspace.
-    workspace : str or Path or None
-        A folder of the workspace, or its configuration file; None for the current folder.
-    autostart : bool
-        True to start a daemon for the workspace if none runs.
-    environ : mapping
-
-    Raises
-    ------
-    ClientError
-        ``client-no-workspace`` if the given folder is not part of a workspace, or ``GPUEMU_CONFIG``
-        names a file that does not exist.
+    Without `socket_path`, it is the daemon of `workspace`: a folder, a configuration file, or None
+    for the current folder. Raises ClientError ``client-no-workspace`` if there is none.
     """
 
     def __init__(
@@ -103,24 +96,18 @@ class Connection:
         if not socket_path or workspace is not None:
             self._config = _config_of(workspace, environ)
         self._autostart = autostart and self._named is None
-        self._lock = threading.Lock()
-        self._start_lock = threading.Lock()
-        self._socket: PlainSocket | None = None
-        self._opening = Opening(render(calls.ping().request), self._meet)
-        self._process = os.getpid()
+        self._ping = render(calls.ping().request)
+        self._busy: set[Wire] = set()
+        self._start_anew()
         _connections.add(self)
 
-    def start_anew(self) -> None:
-        """Drop the connection and replace the locks, in a process that was just forked.
-
-        Another thread of the parent may have held a lock at the time of the fork.
-        """
-        self._lock = threading.Lock()
+    def _start_anew(self) -> None:
+        """Make locks, and close the copies of a parent's connections, in a forked process."""
         self._start_lock = threading.Lock()
         self._process = os.getpid()
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.abandon()
+        busy, self._busy = self._busy, set()
+        for wire in busy:
+            wire.close()
 
     @property
     def socket_path(self) -> Path:
@@ -135,11 +122,10 @@ class Connection:
         return user_folders(self._environ)[0] / f"{workspace_stem(self._config.parent)}.sock"
 
     def close(self) -> None:
-        """Close the connection; calls in progress fail. The next call connects again."""
-        with self._lock:
-            socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.close()
+        """End the calls in progress, which fail. The next call connects again."""
+        for wire in tuple(self._busy):
+            with suppress(OSError):
+                wire.shutdown(socket.SHUT_RDWR)  # its thread wakes, and closes it
 
     def prepare(self, call: Call[T], exchange: Exchange | None) -> bytes:
         """Encode the request of a call as a message.
@@ -181,113 +167,117 @@ class Connection:
             If the daemon replied with an error, or the reply violates the protocol.
         """
         try:
-            envelope = parse(data)
-            kind = envelope.fields.get("type")
+            fields = parse(data)
+            kind = fields.get("type")
             if kind == "Error":
-                code = str(envelope.fields.get("code", ""))
-                raise refused(code, str(envelope.fields.get("message", "unknown error")))
+                code = str(fields.get("code", ""))
+                raise refused(code, str(fields.get("message", "unknown error")))
             if kind == call.expects:
-                return call.read(Reply(envelope, exchange))
+                return call.read(Reply(fields, exchange))
             reason = f"a reply of type {kind!r} where {call.expects} was expected"
         except (WireError, KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
         raise ClientError(Problem("client-bad-reply", f"the daemon's answer is invalid: {reason}"))
 
     def exchange_messages(self, call: Call[T], timeout_ms: int, *, start: bool = True) -> T:
-        """Connect if needed, send a call once, and wait for its result.
+        """Connect, send a call once, and return its result, or raise ClientError.
 
-        Parameters
-        ----------
-        call : Call
-        timeout_ms : int
-            Time limit of the exchange in milliseconds, without the time to connect.
-        start : bool
-            False to start no daemon for this call.
-
-        Raises
-        ------
-        ClientError
+        The time limit does not include the time to connect. Unless `start` is true, no daemon is
+        started for this call.
         """
-        context = self._begin(timeout_ms, start=start)
-        exchange: Exchange | None = context.met
+        wire = self._begin(timeout_ms, start=start)
         try:
-            context.send(self.prepare(call, exchange))
-            answer = context.recv()
+            data = self.prepare(call, wire.exchange)
+            answer = wire.ask(data, time.monotonic() + timeout_ms / 1000)
         except TransportError as error:
             raise transport_error(error, timeout_ms) from None
         finally:
-            context.close()
-        return self.read(call, answer, exchange)
+            self._busy.discard(wire)
+            wire.close()
+        return self.read(call, answer, wire.exchange)
 
-    def _begin(self, timeout_ms: int, *, start: bool) -> PlainContext:
-        """Begin an exchange with the workspace's daemon; if it is not running, start it first.
-
-        The daemon is started only if `start` and the connection's settings permit it. Otherwise, an
-        error is raised.
-        """
+    def _begin(self, timeout_ms: int, *, start: bool) -> Wire:
+        """Connect to the workspace's daemon; if it is not running, start it first if permitted."""
         if self._process != os.getpid():  # forked in a way that Python did not see
-            self.start_anew()
-        found = self._reach(timeout_ms)
-        if not isinstance(found, PlainContext):
-            # What was connected has ended; a daemon that was started since may listen elsewhere.
-            started = start and self._autostart and self._config is not None
-            found = self._start(timeout_ms) if started else self._reach(timeout_ms)
-        if isinstance(found, PlainContext):
-            return found
-        raise found
-
-    def _reach(self, timeout_ms: int) -> PlainContext | DaemonUnreachableError:
-        """Begin an exchange with the daemon that listens, or return an error.
-
-        An error is returned if no daemon listens, or the daemon serves another workspace. After any
-        other failure, an error is raised.
-        """
-        with self._lock:
-            if self._socket is None:
-                self._socket = PlainSocket(_fitting(self.socket_path), self._opening)
-            socket = self._socket
+            self._start_anew()
         try:
-            return socket.new_context(timeout_ms)
-        except (TransportUnreached, TransportClosed):
-            text = f"no daemon listens at {socket.path}"
-            error = DaemonUnreachableError(Problem("client-no-daemon", text, START_HINT))
-        except OtherWorkspaceError as other:
-            error = other
-        except TransportFull:
-            text = f"the daemon at {socket.path} takes no more clients"
-            hint = "end some, or raise [daemon] max_connections"
-            raise DaemonUnreachableError(Problem("client-too-many-clients", text, hint)) from None
-        except TransportError as lost:
-            raise transport_error(lost, CONNECT_MILLISECONDS) from None
-        with self._lock:
-            if self._socket is socket:
-                self._socket = None
-        socket.retire()
-        return error
+            return self._reach(timeout_ms)
+        except (TransportUnreached, OtherWorkspaceError) as error:
+            if start and self._autostart and self._config is not None:
+                return self._start(timeout_ms, self._config)
+            if isinstance(error, OtherWorkspaceError):
+                raise
+            raise self._absent() from None
 
-    def _start(self, timeout_ms: int) -> PlainContext | DaemonUnreachableError:
-        """Start the workspace's daemon, and begin an exchange with it.
+    def _absent(self) -> DaemonUnreachableError:
+        text = f"no daemon listens at {self.socket_path}"
+        return DaemonUnreachableError(Problem("client-no-daemon", text, START_HINT))
+
+    def _reach(self, timeout_ms: int) -> Wire:
+        """Connect to the daemon that listens, and check which workspace it serves.
+
+        Raises
+        ------
+        TransportUnreached
+            No process listens at the path.
+        ClientError
+        """
+        path = _fitting(self.socket_path)
+        begun = time.monotonic()
+        while True:
+            wire = Wire()
+            is_open = False
+            try:
+                deadline = time.monotonic() + CONNECT_MILLISECONDS / 1000
+                wire.open(path, deadline)
+                wire.exchange = self._meet(wire.ask(self._ping, deadline))
+                is_open = True
+            except (TransportFull, TransportEnded):
+                # A full daemon closes a new connection at once, or leaves it in the queue. Where
+                # this client has other calls under way, one of their places becomes free.
+                patience = max(CONNECT_MILLISECONDS, timeout_ms if self._busy else 0) / 1000
+                if time.monotonic() - begun > patience:
+                    text = f"the daemon at {path} takes no more clients"
+                    hint = "end some, or raise [daemon] max_connections"
+                    problem = Problem("client-too-many-clients", text, hint)
+                    raise DaemonUnreachableError(problem) from None
+            except TransportUnreached:
+                raise
+            except TransportError as lost:
+                raise transport_error(lost, CONNECT_MILLISECONDS) from None
+            finally:
+                if not is_open:
+                    wire.close()
+            if is_open:
+                self._busy.add(wire)
+                return wire
+            time.sleep(RETRY_SECONDS)
+
+    def _start(self, timeout_ms: int, config: Path) -> Wire:
+        """Start the workspace's daemon, and connect to it.
 
         If another process is starting the daemon, or the previous daemon is still ending, wait for
-        it. Return an error if no daemon can be reached within the time limit.
+        it.
         """
-        assert self._config is not None  # noqa: S101 - for the type checker
-        root = self._config.parent
         environ = {name: text for name, text in self._environ.items() if name != "GPUEMU_CONFIG"}
-        if self._config.name != CONFIG_NAME:
-            environ["GPUEMU_CONFIG"] = str(self._config)
+        if config.name != CONFIG_NAME:
+            environ["GPUEMU_CONFIG"] = str(config)
         deadline = time.monotonic() + START_SECONDS
         with self._start_lock:
             while True:
-                found = self._reach(timeout_ms)
-                if isinstance(found, PlainContext) or time.monotonic() > deadline:
-                    return found
                 try:
-                    info = start_daemon(root, environ, idle_seconds=AUTOSTART_IDLE_SECONDS)
-                except FlowError as error:
-                    raise DaemonUnreachableError(error.problems[0]) from None
+                    return self._reach(timeout_ms)
+                except (TransportUnreached, OtherWorkspaceError) as error:
+                    if time.monotonic() > deadline:
+                        if isinstance(error, OtherWorkspaceError):
+                            raise
+                        raise self._absent() from None
+                try:
+                    info = start_daemon(config.parent, environ, idle_seconds=AUTOSTART_IDLE_SECONDS)
+                except FlowError as failed:
+                    raise DaemonUnreachableError(failed.problems[0]) from None
                 if not info:
-                    time.sleep(REFUSED_SECONDS)
+                    time.sleep(RETRY_SECONDS)
 
     def _meet(self, data: bytes | bytearray) -> Exchange | None:
         """Check the answer to the first ping on a connection.
@@ -341,6 +331,61 @@ class Connection:
             text = f"the daemon at {where} serves {root or 'no workspace'}, not {config.parent}"
             hint = "unset GPUEMU_SOCKET" if self._named else "give each a socket of its own"
             raise OtherWorkspaceError(Problem("client-other-workspace", text, hint))
+
+
+class Calling:
+    """Makes calls on a connection, with a time limit, progress and cancellation."""
+
+    _connection: Connection
+    timeout_ms: int | None
+
+    def _do(self, call: Call[T]) -> T:
+        tensors = [call.request[name] for name in _WITH_TENSORS if name in call.request]
+        patience = TIMEOUT_MS + nbytes(tensors) // BYTES_PER_MS
+        return self._connection.exchange_messages(call, self.timeout_ms or patience)
+
+    def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
+        """Make a call that may take long.
+
+        If it is interrupted (KeyboardInterrupt) or exceeds the time limit, it is cancelled in the
+        daemon.
+        """
+        request_id = str(call.request["request_id"])
+        try:
+            with self._watched(request_id, on_progress):
+                return self._connection.exchange_messages(call, self.timeout_ms or LONG_TIMEOUT_MS)
+        except (KeyboardInterrupt, RequestTimeoutError):
+            with suppress(ClientError):
+                self.give_up(request_id)
+            raise
+
+    def give_up(self, request_id: str) -> None:
+        """Cancel the request with this id in the daemon."""
+        self._ask_about(calls.cancel(request_id))
+
+    def _ask_about(self, call: Call[T]) -> T:
+        """Make a call that concerns another call in progress; never start a daemon for it."""
+        return self._connection.exchange_messages(call, self.timeout_ms or TIMEOUT_MS, start=False)
+
+    @contextmanager
+    def _watched(self, request_id: str, on_progress: OnProgress | None) -> Iterator[None]:
+        if on_progress is None:
+            yield
+            return
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(PROGRESS_SECONDS):
+                with suppress(ClientError):
+                    on_progress(*self._ask_about(calls.progress(request_id)))
+
+        thread = threading.Thread(target=watch, name="gpuemu-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
@@ -415,7 +460,7 @@ def _config_of(workspace: str | Path | None, environ: Mapping[str, str]) -> Path
 def _after_fork() -> None:
     """Reset the connections of all clients, in a process that was just forked."""
     for connection in list(_connections):
-        connection.start_anew()
+        connection._start_anew()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -13,7 +13,7 @@ from gpuemu_flow.client.api import Client
 from gpuemu_flow.client.arrays import as_array, elements_changed
 from gpuemu_flow.client.calls import Call
 from gpuemu_flow.client.errors import ClientError, NoOutputError, ValidationError
-from gpuemu_flow.client.identity import about_me, code_of_caller
+from gpuemu_flow.client.identity import about_me
 from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.types import Json
@@ -161,7 +161,7 @@ def submission(op_name: str, context: ValidationContext, output: Any) -> Call[Va
         kwargs,
         seed=kwargs.pop("seed", None),
         dtype=kwargs.pop("dtype", None),
-        client={**about_me(), **code_of_caller()},
+        client=about_me(),
         modified=modified,
     )
 

@@ -93,10 +93,6 @@ class TransportEnded(TransportLost):
     """The other side closed the connection."""
 
 
-class TransportClosed(TransportLost):
-    """The client closed its connections before the message was sent."""
-
-
 def refused(code: str, message: str) -> ClientError:
     """Return the error for a daemon's ``Error`` reply."""
     return ClientError(Problem(_SLUGS.get(code, "client-refused"), message), code)

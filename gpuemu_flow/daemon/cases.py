@@ -23,18 +23,7 @@ MAX_ISSUED = 50_000
 
 @dataclass(frozen=True)
 class Issued:
-    """A case that was handed out to a client.
-
-    Attributes
-    ----------
-    case : Case
-    shape : tuple of int
-        Shape that the protocol states for the case as a whole; single inputs may differ from it.
-    fuzz_config : JSON
-        Configuration from which the case was made.
-    digest : str
-        Digest of the inputs as they were sent; see `digest_of`.
-    """
+    """A case that was handed out to a client."""
 
     case: Case
     shape: Shape
@@ -58,29 +47,12 @@ def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
 
 
 def seed_of(op: str, inputs: Mapping[str, NDArray[Any]], asked: object) -> int:
-    """Return a seed for a case whose inputs a client made; equal calls get equal seeds.
-
-    Parameters
-    ----------
-    op : str
-        Name of the op.
-    inputs : mapping of str to ndarray
-    asked : object
-        The call's further arguments and settings; different ones must have different `repr` texts.
-    """
+    """Return a seed for a case whose inputs a client made; equal calls get equal seeds."""
     return int(digest_json([op, digest_of(inputs), repr(asked)])[:16], 16)
 
 
 class IssuedCaseStore:
-    """Cases that were handed out: the latest in memory, the recipes of all on disk. Thread-safe.
-
-    Parameters
-    ----------
-    recipes : JsonStore
-        Lets a restarted daemon remake the cases that the previous one handed out.
-    limit : int
-        Largest number of cases in memory.
-    """
+    """Cases that were handed out: the latest in memory, the recipes of all on disk. Thread-safe."""
 
     def __init__(self, recipes: JsonStore, limit: int = MAX_ISSUED) -> None:
         self._limit = limit
@@ -92,14 +64,6 @@ class IssuedCaseStore:
         """Store cases in memory and their recipes on disk.
 
         If there are then too many cases in memory, the oldest are dropped there.
-
-        Parameters
-        ----------
-        op : str
-        maker : mapping
-            The common recipe of the cases, as `making.CaseMaker.to_json` returns it.
-        issued : sequence of (int, Issued)
-            The cases, each with its number, which completes its recipe.
         """
         made_from = digest_json(maker)
         records: list[tuple[str, Json]] = [(f"maker:{made_from}", dict(maker))]

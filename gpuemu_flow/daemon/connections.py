@@ -30,15 +30,7 @@ class _Connection:
 
 
 class ConnectionTable:
-    """All connections of a daemon. Thread-safe.
-
-    Parameters
-    ----------
-    most : int
-        Largest number of connections that are not half-open.
-    owner : int
-        User id of the daemon.
-    """
+    """All connections of a daemon. Thread-safe."""
 
     def __init__(self, most: int, owner: int) -> None:
         self.most = most

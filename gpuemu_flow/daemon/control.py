@@ -93,7 +93,7 @@ def _ping(socket_path: str) -> dict[str, Json] | None:
         try:
             socket.dial(f"ipc://{socket_path}", block=True)
             socket.send(render({"type": "Ping"}))
-            return parse(socket.recv()).fields
+            return parse(socket.recv())
         except (pynng.NNGException, WireError):
             return None
 

@@ -6,8 +6,8 @@ import threading
 from datetime import datetime, timezone
 
 from gpuemu_flow.daemon.fields import Fields
+from gpuemu_flow.daemon.issuing import wire_strides
 from gpuemu_flow.daemon.jobs import Job
-from gpuemu_flow.daemon.making import wire_strides
 from gpuemu_flow.daemon.records import MAX_LIMIT
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service

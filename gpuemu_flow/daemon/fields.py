@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Collection
 from typing import Any
 
@@ -12,18 +11,14 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.fuzz_config import SequenceConfig
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.errors import UsageError, did_you_mean
-from gpuemu_flow.store.cache import to_text
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.code_files import MAX_FILES, MAX_PATH, is_plain
-from gpuemu_flow.wire.envelope import ParsedMessage, WireError
+from gpuemu_flow.wire.envelope import WireError
 from gpuemu_flow.wire.exchange import Exchange
 from gpuemu_flow.wire.tensors import decode_tensor, decode_tensors, json_type
 
 MAX_NAME = 200  # characters of an op's, kernel's or baseline's name
 MAX_KWARGS = 256
-MAX_CLIENTS = 256  # descriptions that are kept in memory
 _MISSING: Json = object()
-_SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -32,21 +27,13 @@ class Fields:
 
     A method that reads a field raises RequestError ``InvalidRequest`` if the field violates the
     protocol.
-
-    Parameters
-    ----------
-    envelope : ParsedMessage
-    exchange : Exchange, optional
-    kind : str
-        Type of the request.
     """
 
     def __init__(
-        self, envelope: ParsedMessage, exchange: Exchange | None = None, kind: str = ""
+        self, fields: dict[str, Json], exchange: Exchange | None = None, kind: str = ""
     ) -> None:
-        self._envelope = envelope
         self._exchange = exchange
-        self._fields = envelope.fields
+        self._fields = fields
         payload = self._fields.get("payload")
         if isinstance(payload, dict):
             # The documentation nests the fields; the published client does not.
@@ -75,13 +62,7 @@ class Fields:
         value = self._get(name)
         if not isinstance(value, str):
             raise invalid(f"{name} must be a string, not {json_type(value)}")
-        return self._text(value)
-
-    def _text(self, value: str) -> str:
-        text = self._envelope.text(value)
-        if isinstance(text, memoryview):
-            text = bytes(text).decode("utf-8", "replace")
-        return text
+        return value
 
     @property
     def reply_exchange(self) -> Exchange | None:
@@ -123,14 +104,14 @@ class Fields:
     def tensor(self, name: str) -> NDArray[Any]:
         """Return one tensor."""
         try:
-            return decode_tensor(self._get(name), name, self._envelope, self._exchange)
+            return decode_tensor(self._get(name), name, self._exchange)
         except WireError as error:
             raise invalid(str(error)) from None
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
         """Return all tensors of a field, by name."""
         try:
-            return decode_tensors(self._get(name), name, self._envelope, self._exchange)
+            return decode_tensors(self._get(name), name, self._exchange)
         except WireError as error:
             raise invalid(str(error)) from None
 
@@ -147,10 +128,7 @@ class Fields:
         for name, item in value.items():
             if isinstance(item, float) and not item - item == 0:
                 raise invalid(f"kwargs.{name} must be finite")
-        return {
-            name: self._text(item) if isinstance(item, str) else item
-            for name, item in value.items()
-        }
+        return dict(value)
 
     def counts(self, name: str, names: Collection[str]) -> dict[str, int]:
         """Return a field that maps some of `names` to positive integers; {} if it is missing."""
@@ -173,10 +151,10 @@ class Fields:
             return {}
         given = self.object("client")
         found: dict[str, Json] = {}
-        for name in ("id", "name", "host", "user", "origin", "code"):
+        for name in ("id", "name", "host", "user", "origin"):
             value = given.get(name)
             if value is not None:
-                text = self._text(value) if isinstance(value, str) else ""
+                text = value if isinstance(value, str) else ""
                 if not text or len(text) > MAX_NAME or not text.isprintable():
                     raise invalid(f"client.{name} must be a text of 1 to {MAX_NAME} characters")
                 found[name] = text
@@ -187,46 +165,17 @@ class Fields:
             found["pid"] = pid
         return found
 
-    def client_files(self) -> dict[str, str]:
-        """Return the digests of the source files that the client ran, by absolute path."""
-        given = self.object("client").get("files", {}) if self.has("client") else {}
-        if not isinstance(given, dict):
-            raise invalid(f"client.files must be an object, not {json_type(given)}")
-        if len(given) > MAX_FILES:
-            raise invalid(f"{len(given)} files of a client are more than {MAX_FILES}")
-        for path, digest in given.items():
-            if not is_plain(self._text(path)):
-                text = f"an absolute path of at most {MAX_PATH} printable characters"
-                raise invalid(f"client.files: each name must be {text}")
-            if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
-                raise invalid("client.files: a digest must be the sha256 of a file, in hex")
-        return dict(given)
-
-    def take_objects(self, name: str, most: int) -> deque[Fields]:
-        """Return the JSON objects in an array as `Fields`, and remove them from the request.
-
-        Each object is then freed when the caller drops it. Otherwise, garbage collections would
-        visit thousands of objects that were read long ago.
-
-        Parameters
-        ----------
-        name : str
-            Name of the field with the array.
-        most : int
-            Largest number of objects that is accepted.
-        """
+    def objects(self, name: str, most: int) -> list[Fields]:
+        """Return the JSON objects in an array of at most `most` items."""
         value = self._get(name)
         if not isinstance(value, list):
             raise invalid(f"{name} must be an array, not {json_type(value)}")
         if len(value) > most:
             raise invalid(f"{len(value)} {name} are more than {most}")
-        found: deque[Fields] = deque()
         for number, item in enumerate(value):
             if not isinstance(item, dict):
                 raise invalid(f"{name}[{number}] must be an object, not {json_type(item)}")
-            found.append(Fields(self._envelope.part(item), self._exchange, self.type))
-        value.clear()
-        return found
+        return [Fields(item, self._exchange, self.type) for item in value]
 
     def object(self, name: str) -> dict[str, Json]:
         """Return the JSON object in a field, unchanged."""
@@ -243,27 +192,6 @@ class Fields:
             problem = error.problems[0]
             hint = f"; {problem.hint}" if problem.hint else ""
             raise invalid(f"{problem.message}{hint}") from None
-
-
-class Clients:
-    """Clients' descriptions of themselves; equal texts are parsed only once. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Json, dict[str, Json], str, dict[str, str]]] = {}
-
-    def read(self, fields: Fields) -> tuple[dict[str, Json], str, dict[str, str]]:
-        """Return `Fields.client` as a dict and as JSON text, and `Fields.client_files`."""
-        if not fields.has("client"):
-            return {}, "{}", {}
-        given = fields.object("client")
-        known = self._known.get(str(given.get("id")))
-        if known is None or known[0] != given:
-            client = fields.client()
-            known = given, client, to_text(client), fields.client_files()
-            if len(self._known) >= MAX_CLIENTS:
-                self._known.clear()
-            self._known[str(given.get("id"))] = known
-        return known[1:]
 
 
 def invalid(message: str) -> RequestError:

@@ -22,15 +22,7 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 @dataclass(frozen=True)
 class DaemonFiles:
-    """The files of one workspace's daemon.
-
-    Attributes
-    ----------
-    folder : Path
-        Private to the user.
-    stem : str
-        Prefix of the names of all files of the daemon.
-    """
+    """The files of one workspace's daemon."""
 
     folder: Path
     stem: str

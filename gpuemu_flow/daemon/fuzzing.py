@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.issuing import CaseMaker, case_bytes, wire_strides
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
-from gpuemu_flow.daemon.making import CaseMaker, case_bytes, wire_strides
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
@@ -34,15 +34,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class _Judged:
-    """One judged case of a fuzz request.
-
-    Attributes
-    ----------
-    case : Case
-    result : CheckResult
-    reply : dict or None
-        The failure as the client receives it; None unless the verdict is ``failed`` or ``error``.
-    """
+    """One judged case of a fuzz request."""
 
     case: Case
     result: CheckResult

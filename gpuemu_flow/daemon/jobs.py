@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -26,19 +26,7 @@ class CancelledJobError(Exception):
 
 
 class Job:
-    """A request in progress. Equal requests that arrive meanwhile wait for the same answer.
-
-    Attributes
-    ----------
-    data : bytes
-        The message.
-    cancelled : threading.Event
-        Set when the client disconnects or cancels the request, or when the daemon ends.
-    request_id : str
-        Identifier that its client chose; empty if there is none.
-    progress : (int, int)
-        Number of finished steps, and number of all steps.
-    """
+    """A request in progress. Equal requests that arrive meanwhile wait for the same answer."""
 
     def __init__(self, data: bytes, pipe: int, context: Context, request_id: str = "") -> None:
         self.request_id = request_id
@@ -77,34 +65,6 @@ class Job:
         """Raise CancelledJobError if this job has been cancelled."""
         if self.cancelled.is_set():
             raise CancelledJobError
-
-
-class JobGroup:
-    """Several jobs that are processed together, with those methods of `Job` that handlers call.
-
-    Parameters
-    ----------
-    jobs : sequence of Job
-    """
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs = jobs
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def check(self) -> None:
-        """Raise CancelledJobError if all of the jobs have been cancelled."""
-        if all(job.cancelled.is_set() for job in self._jobs):
-            raise CancelledJobError
-
-    @contextmanager
-    def linked(self, event: threading.Event) -> Iterator[None]:
-        """Stand in for `Job.linked`, but never set `event`.
-
-        `event` would end the work, which the other jobs still need if one job is cancelled.
-        """
-        yield
 
 
 class JobTable:
@@ -195,14 +155,7 @@ class JobTable:
 
 
 class WorkerPool:
-    """Threads for one kind of request, so that slow kinds never delay quick ones.
-
-    Parameters
-    ----------
-    name : str
-    threads : int
-        Largest number of threads, which are started one by one as work arrives.
-    """
+    """Threads for one kind of request, so that slow kinds never delay quick ones."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._name = name
@@ -224,11 +177,6 @@ class WorkerPool:
                 self._threads.append(thread)
                 thread.start()
         self._work.put(work)
-
-    @property
-    def has_waiting(self) -> bool:
-        """Tell whether work waits for a thread."""
-        return not self._closed and not self._work.empty()
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from gpuemu_flow.daemon.cases import Issued
-from gpuemu_flow.daemon.jobs import Job, JobGroup
-from gpuemu_flow.daemon.making import wire_strides
-from gpuemu_flow.daemon.quick_replies import passed_text
+from gpuemu_flow.daemon.issuing import wire_strides
+from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
@@ -31,19 +29,12 @@ Numbered = tuple[int, Submission]
 
 
 def judged(
-    service: Service, submissions: Iterable[Submission], job: Job | JobGroup
-) -> Iterator[tuple[int, Submission, CheckResult | None]]:
+    service: Service, submissions: Iterable[Submission], job: Job
+) -> Iterator[tuple[int, Submission, CheckResult]]:
     """Yield submissions with their numbers and results, grouped by subject.
 
     Submissions are taken from the iterable while the worker judges earlier submissions. Their
     numbers are their positions in it, from 0.
-
-    Parameters
-    ----------
-    service : Service
-    submissions : iterable of Submission
-    job : Job or JobGroup
-        With a JobGroup, the result is None for a case that could not be judged in the group.
     """
     left: Iterable[Numbered] = enumerate(submissions)
     while True:
@@ -65,8 +56,8 @@ def _judged_of_subject(
     first: Numbered,
     following: Iterable[Numbered],
     others: list[Numbered],
-    job: Job | JobGroup,
-) -> Iterator[tuple[int, Submission, CheckResult | None]]:
+    job: Job,
+) -> Iterator[tuple[int, Submission, CheckResult]]:
     """Judge `first` and those of the `following` submissions that have the same subject.
 
     Yield them as `judged` does. All other submissions are appended to `others`.
@@ -89,15 +80,9 @@ def _judged_of_subject(
             yield [one.given for _, one in some]
 
     with service.references.checkout(subject, job) as session:
-        begin = time.perf_counter()
-        alone = isinstance(job, Job) or len(job) == 1
-        for found in session.judge_groups(groups(), alone=alone):
-            some = sent.popleft()
-            now = time.perf_counter()
-            service.pace.note(first[1].common.name, (now - begin) / len(some))
-            for (place, one), result in zip(some, found, strict=True):
+        for found in session.judge_groups(groups()):
+            for (place, one), result in zip(sent.popleft(), found, strict=True):
                 yield place, one, result
-            begin = time.perf_counter()
 
 
 def _groups(submissions: Iterable[Numbered]) -> Iterator[list[Numbered]]:
@@ -126,12 +111,7 @@ def broken_reference(result: CheckResult) -> RequestError | None:
 
 
 class JudgedReplies:
-    """Collects judged submissions and makes the replies; `store` records results and failures.
-
-    Parameters
-    ----------
-    service : Service
-    """
+    """Collects judged submissions and makes the replies; `store` records results and failures."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -140,16 +120,7 @@ class JudgedReplies:
         self._bad: list[tuple[Submission, CheckResult, NewResult]] = []
 
     def put(self, number: int, one: Submission, found: CheckResult) -> None:
-        """Add a submission's verdict, and make its reply.
-
-        Parameters
-        ----------
-        number : int
-            The submission's number, by which `store` returns the reply.
-        one : Submission
-        found : CheckResult
-            The submission's verdict.
-        """
+        """Add a submission's verdict, and make its reply."""
         notes = (*one.notes, *note_of_tolerance(found))
         notes = notes if one.issued is not None else (*notes, *note_of_zeros(found))
         result = replace(found, notes=(*notes, *found.notes)) if notes else found
@@ -161,16 +132,14 @@ class JudgedReplies:
         seed = one.given.case.seed
         judged = CountedResult.of(result)
         name = one.common.name
-        about: dict[str, Any] = {
-            "duration_s": seconds / (len(self._judged) + 1),
-            "repro_info": _repro_info(one.issued),
-        }
-        reply: dict[str, Json] = {}
-        elements = judged.elements.to_text()
-        text = passed_text(name, seed, told, elements, **about)
-        if not text:
-            shapes = _shapes(one) if result.failures else None
-            reply = validation_result(name, seed, told, output_shapes=shapes, **about)
+        reply = validation_result(
+            name,
+            seed,
+            told,
+            output_shapes=_shapes(one) if result.failures else None,
+            duration_s=seconds / (len(self._judged) + 1),
+            repro_info=_repro_info(one.issued),
+        )
         new = NewResult(
             name,
             seed,
@@ -179,23 +148,13 @@ class JudgedReplies:
             reply,
             one.source,
             client=one.common.client,
-            files=one.common.files,
-            text=text,
-            client_text=one.common.client_text,
-            elements_text=elements,
         )
         if result.verdict in BAD:
             self._bad.append((one, result, new))
-        else:
-            new.encode()  # now, while the worker judges later cases
         self._judged.append((number, one.subject, new))
 
-    def numbers(self) -> list[int]:
-        """List the numbers of the submissions that were added."""
-        return [number for number, _, _ in self._judged]
-
-    def store(self) -> dict[int, str]:
-        """Store all results in one transaction, and return JSON replies by submission number.
+    def store(self) -> dict[int, Mapping[str, Json]]:
+        """Store all results in one transaction, and return replies by submission number.
 
         Raises
         ------
@@ -211,10 +170,9 @@ class JudgedReplies:
             failure_id = self._record(one, result)
             new.result = {**new.result, "failure_id": failure_id}
             new.judged = replace(new.judged, failure_id=failure_id)
-            new.encode()
         self._service.results.add_many([new for _, _, new in self._judged])
         self._service.prune_results()
-        return {number: new.text for number, _, new in self._judged}
+        return {number: new.result for number, _, new in self._judged}
 
     def _record(self, one: Submission, result: CheckResult) -> str:
         return record_failure(

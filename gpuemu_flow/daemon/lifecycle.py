@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import logging
 import logging.handlers
@@ -37,7 +36,7 @@ from gpuemu_flow.daemon.files import (
 )
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Reloading
-from gpuemu_flow.daemon.requests import group_of, handle, handle_group, pool_of, pool_sizes
+from gpuemu_flow.daemon.requests import handle, pool_of, pool_sizes
 from gpuemu_flow.daemon.server import Server
 from gpuemu_flow.daemon.service import CLOSE_SECONDS, Service
 from gpuemu_flow.engine.signals import handled
@@ -56,10 +55,6 @@ LOG_BYTES, LOG_FILES = 2 << 20, 3
 IDLE_CHECK_SECONDS = 5.0
 MOST_DESCRIPTORS = 65_536
 SWITCH_SECONDS = 0.001  # switch interval of the GIL: pings must not wait long for busy threads
-GARBAGE_THRESHOLD = 50_000
-"""Allocations between two garbage collections. Collections stop all threads and find little,
-since hardly any objects form cycles. A request of 2,000 cases makes the daemon hold up to 20,000
-objects at once. With a lower number, each such request would cause a collection."""
 _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"}
 
 
@@ -88,17 +83,6 @@ def serve(
     on_ready: Callable[[Mapping[str, Json]], None] = lambda _: None,
 ) -> None:
     """Run a daemon until it is told to stop; call from the main thread only.
-
-    Parameters
-    ----------
-    root : Path
-        The workspace, or a folder in it.
-    background : bool
-        True to log only to the file, False to log to standard error as well.
-    idle_seconds : float
-        Seconds without a request after which the daemon ends; 0 for no limit.
-    on_ready : callable
-        Called with the information for clients, once clients can connect.
 
     Raises
     ------
@@ -150,13 +134,9 @@ def _serve(
             route=pool_of,
             pools=pool_sizes(references),
             ping=service.pong,
-            handle=lambda envelope, job: handle(service, envelope, job),
-            group_of=lambda envelope, size: group_of(service, envelope, size),
-            handle_group=lambda requests: handle_group(service, requests),
+            handle=lambda fields, job: handle(service, fields, job),
             max_connections=workspace.config.daemon.max_connections,
         )
-        gc.freeze()  # loaded modules stay: collections need not visit them
-        gc.set_threshold(GARBAGE_THRESHOLD)
         sockets, held = _listen(server, place, workspace.config, environ)
         try:
             # SIGHUP, too: a terminal that hangs up ends a daemon in its foreground.

@@ -26,13 +26,7 @@ def record_failure(
     output_shapes: Mapping[str, Shape],
     fuzz_config: Json,
 ) -> str:
-    """Record a failing case with its inputs, and return its id.
-
-    Parameters
-    ----------
-    fuzz_config : JSON
-        Configuration from which the case was made; None if the client made the inputs.
-    """
+    """Record a failing case with its inputs, and return its id."""
     programs = subject.subject
     workspace = service.configured().workspace
     runs_here = programs.op.kind != SUBMITTED

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -12,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from itertools import count
 
-from gpuemu_flow.daemon.jobs import CancelledJobError, Job, JobGroup
-from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.daemon.jobs import CancelledJobError, Job
 from gpuemu_flow.fuzz.wire_ops import WireSubject
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.quick_dataclass import dataclass
@@ -21,20 +18,6 @@ from gpuemu_flow.runners.pool import Pool
 
 IDLE_SECONDS = 600.0
 _SLICE = 0.1
-
-
-GROUP_SECONDS, LOADING_SECONDS = 2.0, 10.0
-"""Time limits for a group of requests: if its programs are loaded, and if they are not yet. Clients
-wait for 30 s."""
-
-
-class _Stop(threading.Event):
-    """An event that becomes set by itself at the monotonic time `until`."""
-
-    until = math.inf
-
-    def is_set(self) -> bool:
-        return super().is_set() or time.monotonic() >= self.until
 
 
 @dataclass
@@ -47,24 +30,15 @@ class _Warm:
     key: str
     evaluator: CaseEvaluator
     stack: ExitStack
-    cancel: _Stop
+    cancel: threading.Event
     used: float = field(default_factory=time.monotonic)
-    is_loaded: bool = False
 
     def close(self) -> None:
         self.stack.close()
 
 
 class References:
-    """Hands out sessions, each to one request at a time. Thread-safe.
-
-    Parameters
-    ----------
-    pool : Pool
-        Must have room for `sessions_for(limit)` sessions.
-    limit : int
-        Largest number of sessions in use at once, and also of idle sessions.
-    """
+    """Hands out sessions, each to one request at a time. Thread-safe."""
 
     def __init__(self, pool: Pool, limit: int) -> None:
         self._pool = pool
@@ -75,7 +49,6 @@ class References:
         self._queue: deque[object] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._is_loaded = False
 
     @staticmethod
     def sessions_for(limit: int) -> int:
@@ -86,33 +59,19 @@ class References:
         return 2 * limit * SESSIONS_PER_EVALUATOR
 
     @contextmanager
-    def checkout(self, subject: WireSubject, job: Job | JobGroup) -> Iterator[CaseEvaluator]:
-        """Yield the loaded programs of a subject, for one request or for a group of requests.
-
-        Raises
-        ------
-        CancelledJobError
-            The job was cancelled while it waited for a session.
-        CancelledRunError
-            A group of jobs took too long, or an input of the programs changed while they ran.
-        """
+    def checkout(self, subject: WireSubject, job: Job) -> Iterator[CaseEvaluator]:
+        """Yield the loaded programs of a subject, or raise CancelledJobError."""
         warm = self._take(subject, job)
         healthy = False
         try:
-            if isinstance(job, JobGroup):
-                seconds = GROUP_SECONDS if warm.is_loaded else LOADING_SECONDS
-                warm.cancel.until = time.monotonic() + seconds
             with job.linked(warm.cancel):
                 yield warm.evaluator
-            warm.cancel.until = math.inf
-            unchanged = subject.learn(warm.evaluator.observed())
-            if isinstance(job, JobGroup) and not unchanged:
-                raise CancelledRunError
-            healthy = warm.is_loaded = not warm.cancel.is_set()
+            subject.learn(warm.evaluator.observed())
+            healthy = not warm.cancel.is_set()
         finally:
             self._give_back(warm, healthy)
 
-    def _take(self, subject: WireSubject, job: Job | JobGroup) -> _Warm:
+    def _take(self, subject: WireSubject, job: Job) -> _Warm:
         with self._changed:
             self._wait_in_line(job)
             self._at_work += 1
@@ -121,7 +80,7 @@ class References:
             )
             if number is not None:
                 return self._idle.pop(number)
-        cancel = _Stop()
+        cancel = threading.Event()
         try:
             stack = ExitStack()
             return _Warm(
@@ -136,7 +95,7 @@ class References:
                 self._changed.notify_all()
             raise
 
-    def _wait_in_line(self, job: Job | JobGroup) -> None:
+    def _wait_in_line(self, job: Job) -> None:
         """Wait for a free slot, in order of arrival, so that no fuzz run blocks others for long."""
         place = object()
         self._queue.append(place)
@@ -162,11 +121,6 @@ class References:
                 self._idle[next(self._numbers)] = warm
             elif healthy:
                 spare.append(warm)
-            if not self._is_loaded:
-                # Collections need not visit the modules that the first request loaded; this would
-                # stop all threads for some 30 ms.
-                self._is_loaded = True
-                gc.freeze()
             while self._idle:
                 number, oldest = next(iter(self._idle.items()))
                 if len(self._idle) <= self._limit and now - oldest.used < IDLE_SECONDS:

@@ -21,13 +21,7 @@ log = logging.getLogger("gpuemu_flow.daemon")
 
 @dataclass(frozen=True)
 class Configured:
-    """A valid configuration.
-
-    Attributes
-    ----------
-    workspace : Workspace
-    subjects : Subjects
-    """
+    """A valid configuration."""
 
     workspace: Workspace
     subjects: Subjects

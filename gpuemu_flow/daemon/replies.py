@@ -41,13 +41,7 @@ _CODES = {
 
 
 class RequestError(Exception):
-    """A request that the daemon refuses.
-
-    Attributes
-    ----------
-    code : str
-        One of the protocol's error codes.
-    """
+    """A request that the daemon refuses."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -89,11 +83,6 @@ def validation_result(
 
     Keys that the protocol does not have (``verdict``, ``notes``, ``unjudged``, ``compared``,
     ``nonfinite``) hold more than the protocol's keys can express. Other clients ignore them.
-
-    Parameters
-    ----------
-    output_shapes : mapping of str to shape, optional
-        Shape of each output, to convert the failures' indices to the protocol's flat indices.
     """
     stats = result.stats
     nonfinite: dict[str, str] = {}

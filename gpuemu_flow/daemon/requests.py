@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from gpuemu_flow.daemon import artifacts, ci, failing, fuzzing, issuing, records, validating
 from gpuemu_flow.daemon.fields import Fields, invalid
@@ -11,7 +11,6 @@ from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.envelope import Encoded, ParsedMessage
 
 QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
@@ -24,22 +23,12 @@ def pool_sizes(references: int) -> dict[str, int]:
     return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 
-Reply = dict[str, Json] | Encoded
-Handler = Callable[[Service, Fields, Job], Reply]
+Handler = Callable[[Service, Fields, Job], dict[str, Json]]
 
 
 @dataclass(frozen=True)
 class RequestKind:
-    """A type of request.
-
-    Attributes
-    ----------
-    pool : str
-        ``quick``: answered from the stores. ``tensors``: makes or reads tensors. ``reference``:
-        runs a reference once. ``long``: runs programs many times.
-    handler : callable
-        Answers a request of this type.
-    """
+    """A type of request."""
 
     pool: str
     handler: Handler
@@ -82,38 +71,11 @@ def pool_of(kind: str) -> str:
     return QUICK if known is None else known.pool
 
 
-def handle(service: Service, envelope: ParsedMessage, job: Job) -> Reply:
+def handle(service: Service, message: dict[str, Json], job: Job) -> dict[str, Json]:
     """Answer one request."""
-    fields = Fields(envelope, service.exchange)
+    fields = Fields(message, service.exchange)
     known = REQUESTS.get(fields.type)
     if known is None:
         hint = did_you_mean(fields.type, tuple(REQUESTS))
         raise invalid(f"there is no request {fields.type!r}; {hint}")
     return known.handler(service, fields, job)
-
-
-def group_of(service: Service, envelope: ParsedMessage, size: int) -> str:
-    """Return the name of the group that a request belongs to; empty if it is answered alone.
-
-    Parameters
-    ----------
-    size : int
-        Size of the message in bytes.
-    """
-    op = validating.op_of_group(envelope, size)
-    return op if op and service.pace.is_quick(op) else ""
-
-
-def handle_group(
-    service: Service, requests: Sequence[tuple[Job, ParsedMessage]]
-) -> list[Encoded | Exception | None]:
-    """Answer several requests of one group; see `validating.judge_group`.
-
-    Returns
-    -------
-    list
-        For each request, its reply or the error that refuses it. None if the request must be
-        answered alone.
-    """
-    read = [(Fields(envelope, service.exchange), job) for job, envelope in requests]
-    return validating.judge_group(service, read[0][0].name("op_name"), read)

@@ -18,16 +18,16 @@ from contextlib import suppress
 from typing import Any
 
 import pynng
+from pynng import ffi, lib
+from pynng.exceptions import check_err
 
 from gpuemu_flow.daemon.connections import ConnectionTable
-from gpuemu_flow.daemon.gathering import Gatherer
 from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, WorkerPool
-from gpuemu_flow.daemon.messages import Received, limit_threads, receive, send
 from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
-from gpuemu_flow.wire.envelope import Encoded, ParsedMessage, WireError, parse, render
+from gpuemu_flow.wire.envelope import WireError, parse, render
 
 log = logging.getLogger("gpuemu_flow.daemon")
 
@@ -44,49 +44,17 @@ REFUSED_SECONDS = 10.0  # between two log lines: waiting clients retry several t
 STUCK_SECONDS = 1.0
 """Time for which nothing is sent to a client that did not read an answer."""
 TIDY_SECONDS = 1.0
-"""Interval between checks for connections to close and for requests behind a slow group."""
+"""Interval between checks for connections to close."""
 LINGER_SECONDS = 1.0
 """Time for which the socket stays open after the last answer while clients are connected."""
 
-Reply = dict[str, Json] | Encoded
-Handler = Callable[[ParsedMessage, Job], Reply]
+Reply = dict[str, Json]
+Handler = Callable[[Reply, Job], Reply]
 """Answers a request; raises RequestError, FlowError or WireError."""
-Request = tuple[Job, ParsedMessage]
-Answer = Reply | Exception | None
-"""Reply to one request of a group, or the error that refuses the request. None if the request has
-to be answered alone."""
 
 
 class Server:
-    """Serves requests on one or more addresses.
-
-    Parameters
-    ----------
-    route : callable
-        Returns the name of a message's pool; must be quick.
-    pools : mapping of str to int
-        Number of threads of each pool.
-    ping : callable
-        Answers a ping at once; its argument is the number of requests in progress.
-    handle : callable
-        Answers any other request, in a thread of its pool.
-    group_of : callable
-        Returns the name of a message's group; empty if it is answered alone. Its arguments are the
-        parsed message and its size in bytes.
-    handle_group : callable
-        Answers the requests of one group.
-    max_connections : int
-        Largest number of connections. Further clients have to wait until a client leaves; their
-        transport retries by itself.
-
-    Attributes
-    ----------
-    last_request : float
-        Monotonic time of the last request, in seconds.
-    requests : int
-        Number of requests so far. Pings are not counted, and neither are messages about a request
-        in progress, nor repetitions of it.
-    """
+    """Serves requests on one or more addresses."""
 
     def __init__(
         self,
@@ -95,19 +63,12 @@ class Server:
         pools: dict[str, int],
         ping: Callable[[int], dict[str, Json]],
         handle: Handler,
-        group_of: Callable[[ParsedMessage, int], str],
-        handle_group: Callable[[Sequence[Request]], Sequence[Answer]],
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._route = route
         self._ping = ping
         self._handle = handle
-        self._group_of = group_of
-        self._handle_group = handle_group
         self._pools = {name: WorkerPool(name, threads) for name, threads in pools.items()}
-        self._gatherers = {
-            name: Gatherer(pool, self._work_together) for name, pool in self._pools.items()
-        }
         self._parse_pool = WorkerPool("parse", PARSING_THREADS)
         self._jobs = JobTable()
         self._contexts: list[Context] = []
@@ -217,15 +178,9 @@ class Server:
                     pipe.close()
 
     def _tidy_up(self) -> None:
-        """Close connections and answer delayed requests, again and again until the server closes.
-
-        The connections are those that are half-open for too long, or idle while others wait. The
-        requests are those that wait behind a slow group; they are answered one by one.
-        """
+        """Close connections that are half-open for too long, or idle while others wait."""
         while not self._closing:
             self._close_pipes(self._connections.overdue(time.monotonic(), self._jobs.has_of))
-            for job, envelope in (r for g in self._gatherers.values() for r in g.take_late()):
-                self._queue(job, envelope)
             self._tidy.wait(TIDY_SECONDS)
 
     def expire(self) -> None:
@@ -287,16 +242,16 @@ class Server:
     def _admit(self, context: Context, data: bytes, pipe: int) -> None:
         """Answer a ping, and pass any other request to its pool."""
         try:
-            envelope = parse(data)
+            fields = parse(data)
         except WireError as error:
             self._send([context], error_reply("InvalidRequest", str(error)), pipe)
             return
-        kind = envelope.fields.get("type")
+        kind = fields.get("type")
         if kind == "Ping":
             pong = {**self._ping(self.in_progress), "requests": self.requests}
             self._send([context], pong, pipe)
             return
-        request_id = envelope.fields.get("request_id")
+        request_id = fields.get("request_id")
         request_id = request_id if isinstance(request_id, str) else ""
         if kind in ("Progress", "Cancel"):
             self._send([context], self._about(str(kind), request_id, pipe), pipe)
@@ -320,17 +275,8 @@ class Server:
             text = "the daemon is busy: too many requests wait; try again later"
             self._finish(job, error_reply("InternalError", text))
             return
-        group = self._group_of(envelope, len(data))
-        if not group or not self._gatherers[self._pool_name(envelope)].add(group, (job, envelope)):
-            self._queue(job, envelope)
-
-    def _pool_name(self, envelope: ParsedMessage) -> str:
-        kind = envelope.fields.get("type")
-        return self._route(kind if isinstance(kind, str) else "")
-
-    def _queue(self, job: Job, envelope: ParsedMessage) -> None:
-        """Queue a request in its pool, to be answered alone."""
-        self._pools[self._pool_name(envelope)].submit(lambda: self._work(job, envelope))
+        pool = self._pools[self._route(kind if isinstance(kind, str) else "")]
+        pool.submit(lambda: self._work(job, fields))
 
     def _is_anothers(self, request_id: str, pipe: int) -> bool:
         """Tell whether another connection has a request with this id in progress."""
@@ -354,32 +300,17 @@ class Server:
         done, total = job.progress
         return {"type": "Progress", "done": done, "total": total}
 
-    def _work(self, job: Job, envelope: ParsedMessage) -> None:
+    def _work(self, job: Job, fields: Reply) -> None:
         try:
             job.check()
-            reply = self._handle(envelope, job)
+            reply = self._handle(fields, job)
         except Exception as error:
-            reply = self._refusal(error, envelope)
+            reply = self._refusal(error, fields)
         self._finish(job, reply)
 
-    def _work_together(self, requests: Sequence[Request]) -> None:
-        """Answer the requests of a group; queue those that have to be answered alone."""
-        answers: Sequence[Answer] = [None] * len(requests)
-        try:
-            answers = self._handle_group(requests)
-        except Exception:
-            log.exception("answering %d requests together", len(requests))
-        for (job, envelope), answer in zip(requests, answers, strict=True):
-            if answer is None:
-                self._queue(job, envelope)
-            elif isinstance(answer, Exception):
-                self._finish(job, self._refusal(answer, envelope))
-            else:
-                self._finish(job, answer)
-
-    def _refusal(self, error: Exception, envelope: ParsedMessage) -> Reply:
+    def _refusal(self, error: Exception, fields: Reply) -> Reply:
         """Return the reply to a request whose processing raised an error."""
-        kind = envelope.fields.get("type")
+        kind = fields.get("type")
         if isinstance(error, (CancelledJobError, CancelledRunError)):
             log.info("a %s request was given up", kind)
             why = "the daemon is shutting down" if self._closing else "the request was given up"
@@ -448,3 +379,64 @@ def _peer(pipe: Any) -> int:
     if pynng.lib.nng_pipe_get_uint64(pipe.pipe, b"ipc:peer-uid", found):
         return -1
     return int(found[0])
+
+
+_THREADS = {1: 2, 2: 1, 3: 1, 4: 1}
+"""Number of threads by parameter of `nng_init_set_parameter`: threads that run callbacks (2 is the
+minimum), watch time limits, poll sockets, and resolve names."""
+
+
+def limit_threads() -> None:
+    """Limit the threads of the transport; call this before the process opens its first socket.
+
+    By default, the transport starts several threads per core. Messages pass from thread to thread,
+    and waking many threads takes time.
+    """
+    set_parameter = getattr(lib, "nng_init_set_parameter", None)  # pynng 0.8 has none
+    if set_parameter is not None:
+        for kind, count in _THREADS.items():
+            set_parameter(kind, count)
+
+
+class Received:
+    """A message that a client sent."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = ffi.gc(message, lib.nng_msg_free)
+        self.pipe = max(0, int(lib.nng_pipe_id(lib.nng_msg_get_pipe(message))))
+        self.size = int(lib.nng_msg_len(message))
+
+    def take(self) -> bytes:
+        """Return the bytes of the message, and free the message."""
+        data = bytes(ffi.buffer(ffi.cast("char *", lib.nng_msg_body(self._message)), self.size))
+        ffi.release(self._message)
+        return data
+
+
+def receive(context: Context) -> Received:
+    """Wait for a request.
+
+    Raises
+    ------
+    pynng.NNGException
+    """
+    message = ffi.new("nng_msg **")
+    check_err(lib.nng_ctx_recvmsg(context.context, message, 0))
+    return Received(message[0])
+
+
+def send(context: Context, data: bytes) -> None:
+    """Send an answer.
+
+    Raises
+    ------
+    pynng.NNGException
+        ``Timeout`` when the client does not read.
+    """
+    message = ffi.new("nng_msg **")
+    check_err(lib.nng_msg_alloc(message, 0))
+    error = lib.nng_msg_append(message[0], data, len(data))
+    error = error or lib.nng_ctx_sendmsg(context.context, message[0], 0)
+    if error:
+        lib.nng_msg_free(message[0])  # only on an error: a sent message belongs to the transport
+    check_err(error)

@@ -11,8 +11,6 @@ from contextlib import suppress
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.cases import IssuedCaseStore
-from gpuemu_flow.daemon.fields import Clients
-from gpuemu_flow.daemon.gathering import Pace
 from gpuemu_flow.daemon.jobs import WorkerPool
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Configured, Reloading
@@ -37,15 +35,7 @@ RECIPES_BYTES = 64 << 20
 
 
 class Service:
-    """The state of the daemon, without its sockets.
-
-    Parameters
-    ----------
-    configured : Reloading
-    pool : Pool
-    exchange : Exchange, optional
-        Folder through which our own clients may pass large tensors.
-    """
+    """The state of the daemon, without its sockets."""
 
     def __init__(self, configured: Reloading, pool: Pool, exchange: Exchange | None = None) -> None:
         self._configured = configured
@@ -75,8 +65,6 @@ class Service:
         self.planned = PlannedCases()
         self.fuzz_threads = max(1, min(config.execution.max_parallel_refs, os.cpu_count() or 1))
         self._pruner = WorkerPool("prune", 1)
-        self.pace = Pace()
-        self.clients = Clients()
         self.stop = threading.Event()
         self._started = time.monotonic()
 

@@ -15,21 +15,7 @@ _NOT_SHOWN = ("type", "workspace", "config")
 
 @dataclass(frozen=True)
 class DaemonState:
-    """The state of a daemon, as seen from another process.
-
-    Attributes
-    ----------
-    pid : int or None
-        Process id; None if no daemon runs.
-    socket, log : str
-        Paths of the daemon's socket and log file.
-    started : float
-        Unix time in s.
-    pong : mapping or None
-        The daemon's answer to a ping, unchanged; None when it does not answer.
-    full : bool
-        True if the daemon runs, but accepts no further client.
-    """
+    """The state of a daemon, as seen from another process."""
 
     pid: int | None = None
     socket: str = ""
@@ -54,13 +40,7 @@ class DaemonState:
         return str((self.pong or {}).get("config_error", ""))
 
     def line(self, version: str) -> str:
-        """Describe the daemon in one line that an editor extension reads.
-
-        Parameters
-        ----------
-        version : str
-            Version to show if no daemon runs; empty to show none.
-        """
+        """Describe the daemon in one line that an editor extension reads."""
         if not self.running:
             # The extension searches this line for "running", so do not use that word here.
             start = "start one with `gpuemu-flow daemon start --background`"

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, SAME_SHAPE_BUILTINS, TensorDef
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.cases import Issued, digest_of, seed_of
-from gpuemu_flow.daemon.changed_inputs import changed_elements
 from gpuemu_flow.daemon.fields import Fields, invalid
-from gpuemu_flow.daemon.fitting import demand_fit, demand_names
 from gpuemu_flow.daemon.issuing import issued_case, issued_inputs
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, tolerance_of
 from gpuemu_flow.judging.judge_given import GivenCase
 from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.numerics.tensor_bytes import bytes_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import (
     DTYPES,
@@ -51,18 +51,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class CommonFields:
-    """The fields of a request that apply to all of its cases.
-
-    Attributes
-    ----------
-    asked : tuple
-        A key for the keyword arguments, the tolerance and the precision. Two requests have equal
-        keys if they agree in all three.
-    client : mapping of str to JSON
-        The client's description of itself.
-    client_text : str
-        The same description as JSON text.
-    """
+    """The fields of a request that apply to all of its cases."""
 
     name: str
     op: OpConfig
@@ -71,9 +60,7 @@ class CommonFields:
     tolerance: tuple[float, float] | None
     precision: str
     client: Mapping[str, Json]
-    files: Mapping[str, str]
     asked: tuple[object, ...]
-    client_text: str
 
     @classmethod
     def of(
@@ -81,48 +68,22 @@ class CommonFields:
         service: Service,
         fields: Fields,
         name: str,
-        found: tuple[Configured, OpConfig],
-        is_file: Callable[[str], bool] = os.path.isfile,
     ) -> CommonFields:
-        """Read the fields of a request that apply to all of its cases.
-
-        Parameters
-        ----------
-        service : Service
-        fields : Fields
-        name : str
-            The op's name.
-        found : Configured and OpConfig
-            Result of `Service.op` for that name, obtained after the request arrived.
-        is_file : callable
-            Takes a path, and tells whether there is a file. It may use a cache of answers, if no
-            answer in the cache is older than the arrival of the request.
-        """
-        configured, op = found
-        client, text, files = service.clients.read(fields)
+        """Read the fields of a request that apply to all of its cases."""
+        configured, op = service.op(name)
         try:
             tolerance, kwargs = tolerance_of(fields.kwargs(), op)
         except ValueError as error:
             raise invalid(str(error)) from None
         precision, kwargs = precision_of(kwargs, op)
-        known = _known_files(files, f"{configured.workspace.root}{os.sep}", is_file)
         asked = (tuple((key, repr(kwargs[key])) for key in sorted(kwargs)), tolerance, precision)
-        return cls(name, op, configured, kwargs, tolerance, precision, client, known, asked, text)
+        client = fields.client()
+        return cls(name, op, configured, kwargs, tolerance, precision, client, asked)
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One output to be judged.
-
-    Attributes
-    ----------
-    raised : CheckResult or None
-        Verdict if the op raised an exception in the client; None if it returned outputs.
-    issued : Issued or None
-        The handed-out case; None if the client made the inputs.
-    violations : tuple of Failure
-        A failure for each input that the op changed although it must not.
-    """
+    """One output to be judged."""
 
     common: CommonFields
     given: GivenCase
@@ -137,18 +98,7 @@ class Submission:
 
 @dataclass
 class _Form:
-    """The properties that cases share if their inputs have equal names, shapes and dtypes.
-
-    Attributes
-    ----------
-    dtype : str
-        Dtype of the cases.
-    specs : tuple of InputSpec
-    subjects : dict of tuple to WireSubject
-        Subjects of these cases. The first part of a key is True if the subject's files are checked
-        for changes only after judging; the second part is `CommonFields.asked`. Cases with the same
-        subject object are judged together, and the subject's files are checked only once.
-    """
+    """The properties that cases share if their inputs have equal names, shapes and dtypes."""
 
     dtype: str
     specs: tuple[InputSpec, ...]
@@ -157,23 +107,10 @@ class _Form:
 
 @dataclass
 class Reader:
-    """Reads a group of submissions for one op.
-
-    All submissions of the group must have arrived before the reader is made, since it may check
-    their files for changes only once.
-
-    Attributes
-    ----------
-    service : Service
-    handed_out : collection of int
-        The submitted seeds whose cases the daemon handed out.
-    checked_later : bool
-        True if files are checked for changes only after judging; see `Subjects.make`.
-    """
+    """Reads the submissions of one request."""
 
     service: Service
     handed_out: Collection[int] = ()
-    checked_later: bool = False
     _forms: dict[tuple[object, ...], _Form] = field(default_factory=dict)
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
@@ -210,19 +147,7 @@ class Reader:
         issued: Issued | None,
         source: str,
     ) -> Submission:
-        """Read one submission, and find or make the subject that judges it.
-
-        Parameters
-        ----------
-        common : CommonFields
-        fields : Fields
-        seed : int
-        inputs : mapping of str to ndarray
-        issued : Issued or None
-            The handed-out case; None if the client made the inputs.
-        source : str
-            ``submit`` or ``validate``, to be recorded with the verdict.
-        """
+        """Read one submission, and find or make the subject that judges it."""
         op = common.op
         if tuple(inputs) != op.input_names:
             inputs = _ordered(inputs, op.input_names)
@@ -237,13 +162,10 @@ class Reader:
             dtype = _leading_dtype(outputs.values())
             form = self._form(op, inputs, is_issued=issued is not None, dtype=dtype)
         case = _case(issued, form.specs, form.dtype, seed)
-        later = self.checked_later and raised is None  # no reference runs for an exception
-        key = later, common.asked
-        subject = form.subjects.get(key)
+        subject = form.subjects.get(common.asked)
         if subject is None:
             query = _query(common, form.dtype, inputs)
-            subject = common.configured.subjects.make(query, case, checked_later=later)
-            form.subjects[key] = subject
+            subject = form.subjects[common.asked] = common.configured.subjects.make(query, case)
         outputs = {key or subject.output_name: array for key, array in outputs.items()}
         given = GivenCase(case, inputs, outputs)
         modified = fields.counts("modified", inputs)
@@ -255,15 +177,6 @@ class Reader:
 
         Cases whose inputs have equal names, shapes and dtypes get the same object, if `is_issued`
         and `dtype` are equal, too.
-
-        Parameters
-        ----------
-        op : OpConfig
-        inputs : mapping of str to ndarray
-        is_issued : bool
-            True if the case was handed out. Otherwise, the inputs must fit the op's declaration.
-        dtype : str
-            Dtype of the case; empty to find it from the inputs.
 
         Raises
         ------
@@ -302,22 +215,6 @@ def seeds_of(submitted: Iterable[Fields]) -> set[int]:
         with suppress(RequestError):
             seeds.add(fields.u64("seed"))
     return seeds
-
-
-def _known_files(
-    files: Mapping[str, str], root: str, is_file: Callable[[str], bool]
-) -> dict[str, str]:
-    """Return the client's source files that exist on this machine, and their digests.
-
-    Paths inside the workspace are relative to it. Missing files, such as files of a client in a
-    container, are left out, since they cannot be checked later.
-    """
-    found = {}
-    for path, digest in files.items():
-        if is_file(path):
-            plain = path if "//" not in path and "/." not in path else str(Path(path))
-            found[plain.removeprefix(root)] = digest
-    return found
 
 
 def _raised(fields: Fields) -> CheckResult | None:
@@ -398,4 +295,157 @@ def _case(issued: Issued | None, specs: tuple[InputSpec, ...], dtype: str, seed:
         strategy="uniform",
         inputs=specs,
         shape_class="submitted",
+    )
+
+
+def changed_elements(sent: Arrays, submitted: Arrays) -> dict[str, int]:
+    """Count, for each input, the elements that differ from the handed-out elements.
+
+    A client may convert the inputs before it runs its op. Therefore, a handed-out input is
+    converted to the dtype of the submitted input before the two are compared.
+
+    Returns
+    -------
+    dict of str to int
+        Only inputs with differing elements. Also empty if names or shapes differ: the client then
+        submitted inputs of its own.
+    """
+    if {name: array.shape for name, array in sent.items()} != {
+        name: array.shape for name, array in submitted.items()
+    }:
+        return {}
+    counts = {name: _count(array, submitted[name]) for name, array in sent.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _count(sent: NDArray[Any], submitted: NDArray[Any]) -> int:
+    """Count differing elements: compare bits if the dtypes are equal, else values."""
+    if sent.dtype == submitted.dtype:
+        width = max(1, sent.itemsize)
+        differs = bytes_of(sent).reshape(-1, width) != bytes_of(submitted).reshape(-1, width)
+        return int(np.count_nonzero(differs.any(axis=1)))
+    with np.errstate(all="ignore"):
+        converted = sent.astype(submitted.dtype)
+    both_nan = np.isnan(converted) & np.isnan(submitted)
+    return int(np.count_nonzero((converted != submitted) & ~both_nan))
+
+
+UNSAID = ("input",)
+"""The input names of an op that declares none."""
+_ANY_RANK = {BUILTIN_SCHEMAS[name].inputs[0].dims for name in SAME_SHAPE_BUILTINS}
+
+
+def demand_names(op: OpConfig, inputs: Arrays) -> None:
+    """Raise UsageError if a declared input is missing or a submitted input is not declared.
+
+    An op without declared inputs takes any inputs.
+    """
+    if op.input_names == UNSAID:
+        return
+    known = ", ".join(op.input_names)
+    problems = [
+        Problem(
+            "request-unknown-input",
+            f"inputs.{name[:60]}: {op.name} has no input of this name; its inputs are {known}",
+            did_you_mean(name[:60], op.input_names),
+        )
+        for name in inputs
+        if name not in op.input_names
+    ]
+    problems += [
+        Problem(
+            "request-missing-input",
+            f"inputs.{name}: {op.name} takes this input, and the request has none",
+            f"send all of {known}",
+        )
+        for name in op.input_names
+        if name not in inputs
+    ]
+    if problems:
+        raise UsageError(*problems)
+
+
+def demand_fit(op: OpConfig, inputs: Arrays, dtype: str) -> None:
+    """Raise UsageError if inputs that a client made do not match the op's declaration.
+
+    A schema lists the sizes to test with. Other sizes are accepted, too, under three conditions: a
+    named dim has the same size in all inputs, a fixed dim has its fixed size, and each size is a
+    multiple of the dim's ``multiple_of``. Do not call this for cases that the daemon handed out:
+    protocol v1 gives all inputs the same shape and restricts the dtypes, so they need not match.
+    """
+    problems = []
+    free = not op.has_schema or any(tensor.dtype is None for tensor in op.schema.inputs)
+    if op.says_dtypes and free and dtype not in op.dtypes:
+        text = f"{op.name} declares the dtypes {', '.join(op.dtypes)}; the inputs are {dtype}"
+        hint = "send one of these, or add it to `dtypes` of the op"
+        problems.append(Problem("request-dtype-undeclared", text, hint))
+    if op.has_schema and set(inputs) == {tensor.name for tensor in op.schema.inputs}:
+        problems += _dtypes(op, inputs)
+        problems += _shapes(op, inputs)
+    if problems:
+        raise UsageError(*problems)
+
+
+def _dtypes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
+    for tensor in op.schema.inputs:
+        found = dtype_name(inputs[tensor.name].dtype) or "?"
+        if tensor.dtype is not None and found != tensor.dtype:
+            text = f"inputs.{tensor.name}: the schema of {op.name} says {tensor.dtype}, not {found}"
+            yield Problem("request-dtype-undeclared", text, "convert it, or fix the schema")
+
+
+def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
+    tensors = op.schema.inputs
+    if not op.schema.dims or (
+        all(tensor.dims in _ANY_RANK for tensor in tensors)
+        and len({inputs[tensor.name].shape for tensor in tensors}) == 1
+    ):
+        return
+    multiples = {dim.name: dim.multiple_of for dim in op.schema.dims}
+    seen: dict[str, tuple[str, int]] = {}
+    for tensor in tensors:
+        shape = inputs[tensor.name].shape
+        if tensor.rule is not None and tensor.rule.optional and shape and not any(shape):
+            continue  # an optional input that is absent travels as an empty one
+        if len(shape) != len(tensor.dims):
+            yield _unfit(op, tensor, shape, f"it has {len(shape)} dims instead of this")
+            continue
+        for axis, (dim, size) in enumerate(zip(tensor.dims, shape, strict=True)):
+            if isinstance(dim, int):
+                if size != dim:
+                    yield _unfit(op, tensor, shape, f"axis {axis} must have the size {dim}")
+                continue
+            where, known = seen.setdefault(dim, (tensor.name, size))
+            if size != known:
+                yield _unfit(op, tensor, shape, f"{dim} is {size} here and {known} in {where}")
+            elif size % multiples.get(dim, 1):
+                reason = f"{dim} is {size}, no multiple of {multiples[dim]}"
+                yield _unfit(op, tensor, shape, reason)
+    yield from _derived(op, {dim: size for dim, (_, size) in seen.items()}, seen, inputs)
+
+
+def _derived(
+    op: OpConfig, sizes: Mapping[str, int], seen: Mapping[str, tuple[str, int]], inputs: Arrays
+) -> Iterator[Problem]:
+    """Yield a problem for each derived dim whose size differs from its expression's value."""
+    tensors = {tensor.name: tensor for tensor in op.schema.inputs}
+    for dim in op.schema.derived:
+        if dim.name in sizes and names_in(dim.expression) <= sizes.keys():
+            try:
+                wanted: object = compute(dim.expression, sizes, {})
+            except ExpressionError as error:
+                wanted = str(error)
+            if sizes[dim.name] != wanted:
+                name = seen[dim.name][0]
+                reason = f"{dim.name} is {sizes[dim.name]}, and {dim.expression} is {wanted}"
+                yield _unfit(op, tensors[name], inputs[name].shape, reason)
+
+
+def _unfit(op: OpConfig, tensor: TensorDef, shape: tuple[int, ...], reason: str) -> Problem:
+    dims = ", ".join(map(str, tensor.dims))
+    return Problem(
+        "request-shape-unfit",
+        f"inputs.{tensor.name} is of shape {tuple(shape)}, and the schema of {op.name} says "
+        f"[{dims}]: {reason}",
+        "send what fits, or fix the schema",
     )

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.client.arguments import check_tolerances
+from gpuemu_flow.client.calls import check_tolerances
 from gpuemu_flow.client.results import Record
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.envelope import ParsedMessage
 from gpuemu_flow.wire.tensors import decode_tensor, encode_tensor
 
 Array = NDArray[Any]
@@ -230,7 +229,7 @@ class FrameworkAdapter(ABC):
 
     def from_tensor_data(self, data: Mapping[str, Json], like: Any = None) -> Any:
         """Return the tensor that `to_tensor_data` encoded; raise WireError for anything else."""
-        array = decode_tensor(dict(data), "tensor", ParsedMessage({}))
+        array = decode_tensor(dict(data), "tensor")
         return self.from_numpy(np.array(array), like)
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.client.arguments import check_tolerances
+from gpuemu_flow.client.calls import check_tolerances
 from gpuemu_flow.frameworks.base import (
     Array,
     Arrays,

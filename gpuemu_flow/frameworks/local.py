@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.client.arguments import check_tolerances
 from gpuemu_flow.client.arrays import as_array
+from gpuemu_flow.client.calls import check_tolerances
 from gpuemu_flow.client.context import failed
 from gpuemu_flow.client.results import FailureInfo, ValidationResult
 from gpuemu_flow.frameworks.local_auto import LocalReference, local_envelope

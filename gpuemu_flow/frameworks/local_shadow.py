@@ -9,20 +9,33 @@ from __future__ import annotations
 
 import functools
 import linecache
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.client.identity import is_own
+from gpuemu_flow.installed import is_installed
 from gpuemu_flow.numerics.shadow import shadow_source
 
 PLAIN, SHADOW, OPERANDS, STEPS = "plain", "shadow", "operands", "steps"
 _NARROWED = {"float32": "float64", "complex64": "complex128"}
 _MAX_DEPTH = 50
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_own(path: str | None) -> bool:
+    """Tell whether a file is the user's, and not one of Python, this package or installed ones."""
+    if not path or path.startswith(_NOT_OWN):
+        return False
+    return not is_installed(path)
+
+
+_NOT_OWN = (f"{Path(__file__).resolve().parent.parent}{os.sep}", "<frozen")
 
 
 class Versions:
@@ -87,7 +100,7 @@ class _World:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return self._function(value) if is_own(value.__code__.co_filename) else value
+            return self._function(value) if _is_own(value.__code__.co_filename) else value
         if isinstance(value, functools.partial):
             return functools.partial(
                 self.value(value.func),
@@ -184,7 +197,7 @@ class _World:
                 new[name] = self.value(value)
 
     def _module(self, module: ModuleType, names: set[str]) -> ModuleType:
-        if not is_own(getattr(module, "__file__", None)) or self._depth >= _MAX_DEPTH:
+        if not _is_own(getattr(module, "__file__", None)) or self._depth >= _MAX_DEPTH:
             return module
         old = vars(module)
         new = self._space(old)

@@ -268,7 +268,7 @@ class Subjects:
         """Tell whether an op is judged by the documented table instead of a measured tolerance."""
         return self._config.op(name).tolerance != "auto"
 
-    def make(self, query: Query, case: Case, *, checked_later: bool = False) -> WireSubject:
+    def make(self, query: Query, case: Case) -> WireSubject:
         """Return the subject of a request.
 
         Parameters
@@ -276,12 +276,8 @@ class Subjects:
         case : Case
             The requested case. If its inputs do not fit the op's schema, the op's traits and the
             dtypes of its outputs are found on this case's shapes.
-        checked_later : bool
-            True if the caller discards all verdicts unless `WireSubject.learn` returns True after
-            judging. The call then does not check whether the inputs that programs used have
-            changed.
         """
-        compiled = self._current(query.op, query.dtype, checked_later=checked_later)
+        compiled = self._current(query.op, query.dtype)
         key = query.key()
         samples = compiled.subject.samples
         plain = not query.kwargs and not query.input_names
@@ -360,14 +356,14 @@ class Subjects:
         loaded = digest_json([repr(key), base, compiled.seen.begun])
         return WireSubject(replace(subject, samples=samples), loaded, base, compiled.seen)
 
-    def _current(self, name: str, dtype: str, *, checked_later: bool = False) -> _Compiled:
+    def _current(self, name: str, dtype: str) -> _Compiled:
         with self._lock:
             known = self._compiled.get((name, dtype))
             if (
                 known is None
                 or any(stamp_of(path) != stamp for path, stamp in known.stamps)
                 or known.seen.moved
-                or not (checked_later or known.seen.hold())
+                or not known.seen.hold()
             ):
                 known = self._compiled[name, dtype] = self._compile(self._config.op(name), dtype)
             return known

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.judging.compare_functions import CompareError
 from gpuemu_flow.judging.judge import Judge, refused
-from gpuemu_flow.judging.result_json import result_to_json
 from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.compare_batch import (
     MOST_CASES,
@@ -138,7 +137,7 @@ class Verdicts:
     def finish(self) -> list[Json]:
         """Judge the waiting cases, and return all verdicts as JSON; None for skipped cases."""
         self._judge()
-        return [None if result is None else result_to_json(result) for result in self._results]
+        return [None if result is None else result.to_json() for result in self._results]
 
     def _judge(self) -> None:
         if not self._waiting:

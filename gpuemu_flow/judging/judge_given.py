@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.judging.given_cases import cases_to_json
 from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.judging.judge_requests import Setup, forget_prepared, post
-from gpuemu_flow.judging.result_json import result_from_json
 from gpuemu_flow.judging.verdicts import run_error_result, with_violations
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.answers import MALFORMED
@@ -201,7 +199,7 @@ class GivenRequest:
             return places
 
         return {
-            "cases": cases_to_json([one.case for one in some]),
+            "cases": [one.case.to_json() for one in some],
             "inputs": stacked([one.inputs for one in some]),
             "outputs": stacked([one.outputs for one in some]),
         }
@@ -244,5 +242,5 @@ class GivenRequest:
         results: list[CheckResult | None] = [None] * len(self._given)
         for numbers, found in self._found:
             for number, result in zip(numbers, found, strict=True):
-                results[number] = None if result is None else result_from_json(result)
+                results[number] = None if result is None else CheckResult.from_json(result)
         return results

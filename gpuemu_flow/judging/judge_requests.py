@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.result_json import result_from_json
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import Single
 from gpuemu_flow.quick_dataclass import dataclass
@@ -361,7 +360,8 @@ class JudgeRequest:
             self.facts = {key: answer["facts"][key] for key in self._setup.facts}
             self.staged = [str(digest) for digest in answer["staged"]]
             self.results = [
-                None if result is None else result_from_json(result) for result in answer["results"]
+                None if result is None else CheckResult.from_json(result)
+                for result in answer["results"]
             ]
             self.changed = [
                 tuple(failure_from_json(failure) for failure in found)

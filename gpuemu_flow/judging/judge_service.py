@@ -18,7 +18,6 @@ from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_each
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.expected_store import Effort, load, stage
-from gpuemu_flow.judging.given_cases import cases_from_json
 from gpuemu_flow.judging.judge import Judge
 from gpuemu_flow.judging.judge_cases import Ran, Verdicts, judge_case
 from gpuemu_flow.judging.params import CompareParams
@@ -262,7 +261,7 @@ class JudgeService:
             inputs = _copied(context.own, _places(slots, group["inputs"]))
             outputs = context.own.read(_places(slots, group["outputs"]))
             verdicts = self._verdicts(context, explain=True)
-            for number, case in enumerate(cases_from_json(group["cases"])):
+            for number, case in enumerate(map(Case.from_json, group["cases"])):
                 item = _Item(case, _at(inputs, number), widens=self._widens)
                 self._items = [item]
                 self._fill_expected(item, context)

@@ -153,38 +153,30 @@ class ReferenceEvaluator:
         If an output has a dtype that no op can have, the verdict is ``error``.
         """
         (found,) = self.judge_groups([[GivenCase(case, inputs, actual, violations)]])
-        return only_result(found)
+        return found[0]
 
-    def judge_groups(
-        self, groups: Iterable[Sequence[GivenCase]], *, alone: bool = True
-    ) -> Iterator[list[CheckResult | None]]:
+    def judge_groups(self, groups: Iterable[Sequence[GivenCase]]) -> Iterator[list[CheckResult]]:
         """Judge given outputs as `judge_outputs` does, with one message to the reference per group.
 
         While the reference's worker judges a group, the next group is taken from `groups`.
         Normally, the next group is sent to the worker before the results of this group are read.
         If the worker's answer lacks a result for some case of this group, the group is completed
-        before the next group is sent.
-
-        Parameters
-        ----------
-        alone : bool
-            True to judge a case separately if its group gives no result for it; False to yield None
-            for the case.
+        before the next group is sent. A case without a result is then judged separately.
         """
         sent: GivenBatch | None = None
         for given in groups:
             batch = GivenBatch(self._setup, given)
             results = None
             if sent is not None and not self._finish_given(sent):
-                results = self._results_of(sent, alone=alone)
+                results = self._results_of(sent)
             if batch.request is not None:
                 self._reference.begin_work(batch.request)
             if sent is not None:
-                yield self._results_of(sent, alone=alone) if results is None else results
+                yield self._results_of(sent) if results is None else results
             sent = batch
         if sent is not None:
             self._finish_given(sent)
-            yield self._results_of(sent, alone=alone)
+            yield self._results_of(sent)
 
     def _finish_given(self, sent: GivenBatch) -> bool:
         """Wait for the worker's answer on a group; tell whether it has a result for every case."""
@@ -193,19 +185,19 @@ class ReferenceEvaluator:
         sent.attempt = self._reference.finish_work(sent.request)
         return sent.has_all
 
-    def _results_of(self, sent: GivenBatch, *, alone: bool) -> list[CheckResult | None]:
-        """Return a group's results; with `alone`, judge each case without a result separately."""
+    def _results_of(self, sent: GivenBatch) -> list[CheckResult]:
+        """Return a group's results; judge each case without a result separately."""
         attempt = sent.attempt
         if sent.is_answered:
             try:
                 self._setup.facts = sent.read()
             except MALFORMED:  # the program wrote the answer
                 self._reference.abandon()
-        elif attempt is not None and alone and len(sent.together) == 1:
+        elif attempt is not None and len(sent.together) == 1:
             (number,) = sent.together
             sent.results[number] = self._after_trouble(attempt, sent.plain[number])
         return [
-            self._judged_alone(sent, number) if result is None and alone else result
+            self._judged_alone(sent, number) if result is None else result
             for number, result in enumerate(sent.results)
         ]
 

@@ -18,7 +18,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Program, RunError, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict, failure_from_json
+from gpuemu_flow.types import Case, CheckResult, Json, failure_from_json
 
 WORKER = "gpuemu_flow.judging.stored_batch:judge_batch"
 EVALUATIONS = 20
@@ -53,10 +53,6 @@ class StoredCase:
     def to_json(self) -> dict[str, Json]:
         """Return the JSON that `stored_batch.judge_batch` reads."""
         return {"case": self.case.to_json(), "op": self.op, "reference": self.reference}
-
-
-def _all_passed(answers: Json) -> bool:
-    return all(answer["verdict"] == Verdict.PASSED.value for answer in answers)
 
 
 def _error_of(record: Mapping[str, Json]) -> RunError | None:
@@ -133,7 +129,6 @@ class StoredJudge:
                 seconds=OVERHEAD_SECONDS + len(batch) * EVALUATIONS * patience,
                 cancel=self.cancel,
                 on_observed=self.on_observed,
-                is_final=_all_passed,
             )
             return [CheckResult.from_json(answer) for answer in answers]
         except JobFailedError as failed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -11,12 +11,10 @@ from datetime import datetime, timezone
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.results_folder import results_folder
-from gpuemu_flow.fuzz.submitted_code import newest_judged_by, newest_of_each, of_current_code
 from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.judging.summary import WORST, tallied
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reporting.client_code import SHOWN, ChangedFiles, ClientCode, name_files
 from gpuemu_flow.reporting.renamed_submissions import new_names
 from gpuemu_flow.results.from_manifests import result_of_summary
 from gpuemu_flow.results.model import Absence, CaseFailure, OpResult
@@ -34,17 +32,18 @@ from gpuemu_flow.types import (
 )
 from gpuemu_flow.verdicts import Tally
 
+SHOWN = 3
+
 
 def submitted_results(
     workspace: Workspace, skips: Iterable[Skip]
 ) -> dict[tuple[str, str], OpResult]:
     """Return the results, by op and dtype, of skipped ops for which clients submitted outputs.
 
-    A submission is valid under four conditions. It was judged by the present reference,
-    configuration and environment. It set no tolerance or arguments. Its code is not obsolete (see
-    `of_current_code`). The files of its code are unchanged. For each case and code, only the newest
-    valid submission counts. An op and dtype without a valid submission stays skipped, with a reason
-    that says so.
+    A submission is valid under three conditions. It was judged by the present reference,
+    configuration and environment. It set no tolerance or arguments. It belongs to the newest batch
+    of its op and dtype (see `of_newest_batch`). An op and dtype without a valid submission stays
+    skipped, with a reason that says so.
 
     If `skips` contains all declared dtypes of an op, undeclared dtypes with valid submissions get
     results, too, so that failures in these dtypes are reported.
@@ -93,10 +92,10 @@ class _Submitted:
     op, dtype : str
     valid : list of StoredResult
         The valid submissions; see `submitted_results`.
-    moved : list of (StoredResult, ChangedFiles)
-        Submissions that would be valid if their code had not changed.
     others : int
         Number of submissions that were judged by another reference or configuration.
+    earlier : int
+        Number of submissions of earlier batches.
     lost : str
         Description of submissions that belong to no op; empty if there are none.
     skipped : str
@@ -106,21 +105,10 @@ class _Submitted:
     op: str
     dtype: str
     valid: list[StoredResult]
-    moved: list[tuple[StoredResult, ChangedFiles]]
     others: int
+    earlier: int = 0
     lost: str = ""
     skipped: str = ""
-
-    @property
-    def unjudged(self) -> str:
-        """Return a text that names code edited since its outputs were submitted; empty if none.
-
-        Edited code is not named if a valid submission comes from code of the same name (`origin`).
-        Deleted code is not named either, since it needs no verdict.
-        """
-        origins = {stored.origin for stored in self.valid}
-        edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]
-        return f"{name_files(edited)} changed since its outputs were submitted" if edited else ""
 
 
 def _submissions(
@@ -149,30 +137,85 @@ def _submissions(
         everything = store.everything()
         names = new_names(workspace, subjects, everything)
         everything = [replace(s, op=names[s.op]) if s.op in names else s for s in everything]
-        current = of_current_code(everything)
+        current = of_newest_batch(everything)
         latest = newest_of_each(current)
         lost = _of_no_op(workspace, latest)
-        code = ClientCode(workspace, store)
         found = []
         others = _of_other_dtypes(workspace, skips, latest) if undeclared else []
         for skip in (*skips, *others):
             stored = [s for s in latest if (s.op, s.dtype) == (skip.op, skip.dtype)]
             if not stored:
                 if lost:
-                    found.append(_Submitted(skip.op, skip.dtype, [], [], 0, lost, skip.reason))
+                    found.append(_Submitted(skip.op, skip.dtype, [], 0, 0, lost, skip.reason))
                 continue
             now = subjects.judged_by(Query(skip.op, skip.dtype, {}))
             workspace.watch(subjects.stamps(skip.op, skip.dtype))
             mine = [s for s in current if (s.op, s.dtype) == (skip.op, skip.dtype)]
-            judged = [(s, code.moved(s)) for s in newest_judged_by(mine, now)]
-            valid = [s for s, moved in judged if not moved]
-            moved = [pair for pair in judged if pair[1]]
+            valid = newest_judged_by(mine, now)
             if skip in others and not valid:
                 continue
-            found.append(_Submitted(skip.op, skip.dtype, valid, moved, len(stored) - len(judged)))
+            every = sum((s.op, s.dtype) == (skip.op, skip.dtype) for s in everything)
+            earlier, outdated = every - len(mine), len(stored) - len(valid)
+            found.append(_Submitted(skip.op, skip.dtype, valid, outdated, earlier))
         return found
     finally:
         store.close()
+
+
+def of_newest_batch(stored: Iterable[StoredResult]) -> list[StoredResult]:
+    """Return the results of the newest batch of each op and dtype, oldest first.
+
+    A batch is what one command submitted, with all of its processes. A batch that ended before
+    another one began is obsolete: so an op that was mended need not be judged on the old cases
+    again. Of batches that overlap in time, such as those of two checkouts, all count.
+    """
+    ordered = sorted(stored, key=lambda one: one.key)
+    spans: dict[tuple[str, str], dict[str, tuple[str, str]]] = defaultdict(dict)
+    for one in ordered:
+        of_op = spans[one.op, one.dtype]
+        of_op[one.batch] = of_op.get(one.batch, (one.key, one.key))[0], one.key
+    live = set()
+    for place, of_op in spans.items():
+        begin = max(first for first, _ in of_op.values())
+        live |= {(*place, batch) for batch, (_, last) in of_op.items() if last >= begin}
+    return [one for one in ordered if (one.op, one.dtype, one.batch) in live]
+
+
+def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
+    """Return the newest result for each case and function; `stored` has the oldest first.
+
+    A pass of one function, or of another command that runs at the same time, must not hide a
+    failure of another, so both results are returned. If a client made the inputs of a case, up to
+    two results are returned for the case: the newest failure, and the newest result that is no
+    failure. An op that fails and later passes on the same inputs is not correct.
+    """
+    return list({_case(one): one for one in stored}.values())
+
+
+def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
+    """Return the newest results that were judged by `now`, chosen as in `newest_of_each`.
+
+    If the newest result of a case was judged otherwise, an older one takes its place; but of a
+    client that does not say to which command it belongs only an older failure, as its code may have
+    changed meanwhile.
+    """
+    found: dict[tuple[object, ...], StoredResult] = {}
+    for one in stored:
+        case = _case(one)
+        if one.judged_by == now:
+            found[case] = one
+        elif not one.batch:
+            case = (*case[:-1], False)
+            known = found.get(case)
+            if known is not None and known.judged.verdict not in BAD:
+                del found[case]
+    return list(found.values())
+
+
+def _case(one: StoredResult) -> tuple[object, ...]:
+    """Return the key of a result; of the results with equal keys, only the newest counts."""
+    failed = one.source == "validate" and one.judged.verdict in BAD
+    return one.op, one.dtype, one.seed, one.batch, one.origin, failed
 
 
 def _of_other_dtypes(
@@ -207,21 +250,15 @@ def _outdated(one: _Submitted) -> OpResult:
     if one.lost:
         reason = f"{one.skipped}; {one.lost}"
         return OpResult(one.op, one.dtype, Verdict.SKIPPED, reason=reason)
-    parts = []
-    if one.moved:
-        files = name_files(moved for _, moved in one.moved)
-        parts.append(f"{len(one.moved)} submissions, whose code changed since: {files}")
-    if one.others:
-        text = "submissions, all judged by another reference or configuration than now"
-        parts.append(f"{one.others} {text}")
-    reason = f"{'; '.join(parts)}; submit again"
+    text = "submissions, all judged by another reference or configuration than now"
+    reason = f"{one.others} {text}; submit again"
     return OpResult(one.op, one.dtype, Verdict.SKIPPED, reason=reason, absence=Absence.OUTDATED)
 
 
 def _result(workspace: Workspace, one: _Submitted) -> OpResult:
     figures = _figures(one)
     failures = [_failure(workspace, stored) for stored in one.valid if stored.judged.verdict in BAD]
-    more = f"{len(one.moved)} more do not count: their code changed since" if one.moved else ""
+    more = f"{one.earlier} of earlier commands do not count" if one.earlier else ""
     return result_of_summary(
         one.op,
         one.dtype,
@@ -267,7 +304,7 @@ def _figures(one: _Submitted) -> dict[str, Json]:
     `one` holds the submissions for one op and dtype. The keys of the result are those of
     `judging.summary.summarise`.
     """
-    tally = Tally(unjudged_code=one.unjudged)
+    tally = Tally()
     for stored in one.valid:
         chosen = stored.source != "submit"  # else the daemon drew the inputs
         tally.count(stored.judged.verdict, stored.judged.elements, chosen=chosen)

@@ -27,7 +27,6 @@ from typing import NoReturn
 
 import ml_dtypes
 import numpy as np
-import pybase64
 
 from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.numerics.rng_jump import prefix_table
@@ -44,7 +43,7 @@ from gpuemu_flow.runners import (
 )
 from gpuemu_flow.runners.sandbox import enter, listings, spec
 
-PRELOADED = (base64, json, ml_dtypes, pybase64)
+PRELOADED = (base64, json, ml_dtypes)
 _FOR_JOBS = (
     "gpuemu_flow.judging.judge",
     "gpuemu_flow.judging.judge_service",

@@ -16,8 +16,7 @@ from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import named
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
-from gpuemu_flow.runners.attempt import JobFailedError, WorkerClient, load_request
-from gpuemu_flow.runners.idle_workers import IdleWorkers, WorkerSlot
+from gpuemu_flow.runners.attempt import WorkerClient, load_request
 from gpuemu_flow.runners.process import (
     ServerDiedError,
     ServerHandle,
@@ -72,7 +71,6 @@ class Pool:
         self._env = dict(env or {})
         self._load_timeout = load_timeout
         self._servers: dict[ServerStart, ServerHandle] = {}
-        self._idle = IdleWorkers(max(1, workers))
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._closed = False
@@ -93,7 +91,6 @@ class Pool:
             self._closed = True
             servers = list(self._servers.values())
             self._servers.clear()
-        self._idle.close()
         for server in servers:
             server.close()
 
@@ -273,7 +270,6 @@ class Pool:
         publish: Publish,
         cancel: threading.Event | None = None,
         on_observed: OnObserved | None = None,
-        slot: WorkerSlot | None = None,
     ) -> list[Outcome]:
         """Run a program on cases.
 
@@ -291,9 +287,6 @@ class Pool:
         on_observed : callable, optional
             Called with everything that the program was seen to use so far: before `on_outcome` and
             at the end, each time only if the program was seen to use something new.
-        slot : WorkerSlot, optional
-            Holds a worker of an earlier run of the same program. This run uses that worker, and
-            leaves it there for a later run if all cases went well.
 
         Returns
         -------
@@ -319,10 +312,7 @@ class Pool:
 
         try:
             with self._slot(cancel):
-                # A worker that is kept may be asked to judge, see `call`.
-                supervisor = self._supervisor(program, cancel, sightings, calls_only=slot is None)
-                if slot is not None:
-                    _go_on(supervisor, slot, sightings)
+                supervisor = self._supervisor(program, cancel, sightings, calls_only=True)
                 try:
                     for request in requests:
                         if gives_up(outcomes):
@@ -333,19 +323,12 @@ class Pool:
                         tell_observed()
                         if on_outcome is not None:
                             on_outcome(outcome)
-                    if slot is not None and all(outcome.ok for outcome in outcomes):
-                        slot.give(supervisor.hand_over())
                 finally:
                     supervisor.close()
         except CancelledRunError:
             pass
         tell_observed()
         return outcomes
-
-    def keep(self, worker_client: WorkerClient | None, unchanged: Callable[[], bool]) -> None:
-        """Keep the worker of a run of cases for a later `call`; see `IdleWorkers.put`."""
-        if worker_client is not None:
-            self._idle.put(worker_client, unchanged)
 
     def call(
         self,
@@ -356,12 +339,8 @@ class Pool:
         seconds: float,
         cancel: threading.Event | None = None,
         on_observed: OnObserved | None = None,
-        is_final: Callable[[Json], bool] = lambda _: True,
     ) -> Json:
         """Run one of this package's functions in a worker, with an `Evaluator` of `program`.
-
-        A worker that was kept for the program is tried first. If the function fails there, it is
-        repeated in a new worker, since earlier cases may have caused the failure.
 
         Parameters
         ----------
@@ -375,8 +354,6 @@ class Pool:
         on_observed : callable, optional
             Called at the end, also after a failure, with everything that the program was seen to
             use.
-        is_final : callable
-            Tells whether a result from a kept worker counts; if not, a new worker repeats the job.
 
         Raises
         ------
@@ -386,48 +363,20 @@ class Pool:
         """
         program = _equipped(program)
         with self._slot(cancel):
-            idle = self._idle.take(program)
-            if idle is not None:
-                with contextlib.suppress(JobFailedError):
-                    result = _job(idle, target, payload, seconds, on_observed)
-                    if is_final(result):
-                        return result
-            fresh = WorkerClient(self._open(program), program, self._load_timeout, cancel)
-            return _job(fresh, target, payload, seconds, on_observed)
-
-
-def _job(
-    worker_client: WorkerClient,
-    target: str,
-    payload: Json,
-    seconds: float,
-    on_observed: OnObserved | None,
-) -> Json:
-    """Run a function of this package in a worker, and end the worker; see `Pool.call`."""
-    sightings = Sightings()
-    worker_client.worker.follow_with(sightings)
-    try:
-        return worker_client.run_job(target, payload, seconds)
-    finally:
-        worker_client.close()
-        if on_observed is not None:
-            on_observed(sightings.observation())
+            worker_client = WorkerClient(self._open(program), program, self._load_timeout, cancel)
+            sightings = Sightings()
+            worker_client.worker.follow_with(sightings)
+            try:
+                return worker_client.run_job(target, payload, seconds)
+            finally:
+                worker_client.close()
+                if on_observed is not None:
+                    on_observed(sightings.observation())
 
 
 def _equipped(program: Program) -> Program:
     """Return the program; its `env` also has the variables that its `env_names` let through."""
     return replace(program, env={**named(os.environ, program.env_names), **program.env})
-
-
-def _go_on(supervisor: Supervisor, slot: WorkerSlot, sightings: Sightings) -> None:
-    """Make the supervisor use the worker that an earlier run left in `slot`, if there is one.
-
-    From now on, `sightings` collects what the program in this worker is seen to use.
-    """
-    worker_client = slot.take()
-    if worker_client is not None:
-        worker_client.worker.follow_with(sightings)
-        supervisor.go_on_with(worker_client)
 
 
 def _check_fence(program: Program) -> None:

@@ -122,12 +122,6 @@ class WorkerProcess:
         self.sightings = sightings
         sightings.follow(self.report, self.scratch)
 
-    def follow_no_more(self) -> None:
-        """Collect the worker's records up to now; stop collecting until the next `follow_with`."""
-        if self.sightings is not None:
-            self.sightings.leave(self.report)
-            self.sightings = None
-
     def wait_started(self, seconds: float) -> None:
         """Wait until the fork server has reported the worker's process id.
 
@@ -269,7 +263,9 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
         for end in (self.sock, self._lifeline, self._child_end, self._server_end):
             end.close()
-        self.follow_no_more()
+        if self.sightings is not None:
+            self.sightings.leave(self.report)
+            self.sightings = None
         for fd in (self.status, self.stderr, self.report):
             os.close(fd)
 

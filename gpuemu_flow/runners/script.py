@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import os
 import sys
 import threading
@@ -14,17 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.runners import lending, malloc, quick_json
+from gpuemu_flow.runners import malloc
 from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.arguments import for_protocol
-from gpuemu_flow.runners.codec import (
-    EncodedRequest,
-    decode_captured,
-    decode_response,
-    prepare_request,
-)
+from gpuemu_flow.runners.codec import decode_response, encode_request
 from gpuemu_flow.runners.imports import read_source
-from gpuemu_flow.runners.lending import Captured, ScriptCall
 from gpuemu_flow.runners.limits import output_limit
 from gpuemu_flow.runners.script_style import function_to_call
 from gpuemu_flow.runners.streams import StandardStreams
@@ -63,25 +56,17 @@ _UNFLUSHED = 120  # the interpreter's own exit code for this
 
 
 class ScriptRunner:
-    """Compiles a script once, and runs it often, with fresh globals and real descriptors 0 to 2.
-
-    Attributes
-    ----------
-    code : CodeType
-        The script.
-    """
+    """Compiles a script once, and runs it often, with fresh globals and real descriptors 0 to 2."""
 
     hint = ""
 
     def __init__(self, program: Program, streams: StandardStreams) -> None:
         self._program = program
         self._streams = streams
-        quick_json.install()
-        self._lends = False
         self.code = compile(read_source(program), program.path, "exec", dont_inherit=True)
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
-        """Return the outputs by name.
+        """Execute the script once, and return the outputs by name.
 
         Raises
         ------
@@ -92,82 +77,33 @@ class ScriptRunner:
             Whatever the script raises.
         """
         tensors, rest = for_protocol(self._program, inputs)
-        request = prepare_request(tensors, {**self._program.kwargs, **rest})
-        if self._lends:
-            outputs = self._run(request, watch, lent=True)
-            if outputs is not None:
-                return outputs
-            self._lends = False
-        return self._run(request, watch, lent=False) or {}
+        request = encode_request(tensors, {**self._program.kwargs, **rest})
+        self._streams.connect(request)
+        try:
+            with watch:
+                code = self._execute()
+            malloc.flush_c_streams()
+        finally:
+            self._streams.quiet()
+        if code:
+            raise OpError(RunError("op-exit-code", f"the script exited with code {code}"))
+        check_size(self._streams, output_limit(len(request)))
+        return decode_response(self._streams.written(), self._program.output_names)
 
     def violations(self) -> Sequence[Failure]:
         """Return an empty sequence: a script gets copies, and so cannot change the inputs."""
         return ()
 
-    def _run(
-        self, request: EncodedRequest, watch: Watch, *, lent: bool
-    ) -> dict[str, np.ndarray] | None:
-        """Execute the script once, and return the outputs by name.
-
-        Parameters
-        ----------
-        lent : bool
-            True to pass the request to the script as an object, not through descriptor 0; see
-            `lending`.
-
-        Returns
-        -------
-        dict or None
-            None if the request was lent, but the script did not read it as an object.
-        """
-        if lent:
-            self._streams.lend()
-        else:
-            self._streams.connect(request.data)
-        limit = output_limit(request.size)
-        exchange = ScriptCall(request, lent=lent, limit=limit)
-        lending.begin(exchange)
-        try:
-            with watch:
-                code, held = self._execute()
-            malloc.flush_c_streams()
-        except BaseException as error:
-            if lent and (exchange.denied or _cannot_read(error)):
-                return None
-            raise
-        finally:
-            lending.begin(None)
-            self._streams.quiet()
-        if lent and (exchange.denied or not exchange.served):
-            return None
-        self._lends = exchange.served == 1
-        if code:
-            raise OpError(RunError("op-exit-code", f"the script exited with code {code}"))
-        check_size(self._streams, limit)
-        if held is not None and not self._streams.written_size():
-            return decode_captured(held, self._program.output_names)
-        data = (held.text.encode() if held is not None else b"") + self._streams.written()
-        return decode_response(data, self._program.output_names)
-
-    def _execute(self) -> tuple[int, Captured | None]:
-        """Run the code object as ``__main__``.
-
-        Returns
-        -------
-        int
-            The exit code.
-        Captured or None
-            The script's answer, if it was kept as an object and not written to stdout; see
-            `lending.Output`.
-        """
+    def _execute(self) -> int:
+        """Run the code object as ``__main__``, and return the exit code."""
         saved = sys.stdin, sys.stdout, sys.stderr, sys.argv, sys.modules.get("__main__")
         main = types.ModuleType("__main__")
         main.__file__ = self._program.path
         main.__dict__["__builtins__"] = __builtins__
         sys.modules["__main__"] = main
         sys.argv = [self._program.path, *self._program.argv]
-        sys.stdin = lending.open_stdin()
-        sys.stdout = stdout = lending.open_stdout()
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(  # noqa: SIM115
             2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
         )
@@ -185,15 +121,7 @@ class ScriptRunner:
             sys.stdin, sys.stdout, sys.stderr, sys.argv = saved[:4]
             if saved[4] is not None:
                 sys.modules["__main__"] = saved[4]
-        return code or (0 if flushed else _UNFLUSHED), stdout.held
-
-
-def _cannot_read(error: BaseException) -> bool:
-    """Tell whether an error shows that a program tried to read an unreadable descriptor.
-
-    While a request is passed as an object (see `lending`), descriptor 0 is unreadable.
-    """
-    return isinstance(error, OSError) and error.errno == errno.EBADF
+        return code or (0 if flushed else _UNFLUSHED)
 
 
 def _exit_code(error: SystemExit) -> int:

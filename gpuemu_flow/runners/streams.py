@@ -57,7 +57,6 @@ class StandardStreams:
     def __init__(self, stderr_fd: int) -> None:
         self._stderr = stderr_fd
         self._null = keep_high(os.open(os.devnull, os.O_RDWR))
-        self._write_only = keep_high(os.open(os.devnull, os.O_WRONLY))
         self._in: int | None = None
         self._out: int | None = None
         self._tail = _Tail(1, "w", closefd=False)
@@ -100,16 +99,6 @@ class StandardStreams:
         stdin, stdout = self.load(request)
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
-        os.dup2(self._stderr, 2)
-
-    def lend(self) -> None:
-        """Connect all three descriptors for a call that gets its request as an object.
-
-        Programs cannot read descriptor 0. See `lending`.
-        """
-        os.lseek(self.files()[1], 0, os.SEEK_SET)
-        os.dup2(self._write_only, 0)
-        os.dup2(self.files()[1], 1)
         os.dup2(self._stderr, 2)
 
     def written(self) -> bytes:

@@ -102,22 +102,6 @@ class Supervisor:
             self._current.close()
             self._current = None
 
-    def go_on_with(self, worker_client: WorkerClient) -> None:
-        """Begin with a worker that has already run cases of this program."""
-        self._current = worker_client
-
-    def hand_over(self) -> WorkerClient | None:
-        """Return the idle worker, and give it up.
-
-        Returns
-        -------
-        WorkerClient or None
-            None if no worker is idle, or if it must not be used for other cases.
-        """
-        fit = not (self._begun or self._each_alone or self._kills_servers or self._unloadable)
-        current, self._current = (self._current, None) if fit else (None, self._current)
-        return current
-
     def next_worker(self) -> WorkerClient | None:
         """Return the worker for the next case, and start one if none is idle.
 

@@ -9,12 +9,10 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
-from functools import lru_cache
 from pathlib import Path
 
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.cache import JsonStore, seal, seal_text, to_text
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.cache import JsonStore, seal, to_text
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.result_records import TIME_DIGITS, CountedResult, NewResult, StoredResult
 from gpuemu_flow.store.stamp_file import StampFile
@@ -26,8 +24,6 @@ STAMP = "results.stamp"
 FORGOTTEN = "results.forgotten"
 """A file beside `FOLDER`; its modification time is that of the latest `forget` or `rename`."""
 DAY_NS = 86_400 * 10**9
-_CODE = "code:"
-"""Prefix of the keys of records that contain sets of source files, not results."""
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
 
 
@@ -35,38 +31,9 @@ PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many
 class _Write:
     """Records of one call that wait to be written, and the outcome of writing them."""
 
-    records: list[tuple[str, bytes]] = field(default_factory=list)
-    codes: dict[str, bytes] = field(default_factory=dict)
+    records: dict[str, bytes] = field(default_factory=dict)
     done: bool = False
     error: BaseException | None = None
-
-
-def _code_of(files: Mapping[str, str]) -> str:
-    """Return the digest that identifies a set of source files; empty for no files."""
-    return _digest_of_files(tuple(sorted(files.items()))) if files else ""
-
-
-@lru_cache(maxsize=64)
-def _digest_of_files(files: tuple[tuple[str, str], ...]) -> str:
-    return digest_json(dict(files))
-
-
-def _take(
-    new: NewResult, time_ns: int, code: str, end: str, records: list[tuple[str, bytes]]
-) -> StoredResult:
-    """Convert a result to a StoredResult with a key, and append its record to `records`.
-
-    Parameters
-    ----------
-    end : str
-        The end of the record's JSON text, which `NewResult.encode` leaves out.
-    """
-    key = f"{time_ns:0{TIME_DIGITS}d}"
-    records.append((key, seal_text(f"{new.encode()},{end}", key)))
-    return StoredResult(
-        key, new.op, new.seed, new.dtype, new.source, new.judged_by, new.judged, new.text,
-        new.client, code,
-    )  # fmt: skip
 
 
 class ResultStore:
@@ -107,7 +74,6 @@ class ResultStore:
         self._keys: list[str] = []
         self._by_key: dict[str, StoredResult] = {}
         self._by_seed: dict[int, list[str]] = {}
-        self._codes: set[str] = set()  # of results that this process added
         self._load()
 
     def _load(self) -> None:
@@ -116,8 +82,6 @@ class ResultStore:
 
     def _read_all(self) -> None:
         for key in tuple(self._records):
-            if key.startswith(_CODE):
-                continue
             data = self._records.get(key)
             try:
                 if data is not None:
@@ -190,20 +154,17 @@ class ResultStore:
         if not new:
             return []
         write = _Write()
-        codes = {id(one.files): _code_of(one.files) for one in new}
-        ends: dict[tuple[str, str], str] = {}
         added = []
         for one, time_ns in zip(new, self._times(len(new)), strict=True):
-            about = one.judged_by, codes[id(one.files)]
-            end = ends.get(about)
-            if end is None:
-                judged_by, code = map(to_text, about)
-                end = ends[about] = f'"judged_by":{judged_by},"files":{code}}}'
-            added.append(_take(one, time_ns, about[1], end, write.records))
-        sets = {_CODE + stored.files: one.files for stored, one in zip(added, new, strict=True)}
-        write.codes = {key: seal(dict(files), key) for key, files in sets.items() if files}
+            key = f"{time_ns:0{TIME_DIGITS}d}"
+            write.records[key] = seal(one.to_json(), key)
+            added.append(
+                StoredResult(
+                    key, one.op, one.seed, one.dtype, one.source, one.judged_by, one.judged,
+                    to_text(dict(one.result)), one.client,
+                )
+            )  # fmt: skip
         with self._lock:
-            self._codes.update(codes.values())
             self._unwritten.append(write)
         with self._writing:
             if not write.done:
@@ -221,16 +182,14 @@ class ResultStore:
             batch, self._unwritten = self._unwritten, []
         error: BaseException | None = None
         try:
-            records = dict(record for write in batch for record in write.records)
-            codes = dict(record for write in batch for record in write.codes.items())
-            self._records.put_sealed({**codes, **records}, if_absent=codes)
+            self._records.put_sealed({k: v for write in batch for k, v in write.records.items()})
         except BaseException as failed:  # all of these calls must report the error
             error = failed
         for write in batch:
             write.done, write.error = True, error
         if error is None:
             with contextlib.suppress(OSError):
-                self._stamp_file.touch(max(int(write.records[0][0]) for write in batch))
+                self._stamp_file.touch(max(int(next(iter(write.records))) for write in batch))
 
     def _touch(self, time_ns: int, path: Path | None = None) -> None:
         """Set the time of a stamp file, by which other processes notice changes of the store."""
@@ -275,26 +234,10 @@ class ResultStore:
         for start in range(0, len(stale), PRUNE_SLACK):
             with self._writing:  # else calls that store results would poll for SQLite's lock
                 self._delete(stale[start : start + PRUNE_SLACK])
-        if stale:
-            self._collect()
 
     def _delete(self, keys: list[str]) -> None:
         if keys:
             self._records.delete_many(keys)
-
-    def _collect(self) -> None:
-        """Delete unused sets of source files. Only the writing process may call this."""
-        with self._lock:
-            used = self._codes | {stored.files for stored in self._by_key.values()}
-        left = self._records.keys_from(_CODE)
-        self._delete([key for key in left if key.removeprefix(_CODE) not in used])
-
-    def files_of(self, stored: StoredResult) -> dict[str, str] | None:
-        """Return the sha256 of each file of the code that computed an output; None if unknown."""
-        found = self._records.get(_CODE + stored.files) if stored.files else None
-        if not isinstance(found, dict):
-            return None
-        return {str(path): str(digest) for path, digest in found.items()}
 
     def find(self, seed: int) -> StoredResult | None:
         """Return the newest result of a seed; None if there is none."""

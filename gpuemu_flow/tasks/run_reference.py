@@ -23,7 +23,6 @@ from gpuemu_flow.judging.reference_dtypes import (
 )
 from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
 from gpuemu_flow.runners.api import Request
-from gpuemu_flow.runners.idle_workers import WorkerSlot
 from gpuemu_flow.runners.timeouts import was_given_up
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
@@ -40,11 +39,10 @@ VERSION = stages.VERSIONS[STAGE]
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Run the reference on the cases that have no result yet."""
     program = program_of(spec.settings)
-    begun = context.inputs.now()
     asked = params_of(ReferenceParams, spec.params).dtype
     cases, samples = read_planned(spec, context)
 
-    def execute_all(requests: Sequence[Request], slot: WorkerSlot) -> BatchOutcomes:
+    def execute_all(requests: Sequence[Request]) -> BatchOutcomes:
         return execute(
             spec,
             context,
@@ -52,7 +50,6 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             code=code,
             requests=requests,
             checks=PLAIN,
-            slot=slot,
         )
 
     runs: list[BatchOutcomes] = []
@@ -63,22 +60,20 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         if refused:
             requests = [Request(case, input_dtype) for case in refused]
             probes = [Request(probe_case(samples))] if input_dtype == WIDE else []
-            with WorkerSlot() as slot:
-                found = execute_all([*requests, *probes], slot)
-                runs.append(found)
-                outcomes = found.outcomes[: len(requests)]
-                of_cases = found.records()[: len(requests)]
-                records.update({record["index"]: record for record in of_cases})
-                if probes:
-                    probe = found.outcomes[-1]
-                    if was_given_up(probe):
-                        runs.append(execute_all(probes, slot))
-                        probe = runs[-1].outcomes[0]
-                    expected = expected_dtypes(probe, outcomes, spec.dtype)
-                elif not expected:
-                    ran = next((o for o in outcomes if o.ok), outcomes[0])
-                    expected = own_dtypes(ran, spec.dtype)
-                _keep_for_judge(context, slot, [each.used for each in runs], begun)
+            found = execute_all([*requests, *probes])
+            runs.append(found)
+            outcomes = found.outcomes[: len(requests)]
+            of_cases = found.records()[: len(requests)]
+            records.update({record["index"]: record for record in of_cases})
+            if probes:
+                probe = found.outcomes[-1]
+                if was_given_up(probe):
+                    runs.append(execute_all(probes))
+                    probe = runs[-1].outcomes[0]
+                expected = expected_dtypes(probe, outcomes, spec.dtype)
+            elif not expected:
+                ran = next((o for o in outcomes if o.ok), outcomes[0])
+                expected = own_dtypes(ran, spec.dtype)
             pairs = zip(refused, outcomes, strict=True)
             refused = [case for case, outcome in pairs if not outcome.ok]
     content = {
@@ -98,20 +93,3 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         },
         discovered=functools.reduce(operator.or_, (r.used for r in runs), Discovered()),
     )
-
-
-def _keep_for_judge(
-    context: StageContext, slot: WorkerSlot, used: Sequence[Discovered], begun: int
-) -> None:
-    """Keep the worker alive for the comparison, unless it may have used inputs that are not known.
-
-    Parameters
-    ----------
-    used : sequence of Discovered
-        The inputs that each run was seen to use.
-    begun : int
-        Time at which the stage began. The worker is not used again if an input changed since then.
-    """
-    names = functools.reduce(operator.or_, used)
-    if not names.untracked:
-        context.pool.keep(slot.take(), lambda: not context.inputs.moved(names, begun))

@@ -191,7 +191,7 @@ class GpuemuCase(Mapping[str, Any]):
 
     def _checked(self, output: Any, atol: float | None, rtol: float | None) -> CheckResult:
         __tracebackhide__ = True
-        from gpuemu_flow.client.arguments import check_tolerances  # noqa: PLC0415
+        from gpuemu_flow.client.calls import check_tolerances  # noqa: PLC0415
         from gpuemu_flow.client.errors import ValidationError  # noqa: PLC0415
 
         check_tolerances(atol, rtol)

@@ -40,11 +40,6 @@ def exchange_folder(private: Path, stem: str) -> Path:
 class Exchange:
     """A folder through which tensors are passed. Thread-safe.
 
-    Parameters
-    ----------
-    folder : Path
-        An existing folder that is private to the user.
-
     Raises
     ------
     WireError
@@ -83,14 +78,6 @@ class Exchange:
 
         The file is read and not mapped: if the other side truncated it, a process that has it
         mapped would be killed.
-
-        Parameters
-        ----------
-        name : object
-            The file's name as the message gives it, not checked yet.
-        nbytes : int
-        where : str
-            Name of the tensor in the text of errors.
 
         Raises
         ------

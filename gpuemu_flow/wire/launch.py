@@ -39,16 +39,6 @@ def start_daemon(
 ) -> dict[str, Json]:
     """Start a daemon for a workspace and wait until clients can connect.
 
-    Parameters
-    ----------
-    root : Path
-    environ : mapping of str to str
-        The daemon's environment.
-    idle_seconds : float
-        Time in seconds without a request after which the daemon ends by itself; 0 for never.
-    seconds : float
-        Longest time to wait for the daemon.
-
     Returns
     -------
     dict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import binascii
+import base64
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pybase64
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import did_you_mean
@@ -21,7 +20,7 @@ from gpuemu_flow.numerics.tensor_bytes import (
     tensor_of,
 )
 from gpuemu_flow.types import DTYPES, MAX_DIMS, Json, canonical_dtype
-from gpuemu_flow.wire.envelope import CUT_FROM, Base64, ParsedMessage, WireError
+from gpuemu_flow.wire.envelope import WireError
 from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 
 Array = NDArray[Any]
@@ -36,16 +35,6 @@ def encode_tensor(
     array: Array, strides: Sequence[int] | None = None, exchange: Exchange | None = None
 ) -> dict[str, Json]:
     """Return a tensor in the form in which a message contains it.
-
-    Parameters
-    ----------
-    array : ndarray
-        Any layout; a dtype of `types.DTYPES`.
-    strides : sequence of int, optional
-        Strides in elements, to write into the message; by default, the strides of C order. Readers
-        ignore them, since the data are always in C order.
-    exchange : Exchange, optional
-        Exchange to use for large tensors, if the other side has access to it.
 
     Raises
     ------
@@ -65,9 +54,7 @@ def encode_tensor(
     if exchange is not None and array.nbytes >= FROM_BYTES:
         with contextlib.suppress(OSError):
             return {**head, "file": exchange.put(array)}
-    if array.nbytes <= CUT_FROM:
-        return {**head, "data": pybase64.b64encode_as_string(array.tobytes())}
-    return {**head, "data": Base64(bytes_of(array))}
+    return {**head, "data": base64.b64encode(bytes_of(array).data).decode()}
 
 
 @lru_cache(maxsize=256)
@@ -81,9 +68,7 @@ def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def decode_tensor(
-    value: Json, where: str, envelope: ParsedMessage, exchange: Exchange | None = None
-) -> Array:
+def decode_tensor(value: Json, where: str, exchange: Exchange | None = None) -> Array:
     """Decode a tensor of a message; ignore its strides, since the data are always in C order.
 
     Returns
@@ -109,7 +94,7 @@ def decode_tensor(
     if source == "file" and exchange is not None:
         raw = exchange.take(value["file"], wanted, where)
     else:
-        raw = _bytes(value["data"], where, envelope)
+        raw = _bytes(value["data"], where)
         if len(raw) != wanted:
             raise WireError(
                 f"{where} of shape {list(shape)} and dtype {dtype} takes {wanted} bytes; "
@@ -121,18 +106,13 @@ def decode_tensor(
         raise WireError(f"{where} {error}") from None
 
 
-def decode_tensors(
-    value: Json, where: str, envelope: ParsedMessage, exchange: Exchange | None = None
-) -> dict[str, Array]:
+def decode_tensors(value: Json, where: str, exchange: Exchange | None = None) -> dict[str, Array]:
     """Decode tensors by name, with the errors of `decode_tensor`."""
     if not isinstance(value, dict):
         raise WireError(f"{where} must be an object of named tensors, not {json_type(value)}")
     if len(value) > MAX_TENSORS:
         raise WireError(f"{where} holds {len(value)} tensors; at most {MAX_TENSORS} are possible")
-    return {
-        name: decode_tensor(item, f"{where}.{name}", envelope, exchange)
-        for name, item in value.items()
-    }
+    return {name: decode_tensor(item, f"{where}.{name}", exchange) for name, item in value.items()}
 
 
 def encode_tensors(
@@ -172,10 +152,10 @@ def _dtype(value: Json, where: str) -> str:
     return name
 
 
-def _bytes(value: Json, where: str, envelope: ParsedMessage) -> bytes:
+def _bytes(value: Json, where: str) -> bytes:
     if not isinstance(value, str):
         raise WireError(f"{where}.data must be a base64 string, not {json_type(value)}")
     try:
-        return pybase64.b64decode(envelope.text(value), validate=True)
-    except (binascii.Error, ValueError):
+        return base64.b64decode(value, validate=True)
+    except ValueError:
         raise WireError(f"{where}.data is not base64") from None

@@ -16,7 +16,6 @@ from daemon_workspace import Served, normal
 from runner_workspace import wait_until
 
 from gpuemu_flow.client import AsyncClient, Client, ClientError, DaemonUnreachableError, connection
-from gpuemu_flow.client.plain_socket import MOST_IDLE
 from gpuemu_flow.daemon.control import running, stop_daemon
 from gpuemu_flow.daemon.files import acquire, make_place
 from gpuemu_flow.wire.launch import start_daemon
@@ -144,8 +143,7 @@ def test_a_daemon_that_is_still_ending_is_waited_for(
 def narrow(at_home: Served) -> Served:
     """A daemon with few places."""
     config = (at_home.root / "gpuemu.toml").read_text()
-    places = f"max_connections = {MOST_IDLE + 1}"
-    at_home.write("gpuemu.toml", config.replace("max_connections = 200", places))
+    at_home.write("gpuemu.toml", config.replace("max_connections = 200", "max_connections = 5"))
     at_home.start()
     return at_home
 

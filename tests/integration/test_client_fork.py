@@ -140,28 +140,6 @@ SCRIPTS = {
         go_on.set()
         thread.join()
         """,
-    "a fork while another thread asks the system for the user's name": """
-        import pwd
-        for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
-            os.environ.pop(name, None)
-        reached, lock, asked = threading.Event(), threading.Lock(), pwd.getpwuid
-        def slowly(number):  # with a lock that no fork resets, as the C library's
-            if not lock.acquire(timeout=60):
-                os._exit(6)
-            try:
-                reached.set()
-                forked.wait(1)
-                return asked(number)
-            finally:
-                lock.release()
-        pwd.getpwuid, forked = slowly, threading.Event()
-        client = Client(SOCKET)
-        thread = threading.Thread(target=right, args=[client])
-        thread.start()
-        reached.wait()
-        assert in_child(lambda: right(client)) == 0
-        thread.join()
-        """,
     "a pool of processes": """
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor

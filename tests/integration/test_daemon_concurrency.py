@@ -259,9 +259,11 @@ def test_more_clients_than_allowed_wait(unserved: Served, monkeypatch: pytest.Mo
     unserved.write("gpuemu.toml", config.replace("max_connections = 200", "max_connections = 2"))
     unserved.start()
     answers: list[dict[str, Json]] = []
-    with unserved.client() as first, unserved.client() as second, pynng.Req0() as third:
-        first.ping()
-        second.ping()
+    with pynng.Req0() as first, pynng.Req0() as second, pynng.Req0() as third:
+        for other in (first, second):
+            other.dial(f"ipc://{unserved.socket}", block=True)
+            other.send(b'{"type": "Ping"}')
+            assert b"Pong" in other.recv()
         # The transport connects, is hung up on, and tries again by itself.
         third.recv_timeout = 600_000
         third.dial(f"ipc://{unserved.socket}", block=False)
@@ -277,13 +279,14 @@ def test_more_clients_than_allowed_wait(unserved: Served, monkeypatch: pytest.Mo
             fourth.ping()
         assert caught.value.problems[0].slug == "client-too-many-clients"
         assert "max_connections" in caught.value.problems[0].hint
-        second.ping()
+        second.send(b'{"type": "Ping"}')
+        assert b"Pong" in second.recv()
 
 
 THREADS = """
 import os, sys
 import pynng
-from gpuemu_flow.daemon.messages import limit_threads
+from gpuemu_flow.daemon.server import limit_threads
 
 if sys.argv[1:]:
     limit_threads()

@@ -7,7 +7,6 @@ import fcntl
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +14,10 @@ import pytest
 from daemon_workspace import Served, normal
 from runner_workspace import wait_until
 
-from gpuemu_flow.client import Client, ClientError, calls
+from gpuemu_flow.client import ClientError, calls
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.types import Verdict
-
-WARM_UP = 30
-"""Requests of which at least one is quick, however busy the machine is."""
 
 CONFIG = """\
 [project]
@@ -119,31 +115,25 @@ def prepare(served: Served, way: str) -> tuple[Path, Write]:
     return path, write
 
 
-def warm_up(client: Client) -> None:
-    """Let the daemon see that the reference is quick: it answers later requests in groups."""
-    x = normal(3)
-    for _ in range(WARM_UP):
-        with suppress(ClientError):
-            client.submit_output("scale", {"x": x}, x * 2, 7)
-
-
 def counted(served: Served) -> tuple[Verdict, int]:
     workspace = Workspace(served.root, environ=served.environ)
     result = submitted_results(workspace, workspace.graph.skips)["scale", "float32"]
     return result.verdict, result.cases
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("edit", [in_place, by_renaming, with_the_old_time])
-@pytest.mark.parametrize("way", WAYS)
+EDITS = [
+    *((way, in_place) for way in WAYS),
+    *(("open", edit) for edit in (by_renaming, with_the_old_time)),
+]
+
+
+@pytest.mark.parametrize(("way", "edit"), EDITS)
 def test_the_next_submission_is_judged_anew(
-    unserved: Served, way: str, edit: Callable[[Path, Write, int], None], grouped: bool
+    unserved: Served, way: str, edit: Callable[[Path, Write, int], None]
 ) -> None:
     path, write = prepare(unserved, way)
     x = normal(3)
     with unserved.client() as client:
-        if grouped:
-            warm_up(client)
         for _ in range(2):  # a fresh reference, and one that was kept warm
             assert client.submit_output("scale", {"x": x}, x * 2, 7).passed
             assert not client.submit_output("scale", {"x": x}, x * 5, 8).passed
@@ -178,7 +168,6 @@ def test_a_file_that_appears(unserved: Served) -> None:
     unserved.start()
     x = normal(3)
     with unserved.client() as client:
-        warm_up(client)
         assert client.submit_output("scale", {"x": x}, x * 2, 7).passed
         text(path, 5)
         assert not client.submit_output("scale", {"x": x}, x * 2, 7).passed
@@ -206,7 +195,6 @@ def test_a_refusal_by_a_reference_that_has_changed_since_is_not_repeated(
     unserved.start()
     x = normal(3)
     with unserved.client() as client:
-        warm_up(client)
         for _ in range(2):
             with pytest.raises(ClientError, match="no factor"):
                 client.validate_op("scale", {"x": x}, x * 2)
@@ -227,7 +215,6 @@ def test_an_exception_of_the_op_is_recorded_for_the_present_inputs(unserved: Ser
     unserved.start()
     x = normal(3)
     with unserved.client() as client:
-        warm_up(client)
         assert client.submit_output("scale", {"x": x}, x * 2, 7).passed
         text(path, 5)
         client._do(calls.raised("scale", {"x": x}, "ValueError: no memory", {}, seed=7, client={}))
@@ -258,7 +245,6 @@ def test_an_edit_and_back_while_it_is_judged(unserved: Served) -> None:
     unserved.start()
     x = normal(3)
     with unserved.client(timeout_ms=600_000) as client, ThreadPoolExecutor(1) as threads:
-        warm_up(client)
         assert client.submit_output("scale", {"x": x}, x * 2, 7).passed
         assert counted(unserved) == (Verdict.PASSED, 1)
         entered.unlink()

@@ -122,9 +122,10 @@ def test_status_tells_full_from_dead(unserved: Served) -> None:
     config = (unserved.root / "gpuemu.toml").read_text()
     unserved.write("gpuemu.toml", config.replace("max_connections = 200", "max_connections = 2"))
     unserved.start()
-    with unserved.client() as first, unserved.client() as second:
-        first.ping()
-        second.ping()
+    with unserved.raw() as first, unserved.raw() as second:
+        for sock in (first, second):
+            sock.send(b'{"type": "Ping"}')
+            assert json.loads(sock.recv())["type"] == "Pong"
         state = describe(unserved.root, unserved.environ)
         assert (state.running, state.answers, state.full) == (True, False, True)
         assert "takes no more clients" in state.line("")

@@ -73,7 +73,7 @@ QUERIES = (
 )  # fmt: skip
 ONLY_FOR_WORK = HEAVY | {
     "asyncio", "concurrent", "email", "http", "importlib.metadata", "jinja2", "logging",
-    "ml_dtypes", "multiprocessing", "pybase64", "subprocess", "traceback", "unittest",
+    "ml_dtypes", "multiprocessing", "subprocess", "traceback", "unittest",
     "urllib.request",
 }  # fmt: skip
 PARTS_FOR_WORK = (

@@ -27,7 +27,7 @@ from gpuemu_flow.types import FailureKind
 FLOAT32 = {"result": ("float32",)}
 WITH_NUMPY_ALONE = """
 import runpy, sys
-for name in ("gpuemu_flow", "pytest", "safetensors", "ml_dtypes", "pybase64", "torch"):
+for name in ("gpuemu_flow", "pytest", "safetensors", "ml_dtypes", "torch"):
     sys.modules[name] = None
 runpy.run_path(sys.argv[1], run_name="__main__")
 """

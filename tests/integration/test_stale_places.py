@@ -12,7 +12,6 @@ import pytest
 from mini_workspace import Mini
 from test_stale_ways import HEAD, OP, Way, puts, removes, slug, verdicts
 
-from gpuemu_flow.client import identity
 from gpuemu_flow.installed import is_installed
 
 
@@ -123,4 +122,3 @@ def test_a_client_describes_such_a_module(tmp_path: Path) -> None:
     path = tmp_path / "vendor/site-packages/own.py"
     path.parent.mkdir(parents=True)
     path.write_text("")
-    assert identity.is_own(str(path))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.client.arrays import as_array
-from gpuemu_flow.client.calling import BYTES_PER_MS
 from gpuemu_flow.client.calls import nbytes, validate
+from gpuemu_flow.client.connection import BYTES_PER_MS
 from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 

@@ -77,32 +77,6 @@ def test_input_names_are_quoted() -> None:
     assert list(document["inputs"]) == list(document["kwargs"]) == [name]
 
 
-def test_the_fast_path_and_the_full_parse_agree() -> None:
-    """Slicing the base64 out is an optimisation only: each form is read by both."""
-    array = np.arange(6, dtype=np.float32)
-    plain = tensor(array)
-    texts = {
-        "once": json.dumps(plain),
-        "twice": json.dumps({**plain, "note": {"data": "AAAA"}}),
-        "spaced": json.dumps(plain).replace('"data": ', '"data" \n:\t'),
-        "escaped": json.dumps(plain).replace("A", "\\u0041"),
-        "slashes": json.dumps(plain).replace("/", "\\/"),
-        "escaped_key": json.dumps(plain).replace('"data"', '"d\\u0061ta"'),
-        "quoted_in_a_note": json.dumps({**plain, "note": 'a "data": "x" b'}),
-        "in_a_key": json.dumps({**plain, 'x"data': "y"}),
-    }
-    for name, text in texts.items():
-        (result,) = decode_response(text.encode()).values()
-        assert result.tobytes() == array.tobytes(), name
-
-
-def test_the_last_of_two_data_keys_wins_as_in_any_json() -> None:
-    array = np.arange(3, dtype=np.uint8)
-    text = json.dumps(tensor(array)).replace('"shape"', '"data": "!!!", "shape"', 1)
-    (result,) = decode_response(text.encode()).values()
-    assert result.tobytes() == array.tobytes()
-
-
 ONES = np.ones((2, 3), np.float32)
 BROKEN = {
     "short": (tensor(ONES, shape=[2, 4]), "op-output-length"),

@@ -5,15 +5,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuemu_flow.errors import StoreError
-from gpuemu_flow.store.cache import JsonStore, to_text
 from gpuemu_flow.store.result_records import CountedResult, NewResult
-from gpuemu_flow.store.results import DAY_NS, FOLDER, ResultStore
+from gpuemu_flow.store.results import DAY_NS, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import Elements
@@ -136,38 +134,22 @@ def test_times_are_unique(cache: WorkspaceCache) -> None:
 
 def test_a_renamed_op_s_results_are_seen_by_the_store_that_is_open(cache: WorkspaceCache) -> None:
     ours = ResultStore(cache)
-    files = {"/a.py": "0" * 64}
     for _ in range(2):
         judged = CountedResult(Verdict.FAILED, failure_id="one")
-        ours.add(NewResult("old", 1, "float32", judged, {}, "submit", files=files))
+        ours.add(NewResult("old", 1, "float32", judged, {}, "submit"))
     theirs = ResultStore(cache)
     theirs.rename("old", "new", {"one": "two"})
     for store in (ours, theirs, ResultStore(cache)):
         assert {s.op for s in store.everything()} == {"new"}
         assert {s.judged.failure_id for s in store.everything()} == {"two"}
-        assert [store.files_of(s) for s in store.everything()] == [files] * 2
-
-
-def test_files_of_code_go_with_the_last_result_of_it(cache: WorkspaceCache) -> None:
-    first = ResultStore(cache)
-    for number in range(3):
-        files = {"/a.py": f"{number // 2:064x}"}
-        failed = CountedResult(Verdict.FAILED)
-        first.add(NewResult("op", number, "float32", failed, {}, "submit", files=files))
-    kept = first.everything()
-    later = ResultStore(cache, max_results=1)
-    assert [s.seed for s in later.everything()] == [2]
-    assert later.files_of(kept[2]) == {"/a.py": f"{1:064x}"}
-    assert later.files_of(kept[0]) is None
 
 
 def test_many_results_share_a_transaction_and_survive_the_process(cache: WorkspaceCache) -> None:
     store = ResultStore(cache)
-    files = {"op.py": "0" * 64}
     big = {"notes": "x" * 40_000}  # goes to a file of its own
     new = [
         NewResult("op", seed, "float32", CountedResult(Verdict.PASSED), big if seed == 2 else {},
-                  "submit", files=files)
+                  "submit")
         for seed in range(600)
     ]  # fmt: skip
     added = store.add_many(new)
@@ -178,7 +160,6 @@ def test_many_results_share_a_transaction_and_survive_the_process(cache: Workspa
     found = again.find(2)
     assert found is not None
     assert found.result == big
-    assert again.files_of(found) == files
 
 
 def test_nothing_is_acknowledged_where_another_call_could_not_write_it(
@@ -216,42 +197,3 @@ def test_nothing_is_acknowledged_where_another_call_could_not_write_it(
     add(store, 11)
     assert [s.seed for s in store.newest(10)] == [11, 1]
     assert [s.seed for s in ResultStore(WorkspaceCache(cache.folder)).newest(10)] == [11, 1]
-
-
-def test_what_is_encoded_already_is_stored_as_the_rest(cache: WorkspaceCache) -> None:
-    judged = CountedResult(Verdict.PASSED, Elements(4, 1, 3), 0.5, failure_id="f")
-    result, client, files = {"a": [1.5, "ü"]}, {"id": "c", "pid": 3}, {"/x.py": "0" * 64}
-    store = ResultStore(cache)
-    plain = NewResult("op", 1, "float32", judged, result, "submit", "k", client, files)
-    ready = NewResult("op", 1, "float32", judged, result, "submit", client=client, files=files)
-    ready.text, ready.client_text = to_text(result), to_text(client)
-    ready.encode()
-    assert ready.result == {}  # collections of garbage would visit it
-    ready.judged_by = "k"  # is known last
-    added = store.add_many([plain, ready])
-    store.close()
-    read = ResultStore(cache).everything()
-    assert read == added
-    assert replace(read[0], key="") == replace(read[1], key="")
-    assert read[0].judged_by == "k"
-    assert read[0].client == client
-
-
-def test_a_reply_with_a_number_that_json_lacks_is_refused() -> None:
-    judged = CountedResult(Verdict.PASSED, max_abs=float("nan"))  # the record writes it as text
-    NewResult("op", 1, "float32", judged, {"a": 1.5}, "submit").encode()
-    with pytest.raises(ValueError, match="JSON compliant"):
-        NewResult("op", 1, "float32", judged, {"a": float("nan")}, "submit").encode()
-
-
-def test_files_of_code_that_were_lost_come_back_with_its_next_result(
-    cache: WorkspaceCache,
-) -> None:
-    files = {"/x.py": "0" * 64}
-    judged = CountedResult(Verdict.PASSED)
-    store = ResultStore(cache)
-    first = store.add(NewResult("op", 1, "float32", judged, {}, "submit", files=files))
-    JsonStore(cache.folder / FOLDER, cache.set_aside).delete(f"code:{first.files}")
-    assert store.files_of(first) is None
-    store.add(NewResult("op", 2, "float32", judged, {}, "submit", files=files))
-    assert store.files_of(first) == files

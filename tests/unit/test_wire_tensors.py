@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.types import DTYPES
-from gpuemu_flow.wire.envelope import ParsedMessage, WireError, parse, render
+from gpuemu_flow.wire.envelope import WireError, parse, render
 from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 from gpuemu_flow.wire.tensors import c_strides, decode_tensor, decode_tensors, encode_tensor
 
@@ -28,8 +28,8 @@ def filled(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
 
 
 def there_and_back(array: NDArray[Any], exchange: Exchange | None = None) -> NDArray[Any]:
-    envelope = parse(render({"t": encode_tensor(array, None, exchange)}))
-    return decode_tensor(envelope.fields["t"], "t", envelope, exchange)
+    message = parse(render({"t": encode_tensor(array, None, exchange)}))
+    return decode_tensor(message["t"], "t", exchange)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -82,28 +82,26 @@ GOOD = json.loads(render({"t": encode_tensor(np.arange(3, dtype=np.float32))}))[
 )
 def test_what_is_no_tensor(change: dict[str, Any], message: str) -> None:
     with pytest.raises(WireError, match=message) as caught:
-        decode_tensor({**GOOD, **change}, "inputs.x", ParsedMessage({}))
+        decode_tensor({**GOOD, **change}, "inputs.x")
     assert "inputs.x" in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["shape", "dtype", "data"])
 def test_what_is_missing(key: str) -> None:
     with pytest.raises(WireError, match=key):
-        decode_tensor({k: v for k, v in GOOD.items() if k != key}, "t", ParsedMessage({}))
+        decode_tensor({k: v for k, v in GOOD.items() if k != key}, "t")
 
 
 def test_strides_of_clients_mean_nothing() -> None:
     for strides in (None, [-4], [0], "junk", [4, 12]):
-        array = decode_tensor({**GOOD, "strides": strides}, "t", ParsedMessage({}))
+        array = decode_tensor({**GOOD, "strides": strides}, "t")
         assert array.tolist() == [0, 1, 2]
-    assert decode_tensor(
-        {k: GOOD[k] for k in ("shape", "dtype", "data")}, "t", ParsedMessage({})
-    ).size
+    assert decode_tensor({k: GOOD[k] for k in ("shape", "dtype", "data")}, "t").size
 
 
 def test_dtypes_in_any_case_and_by_alias() -> None:
     for name in ("Float32", "FLOAT32", "f32"):
-        assert decode_tensor({**GOOD, "dtype": name}, "t", ParsedMessage({})).dtype == np.float32
+        assert decode_tensor({**GOOD, "dtype": name}, "t").dtype == np.float32
 
 
 def test_dtypes_that_the_protocol_has_not() -> None:
@@ -114,7 +112,7 @@ def test_dtypes_that_the_protocol_has_not() -> None:
 def test_maps_of_tensors() -> None:
     for wrong in ([], None, "x", {str(n): GOOD for n in range(300)}):
         with pytest.raises(WireError, match="inputs"):
-            decode_tensors(wrong, "inputs", ParsedMessage({}))
+            decode_tensors(wrong, "inputs")
 
 
 @pytest.fixture
@@ -130,12 +128,12 @@ def test_large_tensors_go_by_file(exchange: Exchange) -> None:
     assert len(message) < 300
     (file,) = exchange.folder.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
-    envelope = parse(message)
-    back = decode_tensor(envelope.fields["t"], "t", envelope, exchange)
+    tensor = parse(message)["t"]
+    back = decode_tensor(tensor, "t", exchange)
     np.testing.assert_array_equal(back, array)
     assert list(exchange.folder.iterdir()) == []
     with pytest.raises(WireError, match="not there"):
-        decode_tensor(envelope.fields["t"], "t", envelope, exchange)
+        decode_tensor(tensor, "t", exchange)
 
 
 def test_small_tensors_do_not(exchange: Exchange) -> None:
@@ -149,7 +147,7 @@ def test_small_tensors_do_not(exchange: Exchange) -> None:
 def test_only_names_of_the_exchange(exchange: Exchange, name: object) -> None:
     tensor = {"shape": [1], "dtype": "uint8", "file": name}
     with pytest.raises(WireError, match="file"):
-        decode_tensor(tensor, "t", ParsedMessage({}), exchange)
+        decode_tensor(tensor, "t", exchange)
 
 
 def test_no_links_no_pipes_no_other_size(exchange: Exchange) -> None:
@@ -159,20 +157,20 @@ def test_no_links_no_pipes_no_other_size(exchange: Exchange) -> None:
     secret.write_bytes(b"1234")
     path.symlink_to(secret)
     with pytest.raises(WireError):
-        decode_tensor(tensor, "t", ParsedMessage({}), exchange)
+        decode_tensor(tensor, "t", exchange)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(WireError):
-        decode_tensor(tensor, "t", ParsedMessage({}), exchange)
+        decode_tensor(tensor, "t", exchange)
     path.write_bytes(b"12345")
     with pytest.raises(WireError, match="4 bytes"):
-        decode_tensor(tensor, "t", ParsedMessage({}), exchange)
+        decode_tensor(tensor, "t", exchange)
     assert secret.read_bytes() == b"1234"
 
 
 def test_a_file_without_an_exchange_is_no_data() -> None:
     with pytest.raises(WireError, match="data"):
-        decode_tensor({"shape": [1], "dtype": "uint8", "file": "a" * 32}, "t", ParsedMessage({}))
+        decode_tensor({"shape": [1], "dtype": "uint8", "file": "a" * 32}, "t")
 
 
 def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:

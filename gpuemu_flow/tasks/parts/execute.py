@@ -10,7 +10,6 @@ from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
-from gpuemu_flow.runners.idle_workers import WorkerSlot
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec
@@ -65,7 +64,6 @@ def execute(
     code: Mapping[str, str],
     requests: Sequence[Request],
     checks: Checks,
-    slot: WorkerSlot | None = None,
 ) -> BatchOutcomes:
     """Run `program` on every request that the action cache does not answer.
 
@@ -77,8 +75,6 @@ def execute(
         Files of the program.
     requests : sequence of Request
     checks : Checks
-    slot : WorkerSlot, optional
-        See `Pool.run`.
 
     Raises
     ------
@@ -94,7 +90,7 @@ def execute(
         "checks": asdict(checks),
     }
     known = KnownInputs(context.cache.actions, digest_json(base), context.inputs)
-    batch = _Batch(spec, context, program, requests, known, slot)
+    batch = _Batch(spec, context, program, requests, known)
     batch.leave_out()
     if not context.force:
         batch.look_up()
@@ -125,14 +121,12 @@ class _Batch:
         program: Program,
         requests: Sequence[Request],
         known: KnownInputs,
-        slot: WorkerSlot | None,
     ) -> None:
         self._spec = spec
         self._context = context
         self._program = program
         self._requests = requests
         self._known = known
-        self._slot = slot
         sources = frozenset(str(context.root / path) for path in spec.sources)
         self._static = context.inputs.discover(Observation(files=sources), program.given)
         self._cached_under: dict[int, Discovered] = {}
@@ -224,7 +218,6 @@ class _Batch:
             on_observed=on_observed,
             publish=context.cache.blobs.publish,
             cancel=context.cancel,
-            slot=self._slot,
         )
         self.found.update(zip(missing, outcomes, strict=False))  # fewer after a cancellation
         self.used |= names
