@@ -26,8 +26,6 @@ class Options:
         Number of cases per op.
     into : Path
         Folder of the workspace.
-    keep_tolerances : bool
-        True to take over the tolerances of tests.
     """
 
     candidates: tuple[Path, ...] = ()
@@ -35,7 +33,6 @@ class Options:
     varied: bool = True
     cases: int = 12
     into: Path = Path()
-    keep_tolerances: bool = False
 
 
 def halved(value: Json, cap: int) -> Json:
