@@ -14,8 +14,7 @@ from gpuemu_flow.cli.say import say
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuemu_flow.problems.model import ImportOutcome
-    from gpuemu_flow.problems.options import Options
+    from gpuemu_flow.problems.model import ImportOutcome, Options
 
 FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu")
 _RUN_AT_IMPORT = FORMATS[:3]
@@ -67,7 +66,7 @@ def import_problems(
     """
     from gpuemu_flow.errors import Problem, RunnerError, UsageError  # noqa: PLC0415
     from gpuemu_flow.init.write import install  # noqa: PLC0415
-    from gpuemu_flow.problems.options import Options  # noqa: PLC0415
+    from gpuemu_flow.problems.model import Options  # noqa: PLC0415
     from gpuemu_flow.reports.text import printable  # noqa: PLC0415
 
     # Report a missing path before a package that is not installed.

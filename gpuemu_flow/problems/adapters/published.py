@@ -19,12 +19,8 @@ from adapters.tensors import as_array, as_tensor, leaves, mapped
 def kernel(path: str, *, gpu: bool) -> Callable[..., Any]:
     """Load a kernel's file, and return a function that calls the file's function `run`.
 
-    Parameters
-    ----------
-    path : str
-        Path of the file.
-    gpu : bool
-        True to run GPU code on the CPU. False under Triton's interpreter, which already does this.
+    `path`: Path of the file. `gpu`: True to run GPU code on the CPU. False under Triton's
+    interpreter, which already does this.
     """
     here = on_cpu if gpu else nullcontext
     spec = importlib.util.spec_from_file_location("kernel", path)
