@@ -15,9 +15,9 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.cluster import worker
-from gpuemu_flow.cluster.identity import facts
 from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
 from gpuemu_flow.cluster.tasks import ClusterTasks
+from gpuemu_flow.cluster.worker import facts
 from gpuemu_flow.engine.elsewhere import Unit
 from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
