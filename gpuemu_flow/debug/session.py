@@ -92,19 +92,12 @@ class Quit(Exception):  # noqa: N818 - not an error
 
 @dataclass
 class DebugSession:
-    """One debugging session in one workspace.
+    """One debugging session in one workspace."""
 
-    Attributes
-    ----------
-    op : str or None
-        The op to whose failures the commands are limited; None for all ops.
-    style : Style
-    selected : FailureRecord or None
-        The failure to which commands without a seed or id refer.
-    """
-
+    # The op to whose failures the commands are limited; None for all ops.
     op: str | None = None
     style: Style = field(default_factory=Style)
+    # The failure to which commands without a seed or id refer.
     selected: FailureRecord | None = None
     _inputs: Mapping[str, NDArray[Any]] | None = None
     _found: failures.Reproduction | None = None

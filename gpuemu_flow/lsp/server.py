@@ -22,10 +22,7 @@ from gpuemu_flow.reporting.last_results import NOTHING, LastResults, last_result
 class Latest:
     """Runs one action at a time per key; requests during a run cause one more run afterwards.
 
-    Parameters
-    ----------
-    on_error : callable
-        Called with the exception of a failing action; other actions are not affected.
+    `on_error`: Called with the exception of a failing action; other actions are not affected.
     """
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
@@ -78,12 +75,8 @@ class ConfigServer(LanguageServer):
 
     Slow work runs in threads or in separate processes; the event loop only passes messages.
 
-    Attributes
-    ----------
-    documents : dict of str to Document
-        Open configurations by URI.
-    last : dict of Path to LastResults
-        The last results of each workspace, by its folder.
+    `documents`: Open configurations by URI. `last`: The last results of each workspace, by its
+    folder.
     """
 
     def __init__(self) -> None:

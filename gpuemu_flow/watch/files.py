@@ -35,20 +35,14 @@ class FileWatch:
     A file counts as saved if its stamp (times, size and inode) changed. The engine finds out
     whether its content changed. Folders are watched for new entries: a script that was missing, a
     module that now shadows another, or a new match of ``depends``.
-
-    Attributes
-    ----------
-    root : Path
-        The workspace.
-    anything : bool
-        True if every new name in a folder counts. While the configuration is valid, only sources
-        count, so that files that programs write do not start another run.
-    clock : callable
-        Returns the present time in seconds.
     """
 
+    # The workspace.
     root: Path
+    # True if every new name in a folder counts. While the configuration is valid, only sources
+    # count, so that files that programs write do not start another run.
     anything: bool = False
+    # Returns the present time in seconds.
     clock: Callable[[], float] = time.monotonic
     _files: dict[str, Stamp | None] = field(default_factory=dict)
     _folders: dict[str, tuple[Stamp | None, frozenset[str]]] = field(default_factory=dict)
@@ -101,14 +95,9 @@ class FileWatch:
     def follow_config(self, path: Path, in_vain: Iterable[str] = ()) -> None:
         """Watch an invalid configuration, and the files whose change may make it valid.
 
-        Parameters
-        ----------
-        path : Path
-            The configuration.
-        in_vain : iterable of str
-            Paths that `saved` returned, but whose change did not make the configuration valid.
-            Further changes of these files count only after `PATIENCE_S` seconds, since programs
-            write files all the time.
+        `path`: The configuration. `in_vain`: Paths that `saved` returned, but whose change did
+        not make the configuration valid. Further changes of these files count only after
+        `PATIENCE_S` seconds, since programs write files all the time.
         """
         self.anything = True
         now = self.clock()
