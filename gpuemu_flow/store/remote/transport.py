@@ -135,7 +135,10 @@ class Transport:
     def put(self, kind: str, key: str, source: bytes | Path) -> None:
         """Store an object, whole or not at all; raise RemoteError if that fails."""
         path = self._path(kind, key)
-        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        try:
+            size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        except OSError as error:  # a blob that another process has just deleted
+            raise RemoteError(_reason(error)) from error
 
         def write() -> bool:
             if self._is_http:
@@ -150,12 +153,17 @@ class Transport:
                 if self._store.info(f"{self._base}/{kind}")["islink"]:
                     raise RemoteError(f"{kind} is a link")
                 staged = f"{self._base}/{kind}/.{key}-{os.getpid()}-{threading.get_ident()}"
-            if isinstance(source, bytes):
-                self._store.pipe_file(staged, source)
-            else:
-                self._store.put_file(str(source), staged)
-            if self._is_folder:
-                self._store.mv(staged, path)
+            try:
+                if isinstance(source, bytes):
+                    self._store.pipe_file(staged, source)
+                else:
+                    self._store.put_file(str(source), staged)
+                if self._is_folder:
+                    self._store.mv(staged, path)
+            except Exception:
+                if self._is_folder:
+                    Path(staged).unlink(missing_ok=True)
+                raise
             return True
 
         if not self._request(write, lambda: size):
