@@ -181,7 +181,7 @@ _SAME = """\
 # Values, tolerances and checks are those of gpuemu 0.1.0. Without `strategies`, `layouts` and the
 # tolerances, here and in the ops, values are adversarial and tolerances follow from the reference.
 """
-_RUNTIME = ("published.py", "stand_in.py", "tensors.py")
+_RUNTIME = ("published.py", "files.py", "stand_in.py", "tensors.py")
 _OP = """\
 # Runs `run` of {kernel!r}; written by gpuemu-flow import.
 from pathlib import Path
