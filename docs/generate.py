@@ -69,7 +69,7 @@ If several apply, the first of 130, 1, 3, 124, 0, 4 is used.
 | `TERM` | `dumb`: no colours and no live display. |
 | `GPUEMU_CACHE_REMOTE`, `GPUEMU_CACHE_MODE` | The [shared cache](caching.md) and its mode. |
 | `GPUEMU_CACHE_HEADER`, `GPUEMU_CACHE_KEY` | Its header and its signing key. |
-| `GPUEMU_CACHE_TIMEOUT` | Seconds to wait for the next byte of its answer. |
+| `GPUEMU_CACHE_TIMEOUT` | Seconds that a request may take, besides those of its bytes. |
 | `GPUEMU_PROGRESS` | `lines`: `progress FINISHED/TODO TASK DONE/TOTAL` on standard error. |
 | `GITHUB_ACTIONS` | `true`: `ci` annotates failing ops on standard error, as GitHub reads it. |
 | `GITHUB_STEP_SUMMARY` | `ci` adds its Markdown report to this file. |

@@ -82,7 +82,7 @@ def show(failure: str, output_format: str) -> None:
 
 @failures.command()
 @click.argument("failure", metavar="ID|SEED")
-@click.option("--pytest", "as_pytest", is_flag=True, help="A test file that numpy alone can run.")
+@click.option("--pytest", "as_pytest", is_flag=True, help="A test file that needs numpy alone.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
 def export(failure: str, as_pytest: bool, output: Path | None) -> None:
     """Write a failure as files that do not need this workspace, and print their path."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,17 +14,29 @@ from gpuemu_flow.cli.say import say
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuemu_flow.problems.model import ImportOutcome
-    from gpuemu_flow.problems.options import Options
+    from gpuemu_flow.problems.model import ImportOutcome, Options
 
-FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu", "pytest")
+FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu")
 _RUN_AT_IMPORT = FORMATS[:3]
 """Formats whose problems are PyTorch programs, which are run to find their inputs."""
 _PATH = click.Path(path_type=Path)
 
 
+class _Format(click.Choice):  # type: ignore[type-arg, unused-ignore]
+    """A format; that of pytest's tests, which 0.1 imported, is refused with what to do instead."""
+
+    def convert(self, value: object, *args: Any) -> Any:
+        if value == "pytest":
+            from gpuemu_flow.errors import Problem, UsageError  # noqa: PLC0415
+
+            text = "files of pytest tests are not imported: their tests judge ops themselves"
+            hint = 'mark a test with @pytest.mark.gpuemu("OP"): see docs/pytest.md'
+            raise UsageError(Problem("import-pytest", text, hint))
+        return super().convert(value, *args)
+
+
 @click.command("import", short_help="Make a workspace of another collection's problems.")
-@click.argument("format_name", metavar="FORMAT", type=click.Choice(FORMATS))
+@click.argument("format_name", metavar="FORMAT", type=_Format(FORMATS))
 @click.argument("path", type=_PATH)
 @click.option("--into", default=".", show_default=True, type=_PATH, help="Folder of the workspace.")
 @click.option("--candidates", multiple=True, type=_PATH, metavar="PATH",
@@ -35,8 +47,6 @@ _PATH = click.Path(path_type=Path)
               show_default=True, help="Try other sizes where the model allows it.")  # fmt: skip
 @click.option("--cases", type=click.IntRange(1, 1000), default=12, show_default=True,
               help="Cases of each candidate.")  # fmt: skip
-@click.option("--keep-tolerances", is_flag=True,
-              help="With pytest: judge by the tolerances of the tests.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def import_problems(
     format_name: str,
@@ -46,18 +56,17 @@ def import_problems(
     size: str,
     shapes: str,
     cases: int,
-    keep_tolerances: bool,
     force: bool,
 ) -> None:
     """Make a workspace of the problems and candidates of FORMAT in PATH, a file or folder.
 
     Problems of kernelbench, gpumode and flashinfer-bench are run in sandboxed workers, to find
-    sizes and inputs; those of gpuemu and pytest are not run. Exit codes: 0 something was imported;
+    sizes and inputs; those of gpuemu are not run. Exit codes: 0 something was imported;
     4 nothing was.
     """
     from gpuemu_flow.errors import Problem, RunnerError, UsageError  # noqa: PLC0415
     from gpuemu_flow.init.write import install  # noqa: PLC0415
-    from gpuemu_flow.problems.options import Options  # noqa: PLC0415
+    from gpuemu_flow.problems.model import Options  # noqa: PLC0415
     from gpuemu_flow.reports.text import printable  # noqa: PLC0415
 
     # Report a missing path before a package that is not installed.
@@ -69,7 +78,7 @@ def import_problems(
         text = f"problems of {format_name} are PyTorch programs, and torch is not installed"
         hint = "python -m pip install 'gpuemu-flow[torch]'"
         raise RunnerError(Problem("import-needs-torch", text, hint))
-    options = Options(candidates, size == "small", shapes == "varied", cases, into, keep_tolerances)
+    options = Options(candidates, size == "small", shapes == "varied", cases, into)
 
     def announce(name: str) -> None:
         say(f"trying {printable(name)}", err=True)
@@ -95,10 +104,6 @@ def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None
         from gpuemu_flow.problems.gpuemu import import_gpuemu  # noqa: PLC0415
 
         return import_gpuemu
-    if format_name == "pytest":
-        from gpuemu_flow.problems.asserted import import_pytest  # noqa: PLC0415
-
-        return import_pytest
     from gpuemu_flow.problems.kernelbench import import_kernelbench  # noqa: PLC0415
 
     return import_kernelbench

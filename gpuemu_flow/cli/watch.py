@@ -57,8 +57,11 @@ def watch_with(
     `make` is the class of the watch's state.
     """
     from gpuemu_flow.config.load import find_config  # noqa: PLC0415
-    from gpuemu_flow.watch.alarm import open_alarm, wait_for_save  # noqa: PLC0415
-    from gpuemu_flow.watch.files import FileWatch  # noqa: PLC0415
+    from gpuemu_flow.watch.files import (  # noqa: PLC0415
+        FileWatch,
+        open_alarm,
+        wait_for_save,
+    )
 
     config = find_config(Path.cwd(), os.environ)
     files = FileWatch(config.parent.resolve())

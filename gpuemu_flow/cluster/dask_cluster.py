@@ -15,9 +15,9 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.cluster import worker
-from gpuemu_flow.cluster.identity import facts
 from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
 from gpuemu_flow.cluster.tasks import ClusterTasks
+from gpuemu_flow.cluster.worker import facts
 from gpuemu_flow.engine.elsewhere import Unit
 from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
@@ -54,17 +54,9 @@ _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 class DaskCluster:
     """Machines that judge cases or run tasks, reached through a client of dask.
 
-    Parameters
-    ----------
-    client : Client
-    resources : mapping of str to float
-        Resources of a worker that each task needs.
-    force : bool
-        True if workers must take no results from caches.
-    environ : mapping of str to str
-        This process's environment before dask was started.
-    trials : int
-        See `ClusterTasks`.
+    `resources`: Resources of a worker that each task needs. `force`: True if workers must take no
+    results from caches. `environ`: This process's environment before dask was started. `trials`:
+    See `ClusterTasks`.
     """
 
     def __init__(
@@ -88,14 +80,7 @@ class DaskCluster:
     ) -> Iterator[Farm]:
         """Yield the workers for one op's cases; at the end of the context, end their work.
 
-        Parameters
-        ----------
-        workspace : Workspace
-        op : str
-        subjects : sequence of OpSubject
-            The op in each dtype.
-        alone : bool
-            True to judge the cases one by one.
+        `subjects`: The op in each dtype. `alone`: True to judge the cases one by one.
         """
         setup = self._setup(workspace, op, subjects, alone=alone)
         tasks: ClusterTasks[CaseBatch] = ClusterTasks(
@@ -132,15 +117,8 @@ class DaskCluster:
     ) -> list[Unit]:
         """Run tasks on the workers, which store the results in a shared cache.
 
-        Parameters
-        ----------
-        workspace : Workspace
-        units : sequence of Unit
-            The tasks to run. Each unit consists of the tasks of one op in one dtype.
-        remote : str
-            URL of the shared cache.
-        cancel : Event
-            Ends the call early when it is set.
+        `units`: The tasks to run. Each unit consists of the tasks of one op in one dtype.
+        `remote`: URL of the shared cache. `cancel`: Ends the call early when it is set.
 
         Returns
         -------
@@ -251,16 +229,9 @@ def open_cluster(
 ) -> Iterator[DaskCluster]:
     """Connect to a scheduler, or start worker processes on this machine.
 
-    Parameters
-    ----------
-    scheduler : str
-        Address of dask's scheduler; empty to start worker processes on this machine.
-    jobs : int
-        Number of worker processes on this machine.
-    resources : mapping of str to float
-        Resources of a worker that each task needs.
-    force : bool
-        True if workers must take no results from caches.
+    `scheduler`: Address of dask's scheduler; empty to start worker processes on this machine.
+    `jobs`: Number of worker processes on this machine. `resources`: Resources of a worker that
+    each task needs. `force`: True if workers must take no results from caches.
 
     Raises
     ------

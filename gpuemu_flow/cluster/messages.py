@@ -25,32 +25,21 @@ NANNY_VARIABLES = (
 
 @dataclass(frozen=True)
 class RunSetup:
-    """Everything that a worker needs to know about a run, apart from its cases.
+    """Everything that a worker needs to know about a run, apart from its cases."""
 
-    Attributes
-    ----------
-    run : str
-        Name of the run; workers keep warm programs until the run ends.
-    config : str
-        Absolute path of the configuration, on all machines.
-    overrides : Overrides
-    op : str
-    dtypes : tuple of str
-    facts : mapping of str to str
-        See `identity.facts`.
-    variables : mapping of str to str
-        The coordinator's values of those `NANNY_VARIABLES` that are set.
-    force, alone : bool
-        `force` is true if no results are taken from caches, `alone` if cases are judged one by one.
-    """
-
+    # Name of the run; workers keep warm programs until the run ends.
     run: str
+    # Absolute path of the configuration, on all machines.
     config: str
     overrides: Overrides
     op: str
     dtypes: tuple[str, ...]
+    # See `worker.facts`.
     facts: Mapping[str, str]
+    # The coordinator's values of those `NANNY_VARIABLES` that are set.
     variables: Mapping[str, str]
+    # `force` is true if no results are taken from caches, `alone` if cases are judged one by
+    # one.
     force: bool = False
     alone: bool = False
 
@@ -73,23 +62,15 @@ class RunSetup:
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """Cases of one dtype that a worker is to judge.
-
-    Attributes
-    ----------
-    setup : RunSetup
-    which : int
-        Index of the dtype in the setup.
-    cases : tuple of QueuedCase
-        The cases; their keys are not sent.
-    known : tuple of str
-        Values of `BatchAnswer.key` that the coordinator has already seen and checked. An answer
-        with one of these keys leaves `BatchAnswer.names` and `BatchAnswer.parts` empty.
-    """
+    """Cases of one dtype that a worker is to judge."""
 
     setup: RunSetup
+    # Index of the dtype in the setup.
     which: int
+    # The cases; their keys are not sent.
     cases: tuple[QueuedCase, ...]
+    # Values of `BatchAnswer.key` that the coordinator has already seen and checked. An answer
+    # with one of these keys leaves `BatchAnswer.names` and `BatchAnswer.parts` empty.
     known: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
@@ -119,34 +100,23 @@ class BatchRequest:
 
 @dataclass(frozen=True)
 class BatchAnswer:
-    """The outcome of a batch on a worker.
+    """The outcome of a batch on a worker."""
 
-    Attributes
-    ----------
-    worker : str
-        The worker's name; see `worker.own_name`.
-    verdicts : tuple of RemoteVerdict
-    key, names, parts, seconds
-        See `fuzz.farm.BatchReply`.
-    problems : tuple of Problem
-        The errors that prevented verdicts, if any.
-    differs : tuple of str
-        Facts that differ between worker and coordinator; if there are any, there are no verdicts.
-    crash : str
-        A traceback; empty if there is none.
-    ended : bool
-        True if the run ended before the batch was judged.
-    """
-
+    # The worker's name; see `worker.own_name`.
     worker: str
     verdicts: tuple[RemoteVerdict, ...] = ()
+    # See `fuzz.farm.BatchReply`.
     key: str = ""
     names: Discovered = field(default_factory=Discovered)
     parts: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    # The errors that prevented verdicts, if any.
     problems: tuple[Problem, ...] = ()
+    # Facts that differ between worker and coordinator; if there are any, there are no verdicts.
     differs: tuple[str, ...] = ()
+    # A traceback; empty if there is none.
     crash: str = ""
+    # True if the run ended before the batch was judged.
     ended: bool = False
 
     def encode(self) -> bytes:

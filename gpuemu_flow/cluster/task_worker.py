@@ -26,17 +26,11 @@ from gpuemu_flow.tasks.base import StageContext
 
 @dataclass(frozen=True)
 class UnitRequest:
-    """An op in one dtype whose tasks a worker is to run.
+    """An op in one dtype whose tasks a worker is to run."""
 
-    Attributes
-    ----------
-    setup : RunSetup
-        The run's settings, with one dtype.
-    remote : str
-        URL of the shared cache for the results.
-    """
-
+    # The run's settings, with one dtype.
     setup: RunSetup
+    # URL of the shared cache for the results.
     remote: str
 
     def encode(self) -> bytes:

@@ -42,20 +42,13 @@ W = TypeVar("W", bound=Divisible)
 
 @dataclass(frozen=True)
 class _Sent(Generic[W]):
-    """Work that was sent and has no answer yet.
-
-    Attributes
-    ----------
-    work : Divisible
-    message : callable
-        Makes the work's message.
-    trial : int
-        0 for work that was sent normally. Work that may have killed a worker is tried again while
-        no other work runs; then this is the number of the trial, from 1.
-    """
+    """Work that was sent and has no answer yet."""
 
     work: W
+    # Makes the work's message.
     message: Callable[[W], bytes]
+    # 0 for work that was sent normally. Work that may have killed a worker is tried again while
+    # no other work runs; then this is the number of the trial, from 1.
     trial: int = 0
 
 
@@ -66,19 +59,10 @@ class ClusterTasks(Generic[W]):
     sent again. Work that cannot be divided any more is a suspect: it may have killed the worker, or
     only have waited in the worker's queue. A suspect is tried again while no other work runs.
 
-    Parameters
-    ----------
-    client : Client
-    function : callable
-        Runs on a worker; takes and returns a message.
-    run : str
-        Name of the run.
-    end : callable
-        Coroutine function that ends a worker process's work for a run.
-    resources : mapping of str to float
-        Amounts of a worker's resources that each task needs; see dask's documentation.
-    trials : int
-        Number of times that a suspect is tried.
+    `function`: Runs on a worker; takes and returns a message. `run`: Name of the run. `end`:
+    Coroutine function that ends a worker process's work for a run. `resources`: Amounts of a
+    worker's resources that each task needs; see dask's documentation. `trials`: Number of times
+    that a suspect is tried.
     """
 
     def __init__(
@@ -126,11 +110,7 @@ class ClusterTasks(Generic[W]):
     def submit(self, work: W, message: Callable[[W], bytes]) -> None:
         """Send work to a worker.
 
-        Parameters
-        ----------
-        work : Divisible
-        message : callable
-            Makes the message of the work, or of a part of the work.
+        `message`: Makes the message of the work, or of a part of the work.
         """
         self._submit(_Sent(work, message))
 

@@ -13,23 +13,57 @@ import threading
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gpuemu_flow.cluster.identity import differences, facts
 from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem, RunnerError
 from gpuemu_flow.fuzz.case_queue import CaseQueue
 from gpuemu_flow.fuzz.farm import RemoteVerdict
-from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
-from gpuemu_flow.fuzz.verdict_cache import VerdictCache, expected_key
+from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
+from gpuemu_flow.fuzz.verdict_cache import VerdictCache, expected_key, verdict_key
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import SeenInputs
+from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+
+def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[str, str]:
+    """Return, by name, the facts that decide an op's verdicts and are known before it runs.
+
+    The last entries are the action keys, which also cover facts that have no entry here.
+    """
+    states = workspace.states()
+    sandbox = workspace.snapshot.basis.sandbox
+    found = {"the sandbox": str(sandbox)}
+    keys = {}
+    for subject in subjects:
+        dtype = subject.subject.dtype
+        tasks = tasks_of(workspace.graph, op, dtype)
+        for spec in (tasks.generate, tasks.op, tasks.reference, tasks.compare):
+            parts = states.static_parts(spec)
+            found["the code of gpuemu-flow"] = spec.version
+            found |= {f"file {path}": digest for path, digest in parts.code.items()}
+            found |= dict(parts.env)
+            found[f"the configuration of {spec.name}"] = digest_json(parts.params)
+        keys[f"the key of {op} in {dtype}"] = verdict_key(subject)
+    return {**found, **keys}
+
+
+def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Return the names of the facts that differ.
+
+    Action keys are facts, too, but they differ whenever any other fact does. So their names are
+    returned only if nothing else differs.
+    """
+    names = [name for name in {**other, **own} if own.get(name) != other.get(name)]
+    keys = [name for name in names if name.startswith("the key of ")]
+    return [name for name in names if name not in keys] or keys
+
 
 IDLE_SECONDS = 300.0
 """Idle time in seconds after which a run's programs are ended, as its coordinator may be dead."""
@@ -149,10 +183,7 @@ class WorkerSession:
         The queue's programs keep running for the next batch. After an error, the queue is not used
         again.
 
-        Parameters
-        ----------
-        which : int
-            Index of the dtype in the run's setup.
+        `which`: Index of the dtype in the run's setup.
         """
         with self._lock:
             self.active += 1

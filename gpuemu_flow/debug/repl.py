@@ -38,15 +38,8 @@ def run_repl(
 
     Return the exit code of the first command that failed, or 0.
 
-    Parameters
-    ----------
-    session : DebugSession
-    reader : CommandReader
-        Source of the commands. If it is interactive, Ctrl-C ends only the running command.
-    write : callable
-        Called with each line of an answer.
-    complain : callable
-        Called with each problem, as text.
+    `reader`: Source of the commands. If it is interactive, Ctrl-C ends only the running command.
+    `write`: Called with each line of an answer. `complain`: Called with each problem, as text.
     """
     code = 0
     while True:

@@ -1,4 +1,4 @@
-"""The state of a debugging session, and its commands, which answer with lines of text."""
+"""The debugger's commands: what each says, one line after the other, and what is selected."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpuemu_flow.debug import problems
-from gpuemu_flow.debug.commands import BY_WORD, COMMANDS
 from gpuemu_flow.debug.pipeline import STAGES, stage_lines
-from gpuemu_flow.debug.slices import Index, check_slice, parse_tensors
-from gpuemu_flow.debug.tensors import describe, difference_lines, value_lines
+from gpuemu_flow.debug.tensors import (
+    Index,
+    bad_arguments,
+    check_slice,
+    describe,
+    difference_lines,
+    nothing_selected,
+    parse_tensors,
+    unknown_command,
+    unknown_tensor,
+    value_lines,
+)
 from gpuemu_flow.engine.signals import cancel_on_signals
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError
@@ -27,6 +35,36 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import failure_text
 from gpuemu_flow.reports.text import Style, plural, printable
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the debugger."""
+
+    name: str
+    aliases: tuple[str, ...]
+    usage: str
+    summary: str
+
+
+COMMANDS = (
+    Command("list", ("ls",), "list [LIMIT]", "failures, newest first"),
+    Command("show", ("s",), "show [SEED|ID]", "one failure; it is then the selected one"),
+    Command("reproduce", ("repro", "r"), "reproduce [SEED|ID]", "run it again as the op is now"),
+    Command("step", ("n", "next"), f"step [{'|'.join(STAGES)}|all]",
+            "the next stage of the pipeline, and what came out of it"),
+    Command("tensor", ("t",), "tensor [NAME[SLICE]]", "values, as in `tensor actual[0, 1:4]`"),
+    Command("diff", ("d",), "diff [A B]", "a map of where two tensors differ"),
+    Command("minimize", ("min",), "minimize [SEED|ID]", "the smallest case that fails alike"),
+    Command("export", ("e",), "export [SEED|ID] [FILE]", "a test file that needs numpy alone"),
+    Command("status", (), "status", "the workspace and the selected failure"),
+    Command("refresh", (), "refresh", "read failures anew and forget what was run"),
+    Command("clear", (), "clear", "clear the screen"),
+    Command("help", ("h", "?"), "help", "this list"),
+    Command("quit", ("exit", "q"), "quit", "leave; so does the end of the input"),
+)  # fmt: skip
+BY_WORD = {word: c for c in COMMANDS for word in (c.name, *c.aliases)}
+
 
 LISTED = 20
 MINIMIZE_RUNS = 2000
@@ -54,19 +92,12 @@ class Quit(Exception):  # noqa: N818 - not an error
 
 @dataclass
 class DebugSession:
-    """One debugging session in one workspace.
+    """One debugging session in one workspace."""
 
-    Attributes
-    ----------
-    op : str or None
-        The op to whose failures the commands are limited; None for all ops.
-    style : Style
-    selected : FailureRecord or None
-        The failure to which commands without a seed or id refer.
-    """
-
+    # The op to whose failures the commands are limited; None for all ops.
     op: str | None = None
     style: Style = field(default_factory=Style)
+    # The failure to which commands without a seed or id refer.
     selected: FailureRecord | None = None
     _inputs: Mapping[str, NDArray[Any]] | None = None
     _found: failures.Reproduction | None = None
@@ -113,7 +144,7 @@ class DebugSession:
             return
         command = BY_WORD.get(word)
         if command is None:
-            raise problems.unknown_command(word, tuple(BY_WORD))
+            raise unknown_command(word, tuple(BY_WORD))
         yield from self._actions[command.name](rest.strip())
 
     def completions(self, begun: str, line: str) -> list[str]:
@@ -142,7 +173,7 @@ class DebugSession:
                 self._forget()
             self.selected = record
         if self.selected is None:
-            raise problems.nothing_selected()
+            raise nothing_selected()
         return self.selected
 
     def _forget(self) -> None:
@@ -169,7 +200,7 @@ class DebugSession:
 
     def _list(self, rest: str) -> Iterator[str]:
         if rest and not (rest.isascii() and rest.isdecimal() and int(rest[:9]) > 0):
-            raise problems.bad_arguments(BY_WORD["list"].usage)
+            raise bad_arguments(BY_WORD["list"].usage)
         records = self._records()
         shown = records[: int(rest[:9]) if rest else LISTED]
         yield from (failure_text.failure_row(record) for record in shown)
@@ -188,7 +219,7 @@ class DebugSession:
     def _step(self, rest: str) -> Iterator[str]:
         self._select("")
         if rest and rest != "all" and rest not in STAGES:
-            raise problems.bad_arguments(BY_WORD["step"].usage)
+            raise bad_arguments(BY_WORD["step"].usage)
         stages = STAGES if rest == "all" else (rest or STAGES[self._stage],)
         for stage in stages:
             yield from stage_lines(stage, self)
@@ -211,7 +242,7 @@ class DebugSession:
         self._select("")
         named = parse_tensors(rest)
         if len(named) not in (0, 2):
-            raise problems.bad_arguments(BY_WORD["diff"].usage)
+            raise bad_arguments(BY_WORD["diff"].usage)
         if not named:
             output = self._failing_output()
             named = [(f"actual.{output}", ()), (f"expected.{output}", ())]
@@ -223,7 +254,7 @@ class DebugSession:
         both = [name for name in found.actual if name in found.expected]
         wrong = [f.output for f in found.result.failures if f.output in both]
         if not both:
-            raise problems.unknown_tensor("actual", tuple(self.inputs()))
+            raise unknown_tensor("actual", tuple(self.inputs()))
         return wrong[0] if wrong else both[0]
 
     def _part(self, name: str, indices: tuple[Index, ...]) -> NDArray[Any]:
@@ -243,7 +274,7 @@ class DebugSession:
                 return next(iter(tensors.values()))
             if name.startswith(f"{side}.") and name.partition(".")[2] in tensors:
                 return tensors[name.partition(".")[2]]
-        raise problems.unknown_tensor(name, self._tensor_names())
+        raise unknown_tensor(name, self._tensor_names())
 
     def _tensor_names(self) -> tuple[str, ...]:
         """Return the names of the selected failure's tensors that are known without reproducing it.
@@ -276,7 +307,7 @@ class DebugSession:
         except ValueError:
             words = [rest] * 3
         if len(words) > 2:
-            raise problems.bad_arguments(BY_WORD["export"].usage)
+            raise bad_arguments(BY_WORD["export"].usage)
         record = self._select(words[0] if words else "")
         output = Path(words[1]) if len(words) > 1 else None
         yield f"wrote {export_pytest(Workspace(), record, output)}"

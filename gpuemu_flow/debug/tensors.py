@@ -1,16 +1,135 @@
-"""Format tensors as text: descriptions, values, and maps of the differences between two."""
+"""Tensors in the debugger: their names and slices, what is shown of them, and its errors."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from types import EllipsisType
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.debug.problems import shapes_differ
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.reporting.drawing import heat_map
 from gpuemu_flow.reports.text import number, printable
+from gpuemu_flow.types import Shape
+
+
+def unknown_command(word: str, known: tuple[str, ...]) -> UsageError:
+    """Make the error ``debug-unknown-command``."""
+    hint = did_you_mean(word, known)
+    return UsageError(Problem("debug-unknown-command", f"no command {word!r}", hint))
+
+
+def bad_arguments(usage: str) -> UsageError:
+    """Make the error ``debug-bad-arguments``."""
+    return UsageError(Problem("debug-bad-arguments", f"it is used as: {usage}"))
+
+
+def nothing_selected() -> UsageError:
+    """Make the error ``debug-no-failure``."""
+    hint = "`list` lists failures, `show SEED` selects one"
+    return UsageError(Problem("debug-no-failure", "no failure is selected", hint))
+
+
+def bad_slice(text: str, reason: str) -> UsageError:
+    """Make the error ``debug-bad-slice``."""
+    hint = "NAME[1, 0:4, ::2] with integers only"
+    return UsageError(Problem("debug-bad-slice", f"{text!r}: {reason}", hint))
+
+
+def unknown_tensor(name: str, known: tuple[str, ...]) -> UsageError:
+    """Make the error ``debug-unknown-tensor``."""
+    hint = did_you_mean(name, known)
+    return UsageError(Problem("debug-unknown-tensor", f"no tensor {name!r}", hint))
+
+
+def shapes_differ(first: object, second: object) -> UsageError:
+    """Make the error ``debug-shapes-differ``."""
+    message = f"tensors of the shapes {first} and {second} cannot be compared"
+    return UsageError(Problem("debug-shapes-differ", message, "take slices of one shape"))
+
+
+Index: TypeAlias = "int | slice | EllipsisType"
+
+_WORD = re.compile(r"(?P<name>[^\[\]\s]+)(?:\s*\[(?P<parts>[^\[\]]*)\])?")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
+    """Return the names in a text, each with its indices; () for a name without brackets.
+
+    Raises
+    ------
+    UsageError
+        ``debug-bad-slice``.
+    """
+    found = []
+    position = 0
+    text = text.strip()
+    while position < len(text):
+        match = _WORD.match(text, position)
+        if match is None:
+            raise bad_slice(text, "a bracket without its partner")
+        parts = match["parts"]
+        found.append((match["name"], () if parts is None else _parse_parts(match[0], parts)))
+        position = match.end()
+        rest = text[position:]
+        if rest and not rest[0].isspace():
+            lone = "a bracket without its partner"
+            raise bad_slice(text, lone if rest[0] in "[]" else f"unexpected {rest[0]!r}")
+        position += len(rest) - len(rest.lstrip())
+    return found
+
+
+def _parse_parts(text: str, parts: str) -> tuple[Index, ...]:
+    if not parts.strip():
+        raise bad_slice(text, "nothing between the brackets")
+    indices = tuple(_parse_part(text, part.strip()) for part in parts.split(","))
+    if sum(index is ... for index in indices) > 1:
+        raise bad_slice(text, "more than one ellipsis")
+    return indices
+
+
+def _parse_part(text: str, part: str) -> Index:
+    if part == "...":
+        return ...
+    if ":" not in part:
+        return _integer(text, part)
+    bounds = [_integer(text, b.strip()) if b.strip() else None for b in part.split(":")]
+    if len(bounds) > 3:
+        raise bad_slice(text, f"{part!r} has more than start:stop:step")
+    if len(bounds) == 3 and bounds[2] == 0:
+        raise bad_slice(text, "a step of 0")
+    return slice(*bounds)
+
+
+def _integer(text: str, part: str) -> int:
+    if not _INTEGER.fullmatch(part):
+        raise bad_slice(text, f"{part!r} is no integer" if part else "an empty index")
+    return int(part)
+
+
+def check_slice(text: str, indices: tuple[Index, ...], shape: Shape) -> None:
+    """Raise an error if a tensor of this shape does not have these indices.
+
+    Slices may exceed the shape, as in numpy. `text` is only for the message.
+
+    Raises
+    ------
+    UsageError
+        ``debug-bad-slice``.
+    """
+    given = [index for index in indices if index is not ...]
+    if len(given) > len(shape):
+        raise bad_slice(text, f"{len(given)} indices for the shape {list(shape)}")
+    before = indices.index(...) if ... in indices else len(indices)
+    sizes = (*shape[:before], *shape[len(shape) - (len(given) - before) :])
+    for index, size in zip(given, sizes, strict=False):
+        if isinstance(index, int) and not -size <= index < size:
+            raise bad_slice(text, f"{index} is out of range for a dim of {size}")
+
 
 Array = NDArray[Any]
 

@@ -114,14 +114,9 @@ def gitlab(framework: Framework, origin: PipRequirement) -> str:
 def gitlab_job(install: str, *, with_git: bool, head: str = "", variables: str = "") -> str:
     """Return the content of a GitLab file with the job that checks a workspace.
 
-    Parameters
-    ----------
-    install : str
-        YAML lines that install what the job needs.
-    with_git : bool
-        True to use an image with git.
-    head, variables : str
-        Additional YAML, which is needed only in a file that other projects include.
+    `install`: YAML lines that install what the job needs. `with_git`: True to use an image with
+    git. `head`, `variables`: Additional YAML, which is needed only in a file that other projects
+    include.
     """
     return _GITLAB.format(
         head=head,

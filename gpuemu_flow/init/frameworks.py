@@ -11,26 +11,17 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 @dataclass(frozen=True)
 class Framework:
-    """One choice of ``--framework``.
-
-    Attributes
-    ----------
-    name : str
-    config_name : str
-        Value of ``[project] framework``.
-    modules : tuple of str
-        Modules that the example ops in this framework import besides numpy.
-    install : tuple of str
-        Arguments of ``python -m pip install`` that install these modules for a CPU; one entry
-        per command.
-    extras : tuple of str
-        Extras of gpuemu-flow itself: ``cuda`` if there are kernels to build and lint.
-    """
+    """One choice of ``--framework``."""
 
     name: str
+    # Value of ``[project] framework``.
     config_name: str
+    # Modules that the example ops in this framework import besides numpy.
     modules: tuple[str, ...] = ()
+    # Arguments of ``python -m pip install`` that install these modules for a CPU; one entry per
+    # command.
     install: tuple[str, ...] = ()
+    # Extras of gpuemu-flow itself: ``cuda`` if there are kernels to build and lint.
     extras: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:

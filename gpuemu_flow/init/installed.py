@@ -25,16 +25,10 @@ _SSH = re.compile(r"(?:ssh://)?(?:[^@/]+@)?([A-Za-z0-9.-]+)(?::\d+/|[:/])([^:]+)
 
 @dataclass(frozen=True)
 class PipRequirement:
-    """A requirement with which pip installs gpuemu-flow.
-
-    Attributes
-    ----------
-    requirement : str
-    doubt : str
-        Reason why a CI runner possibly cannot find the package; empty if there is no doubt.
-    """
+    """A requirement with which pip installs gpuemu-flow."""
 
     requirement: str
+    # Reason why a CI runner possibly cannot find the package; empty if there is no doubt.
     doubt: str = ""
 
     def with_extras(self, extras: Sequence[str]) -> str:

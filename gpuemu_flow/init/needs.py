@@ -14,22 +14,31 @@ from gpuemu_flow.config.load import find_config, load_config
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.init.installed import NAME
 
+_OF_CACHES = {"https": "http", "http": "http", "s3": "s3"}
 
-def needed_extras(config: Path) -> tuple[str, ...]:
+
+def needed_extras(config: Path, remote: str = "") -> tuple[str, ...]:
     """Return the extras that a workspace needs so that no part of it is skipped.
+
+    `remote` is the shared cache that the environment names.
 
     Raises
     ------
     ConfigError
         The configuration is invalid; the error lists all its problems.
     """
-    return ("cuda",) if load_config(config).kernels else ()
+    settings = load_config(config)
+    scheme = (remote or settings.cache.remote).partition("://")[0]
+    extras = ("cuda" if settings.kernels else "", _OF_CACHES.get(scheme, ""))
+    return tuple(filter(None, extras))
 
 
 def main() -> int:
     """Print the requirement for the workspace of the current folder; return the exit code."""
     try:
-        extras = needed_extras(find_config(Path.cwd(), os.environ))
+        extras = needed_extras(
+            find_config(Path.cwd(), os.environ), os.environ.get("GPUEMU_CACHE_REMOTE", "")
+        )
     except FlowError as error:
         print(error, file=sys.stderr)
         return 2

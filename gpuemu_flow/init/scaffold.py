@@ -138,17 +138,9 @@ def plan_files(
 ) -> dict[str, bytes]:
     """Return the contents of a new workspace's files by relative path, the configuration last.
 
-    Parameters
-    ----------
-    name : str
-        The project's name.
-    framework : Framework
-    with_examples : bool
-        True for three example ops, False for one.
-    ci : str or None
-        A key of `CI_FILES`; None for no workflow.
-    origin : PipRequirement
-        Source from which the workflow installs gpuemu-flow.
+    `name`: The project's name. `with_examples`: True for three example ops, False for one. `ci`:
+    A key of `CI_FILES`; None for no workflow. `origin`: Source from which the workflow installs
+    gpuemu-flow.
     """
     chosen = OPS if with_examples else OPS[:1]
     planned: dict[str, str] = {}

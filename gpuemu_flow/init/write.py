@@ -27,16 +27,9 @@ def install(
     killed between the moves, the files moved so far are complete and the others are missing.
     Another call then adds the missing ones.
 
-    Parameters
-    ----------
-    files : mapping of str to bytes
-        Contents by path relative to `target`, with ``/``.
-    target : Path
-        Folder to write into; it is created if it does not exist.
-    force : bool
-        True to replace existing files.
-    added_to : collection of str
-        Paths of files that are always replaced, since their new content includes the old one.
+    `files`: Contents by path relative to `target`, with ``/``. `target`: Folder to write into; it
+    is created if it does not exist. `force`: True to replace existing files. `added_to`: Paths of
+    files that are always replaced, since their new content includes the old one.
 
     Raises
     ------

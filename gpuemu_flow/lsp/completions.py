@@ -17,18 +17,11 @@ _VALUE = re.compile(r"""\s*([\w.-]+)\s*=.*?(["'][^"']*|\w*)""")
 
 @dataclass(frozen=True)
 class Completion:
-    """One completion, as an editor shows it.
+    """One completion, as an editor shows it."""
 
-    Attributes
-    ----------
-    text : str
-        Text that replaces the word before the cursor.
-    kind : str
-        ``table``, ``key`` or ``word``.
-    detail, doc : str
-    """
-
+    # Text that replaces the word before the cursor.
     text: str
+    # ``table``, ``key`` or ``word``.
     kind: str
     detail: str = ""
     doc: str = ""

@@ -22,29 +22,18 @@ _DIRECTIVE = re.compile(r"\s*#:schema\s+\S*gpuemu\.schema\.json\s*(?:\n|\r|\Z)")
 
 @dataclass
 class Document:
-    """One version of an open text.
-
-    Attributes
-    ----------
-    uri : str
-    path : Path or None
-        None for a text that is not a file yet.
-    text : str
-    version : int or None
-    outline : Outline or None
-        None until the text has been parsed.
-    findings : list of Diagnosis
-        Findings of this version; before this version is checked, those of the previous version.
-    checked : bool
-        True if `findings` belongs to this version.
-    """
+    """One version of an open text."""
 
     uri: str
+    # None for a text that is not a file yet.
     path: Path | None
     text: str
     version: int | None = None
+    # None until the text has been parsed.
     outline: Outline | None = None
+    # Findings of this version; before this version is checked, those of the previous version.
     findings: list[Diagnosis] = field(default_factory=list)
+    # True if `findings` belongs to this version.
     checked: bool = False
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 from lsprotocol import types
 
-from gpuemu_flow.lsp import cards, commands, completions
+from gpuemu_flow.lsp import cards, completions, jobs
 from gpuemu_flow.lsp.documents import Document, to_range
 from gpuemu_flow.lsp.findings import Diagnosis
 from gpuemu_flow.lsp.outline import Outline
@@ -103,7 +103,7 @@ def _actions(
     return [
         types.CodeAction(f"{word.capitalize()} {finding.op}", types.CodeActionKind.QuickFix, about,
                          command=_command(document, name, word, finding.op))
-        for name, word in commands.LENSES.items()
+        for name, word in jobs.LENSES.items()
         if finding.op
     ]  # fmt: skip
 
@@ -129,7 +129,7 @@ def _answer_lenses(server: ConfigServer) -> None:
             )
             for table in outlined.ops[:MAX_OPS]
             if table.name
-            for name, word in commands.LENSES.items()
+            for name, word in jobs.LENSES.items()
         ]  # fmt: skip
 
 
@@ -179,21 +179,21 @@ def _run_commands(server: ConfigServer) -> None:
     # Python 3.10.
 
     async def run(ls: ConfigServer, uri: Any, op: Any) -> dict[str, Any]:
-        return await running.run(commands.RUN, uri, op)
+        return await running.run(jobs.RUN, uri, op)
 
     async def reproduce(ls: ConfigServer, uri: Any, op: Any) -> dict[str, Any]:
-        return await running.run(commands.REPRODUCE, uri, op)
+        return await running.run(jobs.REPRODUCE, uri, op)
 
     async def minimize(ls: ConfigServer, uri: Any, op: Any) -> dict[str, Any]:
-        return await running.run(commands.MINIMIZE, uri, op)
+        return await running.run(jobs.MINIMIZE, uri, op)
 
     @server.feature(types.SHUTDOWN)
     async def end(*_: Any) -> None:
         await running.end()
 
-    server.command(commands.RUN)(run)
-    server.command(commands.REPRODUCE)(reproduce)
-    server.command(commands.MINIMIZE)(minimize)
+    server.command(jobs.RUN)(run)
+    server.command(jobs.REPRODUCE)(reproduce)
+    server.command(jobs.MINIMIZE)(minimize)
 
 
 def serve(stdin: BinaryIO, stdout: BinaryIO) -> int:

@@ -36,41 +36,25 @@ class Fix:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One problem of an edited text, as an editor shows it.
-
-    Attributes
-    ----------
-    span : Span
-    level : int
-        Severity, by the protocol's numbers: 1 error, 2 warning, 3 information.
-    code : str
-        Slug of a problem, or kind of a failure.
-    message : str
-    fix : Fix or None
-    op : str
-        The op that failed; empty if the finding is not a failure.
-    """
+    """One problem of an edited text, as an editor shows it."""
 
     span: Span
+    # Severity, by the protocol's numbers: 1 error, 2 warning, 3 information.
     level: int
+    # Slug of a problem, or kind of a failure.
     code: str
     message: str
     fix: Fix | None = None
+    # The op that failed; empty if the finding is not a failure.
     op: str = ""
 
 
 def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Diagnosis]:
     """List the errors that the loader of configurations finds in a text.
 
-    Parameters
-    ----------
-    outlined : Outline
-        The text, as it is in the editor.
-    path : Path or None
-        Path of the file with the text. None if there is no file yet; then the files that the text
-        names are not checked.
-    environ : dict of str to str
-        Environment variables.
+    `outlined`: The text, as it is in the editor. `path`: Path of the file with the text. None if
+    there is no file yet; then the files that the text names are not checked. `environ`:
+    Environment variables.
     """
     shown_as = path.name if path is not None else "gpuemu.toml"
     try:
@@ -146,24 +130,15 @@ def result_findings(outlined: Outline, last: LastResults) -> list[Diagnosis]:
 
 @dataclass(frozen=True)
 class SourceFinding:
-    """A finding of a check of a compiled kernel, at a line of its source.
+    """A finding of a check of a compiled kernel, at a line of its source."""
 
-    Attributes
-    ----------
-    file : str
-        Path of the source, relative to the workspace.
-    line : int
-        1-based.
-    level : int
-        Severity, as in `Diagnosis`.
-    code : str
-        Kind of the failure.
-    message : str
-    """
-
+    # Path of the source, relative to the workspace.
     file: str
+    # 1-based.
     line: int
+    # Severity, as in `Diagnosis`.
     level: int
+    # Kind of the failure.
     code: str
     message: str
 

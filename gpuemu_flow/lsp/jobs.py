@@ -1,17 +1,21 @@
-"""Run commands in separate processes: read their output and progress, and stop them."""
+"""Run `gpuemu-flow` for a code lens: its command line, its process, and what came out of it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.reporting.last_results import LastResults
+from gpuemu_flow.reports.text import plural, printable
 
 LIMIT_S = 6 * 3600.0
 PATIENCE_S = 5.0
@@ -145,3 +149,75 @@ async def _follow(
                 kept.append(text)
                 size += len(text)
     return "\n".join([*kept, rest.decode("utf-8", "replace")]).strip("\n")
+
+
+RUN, REPRODUCE, MINIMIZE = "gpuemu-flow.run", "gpuemu-flow.reproduce", "gpuemu-flow.minimize"
+LENSES = {RUN: "run", REPRODUCE: "reproduce", MINIMIZE: "minimize"}
+MAX_SENTENCE = 1_000
+
+
+def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
+    """Return the command-line arguments with which a code lens runs ``gpuemu-flow`` for an op.
+
+    To reproduce or minimize, the op needs a recorded failure in `last`, which holds the last
+    results. The result is None if it has no such failure.
+    """
+    if command == RUN:
+        return ["run", "--format", "json", "--", op]
+    failures = last.failures.get(op, ())
+    if command == MINIMIZE:  # a minimised failure cannot be minimised further
+        failures = tuple(f for f in failures if not f.minimized_from)
+    if not failures:
+        return None
+    return [LENSES[command], "--format", "json", "--", failures[0].id]
+
+
+def outcome(command: str, op: str, finished: CommandResult) -> tuple[bool, str]:
+    """Tell whether a command succeeded, and describe its outcome in a sentence."""
+    if finished.timed_out:
+        return False, f"{op}: stopped, because it ran for too long"
+    try:
+        found = json.loads(finished.out)
+        tell = {RUN: _run, REPRODUCE: _reproduce, MINIMIZE: _minimize}[command]
+        good, text = tell(op, found)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        told = finished.err.strip() or f"the command ended with {finished.code}"
+        good, text = False, f"{op}: {told}"
+    return good, printable(text)[:MAX_SENTENCE]
+
+
+def _run(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
+    results = [result for result in found["results"] if result["op"] == op]
+    parts = [
+        f"{r['dtype']} {r['verdict']}"
+        + (f" ({r['passed']} of {plural(r['cases'], 'case')} passed)" if r["cases"] else "")
+        for r in results
+    ]
+    verdicts = {r["verdict"] for r in results}
+    good = "passed" in verdicts and verdicts <= {"passed", "skipped"}
+    if not results:
+        problems = "; ".join(p["message"] for p in found["problems"])
+        return False, f"{op}: nothing was checked{f': {problems}' if problems else ''}"
+    return good, f"{op}: {', '.join(parts)}"
+
+
+def _reproduce(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
+    unseen = bool(found.get("did_not_show"))
+    passed = found["result"]["verdict"] == "passed" and not unseen
+    word = "no longer fails" if passed else "has no verdict now"
+    if unseen:
+        word = "did not show again, though nothing changed: no verdict"
+    if found["still_fails"]:
+        word = "still fails"
+    first = found["result"]["failures"][:1]
+    detail = f": {first[0]['message']}" if first else ""
+    return passed, f"{op}: {found['id']} {word}{detail}"
+
+
+def _minimize(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
+    smallest = found["minimized"]
+    if smallest is None:
+        return True, f"{op}: {found['original']['id']} did not fail again"
+    shapes = " ".join(f"{name}{shape}" for name, shape in smallest["shapes"].items())
+    steps = plural(found["steps"], "step")
+    return False, f"{op}: {shapes} after {steps}: {smallest['message']}; {smallest['reproduce']}"

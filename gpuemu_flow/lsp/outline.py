@@ -30,40 +30,25 @@ class Span:
 
 @dataclass(frozen=True)
 class OpTable:
-    """One ``[[ops]]`` table.
+    """One ``[[ops]]`` table."""
 
-    Attributes
-    ----------
-    name : str
-        Empty while the table has no name.
-    header : int
-        0-based line of its header.
-    place : Span
-        Position of the value of ``name``, or of the header if there is no name.
-    """
-
+    # Empty while the table has no name.
     name: str
+    # 0-based line of its header.
     header: int
+    # Position of the value of ``name``, or of the header if there is no name.
     place: Span
 
 
 @dataclass
 class Outline:
-    """An edited text with the lines of its keys.
-
-    Attributes
-    ----------
-    text : str
-    lines : list of str
-        Without line ends.
-    ops : list of OpTable
-    paths : mapping of int to list of key path
-        Key paths that begin on a line (0-based), in the order of the text.
-    """
+    """An edited text with the lines of its keys."""
 
     text: str
+    # Without line ends.
     lines: list[str]
     ops: list[OpTable] = field(default_factory=list)
+    # Key paths that begin on a line (0-based), in the order of the text.
     paths: dict[int, list[KeyPath]] = field(default_factory=dict)
 
     def line_span(self, line: int) -> Span:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lsprotocol import types
 
-from gpuemu_flow.lsp import commands
+from gpuemu_flow.lsp import jobs
 from gpuemu_flow.lsp.documents import Document
 from gpuemu_flow.lsp.jobs import CommandProgress, CommandResult, run_command
 from gpuemu_flow.lsp.server import ConfigServer
@@ -55,7 +55,7 @@ class RunningCommands:
             return self._say(f"{op!r} is no op of an open gpuemu.toml that is saved as a file")
         key = (command, uri, op)
         if key in self._waiting:
-            return self._say(f"{op}: {commands.LENSES[command]} is under way already")
+            return self._say(f"{op}: {jobs.LENSES[command]} is under way already")
         if len(self._waiting) >= MAX_WAITING:
             return self._say("too many commands wait already")
         self._waiting.add(key)
@@ -73,12 +73,12 @@ class RunningCommands:
         reading = self._server.refresh(document)
         if reading is not None:
             await asyncio.wait({reading}, timeout=READ_PATIENCE_S)
-        arguments = commands.arguments(command, op, self._server.results(document))
+        arguments = jobs.arguments(command, op, self._server.results(document))
         if arguments is None:
             return self._say(f"{op}: no failure is recorded", types.MessageType.Info)
         if self._ending:
             return self._say(f"{op}: stopped", types.MessageType.Info)
-        async with _Shown(self._server, f"{commands.LENSES[command]} {op}") as shown:
+        async with _Shown(self._server, f"{jobs.LENSES[command]} {op}") as shown:
             work = asyncio.ensure_future(
                 run_command(
                     arguments,
@@ -114,7 +114,7 @@ class RunningCommands:
         log = "\n".join(part for part in (finished.err, finished.out) if part)[:MAX_LOGGED]
         self._server.window_log_message(types.LogMessageParams(types.MessageType.Log, log))
         self._server.refresh(document)
-        good, text = commands.outcome(command, op, finished)
+        good, text = jobs.outcome(command, op, finished)
         if unsaved:
             text += " (of the file as it is saved; the open text differs)"
         kind = types.MessageType.Info if good else types.MessageType.Warning

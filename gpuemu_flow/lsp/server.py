@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -15,9 +15,52 @@ from pygls.lsp.server import LanguageServer
 from gpuemu_flow import __version__
 from gpuemu_flow.lsp.documents import Document, is_config, path_of, to_column, to_range
 from gpuemu_flow.lsp.findings import Diagnosis, result_findings, source_findings, text_findings
-from gpuemu_flow.lsp.latest import Latest
 from gpuemu_flow.lsp.outline import Outline, outline
 from gpuemu_flow.reporting.last_results import NOTHING, LastResults, last_results
+
+
+class Latest:
+    """Runs one action at a time per key; requests during a run cause one more run afterwards.
+
+    `on_error`: Called with the exception of a failing action; other actions are not affected.
+    """
+
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self._on_error = on_error
+        self._running: dict[Hashable, asyncio.Task[None]] = {}
+        self._again: set[Hashable] = set()
+
+    def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Start `action`; if one of `key` is still running, repeat that one afterwards instead.
+
+        All actions of a key must therefore do the same.
+        """
+        if key in self._running:
+            self._again.add(key)
+        else:
+            self._running[key] = asyncio.ensure_future(self._run(key, action))
+        return self._running[key]
+
+    def running(self, key: Hashable) -> asyncio.Task[None] | None:
+        """Return the running job of `key`; None if there is none.
+
+        The job does not end before all runs that were requested so far have ended.
+        """
+        return self._running.get(key)
+
+    async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:
+        try:
+            while True:
+                self._again.discard(key)
+                try:
+                    await action()
+                except Exception as error:  # an error must not end the server
+                    self._on_error(error)
+                if key not in self._again:
+                    return
+        finally:
+            del self._running[key]
+
 
 T = TypeVar("T")
 SOURCE = "gpuemu-flow"
@@ -32,12 +75,8 @@ class ConfigServer(LanguageServer):
 
     Slow work runs in threads or in separate processes; the event loop only passes messages.
 
-    Attributes
-    ----------
-    documents : dict of str to Document
-        Open configurations by URI.
-    last : dict of Path to LastResults
-        The last results of each workspace, by its folder.
+    `documents`: Open configurations by URI. `last`: The last results of each workspace, by its
+    folder.
     """
 
     def __init__(self) -> None:

@@ -5,24 +5,34 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gpuemu_flow.problems.flashinfer_axes import Axes, axes_of, rules_of_axes, sizes_to_try
+from msgspec.structs import replace
+
+from gpuemu_flow.problems.flashinfer_definitions import (
+    Axes,
+    Definition,
+    TensorDefinition,
+    axes_of,
+    find_flashinfer,
+    rules_of_axes,
+    sizes_to_try,
+)
 from gpuemu_flow.problems.found import plain_name, unique_name
-from gpuemu_flow.problems.found_flashinfer import Definition, TensorDefinition, find_flashinfer
 from gpuemu_flow.problems.importing import Collection, ImportAttempt, import_each, json_file
 from gpuemu_flow.problems.model import (
+    SEED,
     Argument,
     CandidateProgram,
     ImportedProblem,
     ImportOutcome,
+    Options,
     ProblemFacts,
     ProblemSource,
     ReferenceOutput,
+    halved,
 )
-from gpuemu_flow.problems.options import SEED, Options, halved
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
@@ -55,10 +65,7 @@ def import_flashinfer(
 ) -> ImportOutcome:
     """Make a workspace from definitions and solutions.
 
-    Parameters
-    ----------
-    announce : callable
-        Called with each problem's name before its code is tried.
+    `announce`: Called with each problem's name before its code is tried.
 
     Raises
     ------

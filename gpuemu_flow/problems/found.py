@@ -5,18 +5,15 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.problems.model import CandidateProgram, ProblemSource, SkippedProblem
+from gpuemu_flow.problems.model import SkippedProblem
 from gpuemu_flow.syntax import parse_python
 
 MOST_FILES = 5_000
 LARGEST_FILE = 1 << 20
 _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
-_NUMBERED = re.compile(r"(?:\A|[/_])problem_(\d+)(?:_|\Z)")
 SKIPPED = {".git", ".venv", "__pycache__", ".gpuemu-cache", "node_modules"}
 
 
@@ -30,12 +27,7 @@ def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
 
     Links are not followed.
 
-    Parameters
-    ----------
-    path : Path
-    endings : tuple of str
-    kind : str
-        Name of such files in messages.
+    `kind`: Name of such files in messages.
 
     Raises
     ------
@@ -104,42 +96,6 @@ def plain_name(text: str) -> str:
     return _NAME.sub("_", text).strip("_.-")[:80] or "problem"
 
 
-def find_kernelbench(
-    path: Path, candidates: tuple[Path, ...] = ()
-) -> tuple[list[ProblemSource], list[SkippedProblem]]:
-    """Return the problems of KernelBench in a file or folder, each with its candidates."""
-    left: list[SkippedProblem] = []
-    problems: list[ProblemSource] = []
-    found: list[CandidateProgram] = []
-    for file in dict.fromkeys(_all_files(path, candidates)):
-        content = read_source(file)
-        tree = parsed(content, file, left)
-        if tree is None:
-            continue
-        names = defined_names(tree)
-        if "ModelNew" in names:
-            reason = needs_compiler(tree)
-            if reason:
-                left.append(SkippedProblem(str(file), reason))
-                continue
-            triton = b"triton" in content or b"cuda" in content
-            found.append(CandidateProgram(plain_name(file.stem), file, content, triton))
-        elif "Model" in names and {"get_inputs", "get_init_inputs"} <= names:
-            name = unique_name(plain_name(file.stem), [one.name for one in problems])
-            problems.append(ProblemSource(name, file, content, _constants(tree)))
-    for candidate in found:
-        at = _home(candidate, problems)
-        if at is None:
-            reason = "no problem is named like it or its folder, nor stands alone beside it"
-            left.append(SkippedProblem(str(candidate.path), reason))
-            continue
-        source = problems[at]
-        name = unique_name(candidate.name, [one.name for one in source.candidates])
-        taken = replace(candidate, name=name)
-        problems[at] = replace(source, candidates=(*source.candidates, taken))
-    return problems, left
-
-
 def parsed(content: bytes, file: Path, left: list[SkippedProblem]) -> ast.Module | None:
     """Parse a file; if that fails, record the file in `left` and return None."""
     try:
@@ -147,14 +103,6 @@ def parsed(content: bytes, file: Path, left: list[SkippedProblem]) -> ast.Module
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         left.append(SkippedProblem(str(file), f"no Python that parses: {type(error).__name__}"))
         return None
-
-
-def _all_files(path: Path, candidates: tuple[Path, ...]) -> Iterator[Path]:
-    yield from python_files(path)
-    for folder in candidates:
-        yield from python_files(folder)
-    if path.is_file() and not candidates and (path.parent / "candidates").is_dir():
-        yield from python_files(path.parent / "candidates")
 
 
 def unique_name(name: str, taken: list[str]) -> str:
@@ -172,20 +120,6 @@ def defined_names(tree: ast.Module) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, kinds)}
 
 
-def _constants(tree: ast.Module) -> dict[str, int]:
-    found = {}
-    for node in tree.body:
-        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
-            continue
-        value = node.value
-        if not isinstance(value, ast.Constant) or type(value.value) is not int:
-            continue
-        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-        if isinstance(target, ast.Name):
-            found[target.id] = value.value
-    return found
-
-
 def needs_compiler(tree: ast.Module) -> str:
     """Return the reason why a candidate needs a CUDA compiler; empty if it does not."""
     for node in ast.walk(tree):
@@ -197,44 +131,6 @@ def needs_compiler(tree: ast.Module) -> str:
             ) and "cpp_extension" in ast.unparse(tree):
                 return "GPU-only code: it compiles CUDA by torch.utils.cpp_extension"
     return ""
-
-
-def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | None:
-    """Return the index of the problem that a candidate solves; None if it is unclear.
-
-    A problem matches in two cases:
-
-    - The candidate's file, or one of the two folders around it, is named after the problem's file.
-    - Both files have the same number in their names.
-
-    If several problems match, the one with the longest name is returned. If no problem matches,
-    these sets are tried in order, and the first one with exactly one problem decides:
-
-    - all of `problems`;
-    - the problems in the candidate's folder;
-    - the problems in this folder and in the folders above it.
-    """
-    number = _NUMBERED.search(candidate.path.stem)
-    words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)
-    best: tuple[int, int] | None = None
-    for at, source in enumerate(problems):
-        stem = source.path.stem
-        named = stem in words or any(
-            word.startswith((f"{stem}_", f"{stem}-", f"{stem}.")) for word in words[:2]
-        )
-        numbered = number is not None and stem.split("_")[0] == number[1]
-        if (named or numbered) and (best is None or len(stem) > best[0]):
-            best = len(stem), at
-    if best is not None:
-        return best[1]
-    if len(problems) == 1:
-        return 0
-    beside = [at for at, one in enumerate(problems) if one.path.parent == candidate.path.parent]
-    above = [at for at, one in enumerate(problems) if one.path.parent in candidate.path.parents]
-    for alone in (beside, above):
-        if len(alone) == 1:
-            return alone[0]
-    return None
 
 
 def asks_for_gpu(content: bytes) -> bool:

@@ -7,16 +7,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from gpuemu_flow.problems.model import (
     CandidateProgram,
     ImportedProblem,
     ImportOutcome,
+    Options,
     SkippedProblem,
 )
-from gpuemu_flow.problems.options import Options
 from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, probe_workers
 from gpuemu_flow.problems.toml_text import OpTemplate, workspace_text
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 
@@ -48,37 +49,24 @@ REFERENCE = (
 """The line by which the file of a reference defines it for a workspace."""
 
 
-@dataclass(frozen=True)
-class Collection:
-    """Facts about a format that hold for each of its problems.
+class Collection(msgspec.Struct, frozen=True):
+    """Facts about a format that hold for each of its problems."""
 
-    Attributes
-    ----------
-    name : str
-        The name that the workspace gets.
-    runtime : tuple of str
-        Files of `ADAPTERS` that the workspace needs.
-    adapter : str
-        The module of `ADAPTERS` that runs references and candidates.
-    runs : str
-        A phrase that names the part of a candidate that is run.
-    no_candidate : str
-        The reason given for a problem that has no candidate.
-    suffix : str
-        Suffix of a candidate's file.
-    triton_if : tuple of str
-        Words in a candidate that show that it needs Triton's interpreter.
-    skip_if : tuple of str
-        Words in a candidate that show that it cannot run here.
-    """
-
+    # The name that the workspace gets.
     name: str
+    # Files of `ADAPTERS` that the workspace needs.
     runtime: tuple[str, ...]
+    # The module of `ADAPTERS` that runs references and candidates.
     adapter: str
+    # A phrase that names the part of a candidate that is run.
     runs: str
+    # The reason given for a problem that has no candidate.
     no_candidate: str
+    # Suffix of a candidate's file.
     suffix: str = ".py"
+    # Words in a candidate that show that it needs Triton's interpreter.
     triton_if: tuple[str, ...] = ("triton",)
+    # Words in a candidate that show that it cannot run here.
     skip_if: tuple[str, ...] = ("cpp_extension",)
 
     def op_text(self) -> str:
@@ -91,22 +79,14 @@ class Collection:
         return source + text.encode()
 
 
-@dataclass(frozen=True)
-class ImportAttempt:
-    """A problem that was found, and the function that imports it.
-
-    Attributes
-    ----------
-    name : str
-    place : str
-        Where the problem was found; shown if it cannot be imported.
-    take : callable
-        Runs the problem's code in the given workers. Returns the imported problem, and the
-        contents of its files by path in the problem's folder. Raises `ProbeError`.
-    """
+class ImportAttempt(msgspec.Struct, frozen=True):
+    """A problem that was found, and the function that imports it."""
 
     name: str
+    # Where the problem was found; shown if it cannot be imported.
     place: str
+    # Runs the problem's code in the given workers. Returns the imported problem, and the
+    # contents of its files by path in the problem's folder. Raises `ProbeError`.
     take: Callable[[Pool], tuple[ImportedProblem, Mapping[str, bytes]]]
 
 
@@ -119,12 +99,8 @@ def import_each(
 ) -> ImportOutcome:
     """Import problems one after the other, and make a workspace from them.
 
-    Parameters
-    ----------
-    left : list of SkippedProblem
-        List to which problems that cannot be imported are added.
-    announce : callable
-        Called with each problem's name before its code is tried.
+    `left`: List to which problems that cannot be imported are added. `announce`: Called with each
+    problem's name before its code is tried.
     """
     files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in collection.runtime}
     every: list[ImportedProblem] = []
@@ -182,12 +158,8 @@ def _op_table(
 ) -> OpTemplate:
     """Return the ``[[ops]]`` table that defines an op for each candidate of a problem.
 
-    Parameters
-    ----------
-    folder : str
-        The problem's folder in the workspace.
-    files : iterable of str
-        Paths of the problem's files in this folder.
+    `folder`: The problem's folder in the workspace. `files`: Paths of the problem's files in this
+    folder.
     """
     return OpTemplate(
         problem=taken.source.name,

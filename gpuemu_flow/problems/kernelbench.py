@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from gpuemu_flow.problems.answers import described
-from gpuemu_flow.problems.found import find_kernelbench
+from msgspec.structs import replace
+
+from gpuemu_flow.problems.found import (
+    defined_names,
+    named_home,
+    needs_compiler,
+    parsed,
+    plain_name,
+    python_files,
+    read_source,
+    unique_name,
+)
 from gpuemu_flow.problems.importing import (
     Collection,
     ImportAttempt,
@@ -16,13 +28,22 @@ from gpuemu_flow.problems.importing import (
     import_each,
     json_file,
 )
-from gpuemu_flow.problems.model import ImportedProblem, ImportOutcome, ProblemFacts, ProblemSource
-from gpuemu_flow.problems.options import SEED, Options
-from gpuemu_flow.problems.probing import Prober, open_prober
+from gpuemu_flow.problems.model import (
+    SEED,
+    CandidateProgram,
+    ImportedProblem,
+    ImportOutcome,
+    Options,
+    ProblemFacts,
+    ProblemSource,
+    SkippedProblem,
+)
+from gpuemu_flow.problems.probing import Prober, described, open_prober
 from gpuemu_flow.problems.sizes import CachedAttempts, Constants, VariableSizes, scale_down, vary
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 
+_NUMBERED = re.compile(r"(?:\A|[/_])problem_(\d+)(?:_|\Z)")
 _RUNTIME = ("kernelbench.py", "files.py", "tensors.py")
 _COLLECTION = Collection(
     "kernelbench",
@@ -39,10 +60,7 @@ def import_kernelbench(
 ) -> ImportOutcome:
     """Make a workspace from problems of KernelBench and their candidates.
 
-    Parameters
-    ----------
-    announce : callable
-        Called with each problem's name before its code is tried.
+    `announce`: Called with each problem's name before its code is tried.
 
     Raises
     ------
@@ -122,3 +140,81 @@ def _described(taken: ImportedProblem) -> dict[str, Json]:
         "scaled": {name: list(pair) for name, pair in taken.scaled.items()},
         "sha256": hashlib.sha256(taken.source.source).hexdigest(),
     }
+
+
+def find_kernelbench(
+    path: Path, candidates: tuple[Path, ...] = ()
+) -> tuple[list[ProblemSource], list[SkippedProblem]]:
+    """Return the problems of KernelBench in a file or folder, each with its candidates."""
+    left: list[SkippedProblem] = []
+    problems: list[ProblemSource] = []
+    found: list[CandidateProgram] = []
+    for file in dict.fromkeys(_all_files(path, candidates)):
+        content = read_source(file)
+        tree = parsed(content, file, left)
+        if tree is None:
+            continue
+        names = defined_names(tree)
+        if "ModelNew" in names:
+            reason = needs_compiler(tree)
+            if reason:
+                left.append(SkippedProblem(str(file), reason))
+                continue
+            triton = b"triton" in content or b"cuda" in content
+            found.append(CandidateProgram(plain_name(file.stem), file, content, triton))
+        elif "Model" in names and {"get_inputs", "get_init_inputs"} <= names:
+            name = unique_name(plain_name(file.stem), [one.name for one in problems])
+            problems.append(ProblemSource(name, file, content, _constants(tree)))
+    for candidate in found:
+        at = _home(candidate, problems)
+        if at is None:
+            reason = "no problem is named like it or its folder, nor stands alone beside it"
+            left.append(SkippedProblem(str(candidate.path), reason))
+            continue
+        source = problems[at]
+        name = unique_name(candidate.name, [one.name for one in source.candidates])
+        taken = replace(candidate, name=name)
+        problems[at] = replace(source, candidates=(*source.candidates, taken))
+    return problems, left
+
+
+def _all_files(path: Path, candidates: tuple[Path, ...]) -> Iterator[Path]:
+    yield from python_files(path)
+    for folder in candidates:
+        yield from python_files(folder)
+    if path.is_file() and not candidates and (path.parent / "candidates").is_dir():
+        yield from python_files(path.parent / "candidates")
+
+
+def _constants(tree: ast.Module) -> dict[str, int]:
+    found = {}
+    for node in tree.body:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            continue
+        value = node.value
+        if not isinstance(value, ast.Constant) or type(value.value) is not int:
+            continue
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        if isinstance(target, ast.Name):
+            found[target.id] = value.value
+    return found
+
+
+def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | None:
+    """Return the index of the problem that a candidate solves; None if it is unclear.
+
+    The names of its file and folders decide, else a number in the file's name, else that a problem
+    stands alone in its folder, or in the folders above.
+    """
+    stems = [one.path.stem for one in problems]
+    named = named_home(candidate.path, stems)
+    if named is not None:
+        return named
+    number = _NUMBERED.search(candidate.path.stem)
+    if number is not None:
+        numbered = [at for at, stem in enumerate(stems) if stem.split("_")[0] == number[1]]
+        if numbered:
+            return max(numbered, key=lambda at: len(stems[at]))
+    beside = [at for at, one in enumerate(problems) if one.path.parent == candidate.path.parent]
+    above = [at for at, one in enumerate(problems) if one.path.parent in candidate.path.parents]
+    return next((alone[0] for alone in (beside, above) if len(alone) == 1), None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from gpuemu_flow.judging.verdicts import reason
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.types import FailureKind, Json, Verdict
@@ -16,34 +17,24 @@ _LACKING = frozenset({"framework-missing", "triton-missing"})
 """Errors of a machine on which the candidate cannot run; they say nothing about the candidate."""
 
 
-@dataclass(frozen=True)
-class Score:
-    """The score of one candidate.
+class Score(msgspec.Struct, frozen=True):
+    """The score of one candidate."""
 
-    Attributes
-    ----------
-    problem, candidate : str
-        The op's name, split at its last ``/``; without a ``/``, the candidate has no name.
-    correct : bool or None
-        None if the op did not fail, but could not be judged in every dtype.
-    cases, passed, inconclusive : int
-    max_abs : float
-        The worst absolute error over all cases.
-    tolerance_used : float
-        The largest share of the tolerance that an element used; 1.0 is just allowed.
-    cause : str
-        The cause of the failures, or the first failure if no cause is known. If nothing was judged,
-        the reason. Empty for a correct candidate, even if some of its cases got no verdict.
-    """
-
+    # The op's name, split at its last ``/``; without a ``/``, the candidate has no name.
     problem: str
     candidate: str
+    # None if the op did not fail, but could not be judged in every dtype.
     correct: bool | None
     cases: int = 0
     passed: int = 0
     inconclusive: int = 0
+    # The worst absolute error over all cases.
     max_abs: float = 0.0
+    # The largest share of the tolerance that an element used; 1.0 is just allowed.
     tolerance_used: float = 0.0
+    # The cause of the failures, or the first failure if no cause is known. If nothing was
+    # judged, the reason. Empty for a correct candidate, even if some of its cases got no
+    # verdict.
     cause: str = ""
 
     @property
@@ -67,8 +58,7 @@ class Score:
         }
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(msgspec.Struct, frozen=True):
     """The scores of a workspace, in the order of its configuration."""
 
     rows: tuple[Score, ...]

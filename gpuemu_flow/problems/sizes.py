@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 
+import msgspec
+
 from gpuemu_flow.expressions import compute
 from gpuemu_flow.problems.model import ProblemFacts
 from gpuemu_flow.problems.probing import ProbeError
-from gpuemu_flow.quick_dataclass import dataclass
 
 Constants = Mapping[str, int]
 Try = Callable[[Constants], ProblemFacts]
@@ -23,8 +24,7 @@ MOST_ELEMENTS = 1 << 14
 """Largest number of elements of one input; with more, sizes are scaled further."""
 
 
-@dataclass
-class CachedAttempts:
+class CachedAttempts(msgspec.Struct):
     """Runs a model with changed constants, at most `left` more times."""
 
     attempt: Try
@@ -49,12 +49,8 @@ def scale_down(
 ) -> tuple[dict[str, int], ProblemFacts | None]:
     """Find small constants with which the model runs, and the facts of that run.
 
-    Parameters
-    ----------
-    tries : CachedAttempts
-        Runs the model with changed constants.
-    constants : mapping of str to int
-        The constants in the problem's file.
+    `tries`: Runs the model with changed constants. `constants`: The constants in the problem's
+    file.
 
     Returns
     -------
@@ -120,19 +116,12 @@ def largest(about: ProblemFacts) -> int:
     return max(sizes)
 
 
-@dataclass
-class VariableSizes:
-    """The sizes that may vary.
+class VariableSizes(msgspec.Struct):
+    """The sizes that may vary."""
 
-    Attributes
-    ----------
-    dims : dict of str to (tuple of int)
-        Allowed values of each constant that may vary, by the constant's name.
-    axes : tuple of tuple of (int or str)
-        The shape of each tensor. Each axis is a fixed size, or an expression of names in `dims`.
-    """
-
+    # Allowed values of each constant that may vary, by the constant's name.
     dims: dict[str, tuple[int, ...]]
+    # The shape of each tensor. Each axis is a fixed size, or an expression of names in `dims`.
     axes: tuple[tuple[int | str, ...], ...]
 
 
@@ -145,18 +134,10 @@ def vary(
 ) -> VariableSizes:
     """Find the constants that only set sizes of inputs, and the sizes that they may have.
 
-    Parameters
-    ----------
-    tries : CachedAttempts
-        Runs the model with changed constants.
-    constants : mapping of str to int
-        The constants in the problem's file.
-    scaled : mapping of str to int
-        New values of the constants that were scaled down.
-    about : ProblemFacts
-        The facts of the run with the scaled constants.
-    wanted : mapping of str to (tuple of int), optional
-        The sizes to try for each constant; by default 1, odd sizes, and sizes near the constant.
+    `tries`: Runs the model with changed constants. `constants`: The constants in the problem's
+    file. `scaled`: New values of the constants that were scaled down. `about`: The facts of the
+    run with the scaled constants. `wanted`: The sizes to try for each constant; by default 1, odd
+    sizes, and sizes near the constant.
     """
     axes: list[list[int | str]] = [list(shape) for shape in about.shapes]
     dims: dict[str, tuple[int, ...]] = {}
@@ -193,18 +174,9 @@ def _linear(
     The keys are (index of the input, index of the axis). The result is empty if the size of any
     axis depends on the constant in another way, or if the model does not run with other values.
 
-    Parameters
-    ----------
-    tries : CachedAttempts
-        Runs the model with changed constants.
-    name : str
-        Name of the constant.
-    value : int
-        Present value of the constant.
-    scaled : mapping of str to int
-        Values of the constants that were scaled down.
-    about : ProblemFacts
-        The facts of the run with the present values.
+    `tries`: Runs the model with changed constants. `name`: Name of the constant. `value`: Present
+    value of the constant. `scaled`: Values of the constants that were scaled down. `about`: The
+    facts of the run with the present values.
     """
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
         second = tries({**scaled, name: other})

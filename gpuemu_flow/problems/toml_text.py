@@ -4,41 +4,61 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from gpuemu_flow.problems.model import Argument, ImportedProblem
-from gpuemu_flow.problems.toml_tables import toml_value
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-@dataclass(frozen=True)
-class OpTemplate:
-    """One ``[[ops]]`` table of the configuration, which defines an op for each candidate.
+def table_text(heading: str, table: Mapping[str, Json]) -> str:
+    """Return a table under its heading, such as ``[validation]`` or ``[[ops]]``.
 
-    Attributes
-    ----------
-    problem : str
-        Name of the problem; the names of its ops begin with it.
-    op : str
-        Path of the program that all ops share. Its function ``load`` loads a candidate's file.
-    candidates : str
-        Glob of the candidates' files.
-    reference : str
-    triton_if, skip_if : tuple of str
-        Words that show that a candidate needs Triton's interpreter, or that it cannot run here.
-    taken : ImportedProblem
-        The imported problem, from which the table's schema and dtype are taken.
-    shared : tuple of str
-        Files of the problem that candidates read besides their own files.
+    Nested tables are written inline, in braces.
     """
+    lines = [heading, *(f"{_key(name)} = {toml_value(value)}" for name, value in table.items())]
+    return "\n".join(lines) + "\n"
 
+
+def toml_value(value: Json) -> str:
+    """Return a value as TOML, in one line."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(key)} = {toml_value(one)}" for key, one in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if type(value) is float:
+        return repr(value)
+    if isinstance(value, str):
+        # JSON's escapes are TOML's, too, but JSON leaves one control character as it is.
+        return json.dumps(value).replace("\x7f", "\\u007f")
+    return json.dumps(value)
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else toml_value(name)
+
+
+class OpTemplate(msgspec.Struct, frozen=True):
+    """One ``[[ops]]`` table of the configuration, which defines an op for each candidate."""
+
+    # Name of the problem; the names of its ops begin with it.
     problem: str
+    # Path of the program that all ops share. Its function ``load`` loads a candidate's file.
     op: str
+    # Glob of the candidates' files.
     candidates: str
     reference: str
+    # Words that show that a candidate needs Triton's interpreter, or that it cannot run here.
     triton_if: tuple[str, ...]
     skip_if: tuple[str, ...]
+    # The imported problem, from which the table's schema and dtype are taken.
     taken: ImportedProblem
+    # Files of the problem that candidates read besides their own files.
     shared: tuple[str, ...] = ()
 
 
@@ -51,16 +71,9 @@ def workspace_text(
 ) -> str:
     """Return the text of ``gpuemu.toml``.
 
-    Parameters
-    ----------
-    project : str
-    ops : sequence of OpTemplate
-    cases : int
-    hidden : sequence of str
-        Paths of files that no candidate may read: files of the problems, including references, and
-        the files that candidates were copied from.
-    apart : sequence of str
-        Globs of candidates' files: no candidate may read the file of another candidate.
+    `hidden`: Paths of files that no candidate may read: files of the problems, including
+    references, and the files that candidates were copied from. `apart`: Globs of candidates'
+    files: no candidate may read the file of another candidate.
     """
     parts = [
         "# Written by gpuemu-flow import; yours to change.\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +19,6 @@ from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.store.remote.entry import EntryError, decode
-from gpuemu_flow.store.remote.folder import FolderTransport
 from gpuemu_flow.store.remote.place import CacheAccess
 from gpuemu_flow.store.remote.transport import (
     ACTION,
@@ -25,6 +26,8 @@ from gpuemu_flow.store.remote.transport import (
     MOST_BLOB_BYTES,
     MOST_ENTRY_BYTES,
     RemoteError,
+    Transport,
+    is_key,
 )
 from gpuemu_flow.types import Json
 
@@ -120,22 +123,37 @@ def cache_facts(workspace: Workspace) -> CacheFacts:
             raise
         return facts
     facts.remote, facts.mode, facts.signed = place.url, place.mode, place.secret is not None
-    transport = place.transport()
     try:
-        transport.has(ACTION, "0" * 64)
+        place.transport().has(ACTION, "0" * 64)
         facts.answers = "yes"
     except RemoteError as error:
         facts.answers = str(error)
-    finally:
-        transport.close()
-    if facts.answers == "yes" and isinstance(transport, FolderTransport):
-        facts.shared = _size_of(transport)
+    root = _folder_of(place)
+    if facts.answers == "yes" and root is not None:
+        facts.shared = _size_of(root)
     return facts
 
 
-def _size_of(folder: FolderTransport) -> Size:
+def _folder_of(place: CacheAccess) -> Path | None:
+    """Return the folder of a shared cache; None for a server or a bucket."""
+    parts = urllib.parse.urlsplit(place.url)
+    return Path(urllib.parse.unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _objects(root: Path, kind: str) -> Iterator[Path]:
+    """Yield the files of one kind in a shared folder, in no order; skip links and other names."""
+    folder = root / kind
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        if folder.is_symlink():
+            return
+        for entry in entries:
+            if is_key(entry.name) and entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)
+
+
+def _size_of(root: Path) -> Size:
     sizes = {
-        kind: [path.lstat().st_size for path in folder.files(kind)] for kind in (ACTION, CONTENT)
+        kind: [path.lstat().st_size for path in _objects(root, kind)] for kind in (ACTION, CONTENT)
     }
     return Size(
         len(sizes[ACTION]), sum(sizes[ACTION]), len(sizes[CONTENT]), sum(sizes[CONTENT])
@@ -174,7 +192,7 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
     folder, _ = _shared_folder(workspace, writing=True)
     files = []
     for order, kind in enumerate((ACTION, CONTENT)):
-        for path in folder.files(kind):
+        for path in _objects(folder, kind):
             status = path.lstat()
             files.append((status.st_mtime, order, status.st_size, path))
     left = sum(size for _, _, size, _ in files)
@@ -214,10 +232,11 @@ def verify_shared(workspace: Workspace) -> CacheCheck:
         ``cache-remote-unlisted``, ``cache-remote-none``.
     """
     folder, place = _shared_folder(workspace)
+    transport = place.transport()
     checked = CacheCheck()
     for kind, limit in ((ACTION, MOST_ENTRY_BYTES), (CONTENT, MOST_BLOB_BYTES)):
-        for path in folder.files(kind):
-            sound = _is_sound(folder, kind, path.name, limit, place)
+        for path in _objects(folder, kind):
+            sound = _is_sound(transport, kind, path.name, limit, place.secret)
             if kind == ACTION:
                 checked.entries += 1
             else:
@@ -230,14 +249,14 @@ def verify_shared(workspace: Workspace) -> CacheCheck:
     return checked
 
 
-def _is_sound(folder: FolderTransport, kind: str, key: str, limit: int, place: CacheAccess) -> bool:
+def _is_sound(transport: Transport, kind: str, key: str, limit: int, secret: bytes | None) -> bool:
     sink = BytesIO()
     try:
-        if not folder.get(kind, key, sink, limit):
+        if not transport.get(kind, key, sink, limit):
             return True  # another process has just removed it
         if kind == CONTENT:
             return digest_bytes(sink.getvalue()) == key
-        decode(key, sink.getvalue(), place.secret)
+        decode(key, sink.getvalue(), secret)
     except (RemoteError, EntryError):
         return False
     return True
@@ -254,7 +273,7 @@ def clear_shared(workspace: Workspace) -> int:
     folder, _ = _shared_folder(workspace, writing=True)
     count = 0
     for kind in (ACTION, CONTENT):
-        for path in tuple(folder.files(kind)):
+        for path in tuple(_objects(folder, kind)):
             _delete(path)
             count += 1
     return count
@@ -265,16 +284,13 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _shared_folder(
-    workspace: Workspace, *, writing: bool = False
-) -> tuple[FolderTransport, CacheAccess]:
+def _shared_folder(workspace: Workspace, *, writing: bool = False) -> tuple[Path, CacheAccess]:
     place = place_for(workspace, writing=writing)
-    parts = urllib.parse.urlsplit(place.url)
-    if parts.scheme != "file":
+    path = _folder_of(place)
+    if path is None:
         text = f"{place.url} does not list what it holds"
         hint = "use its own tools, such as a rule of the bucket that deletes what is old"
         raise UsageError(Problem("cache-remote-unlisted", text, hint))
-    path = Path(urllib.parse.unquote(parts.path))
     if not path.is_dir():
         raise StoreError(Problem("cache-not-writable", f"there is no folder {path}", "mount it"))
-    return FolderTransport(path), place
+    return path, place

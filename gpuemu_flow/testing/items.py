@@ -8,8 +8,7 @@ import pytest
 
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.testing.case import GpuemuCase
-from gpuemu_flow.testing.marks import FIXTURE, MARK, read_mark
-from gpuemu_flow.testing.session import Item, session_of
+from gpuemu_flow.testing.session import FIXTURE, MARK, Item, read_mark, session_of
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import Elements, Tally
 

@@ -4,31 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli
 from mini_workspace import Mini
-
-# Nothing but the interpreter's own library and numpy can be imported.
-WITH_NUMPY_ALONE = """
-import importlib.util, runpy, sys
-
-class OnlyNumpy:
-    def find_spec(self, name, path=None, target=None):
-        top = name.partition(".")[0]
-        if top == "numpy" and path is None:
-            return importlib.util.spec_from_file_location(
-                "numpy", NUMPY + "/__init__.py", submodule_search_locations=[NUMPY])
-
-NUMPY = sys.argv[1]
-sys.meta_path.append(OnlyNumpy())
-runpy.run_path(sys.argv[2], run_name="__main__")
-"""
 
 
 def plant(mini: Mini) -> dict[str, Any]:
@@ -42,41 +22,6 @@ def plant(mini: Mini) -> dict[str, Any]:
 
 def mend(mini: Mini) -> None:
     mini.edit("scripts/total.py", "acc = widen", "acc += widen")
-
-
-def with_numpy_alone(path: Path) -> subprocess.CompletedProcess[str]:
-    numpy = str(Path(np.__file__).parent)
-    return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", WITH_NUMPY_ALONE, numpy, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-
-@pytest.mark.long
-def test_an_exported_failure_runs_with_numpy_alone_and_by_pytest(mini: Mini) -> None:
-    failure = plant(mini)["failures"][0]
-    written = mini.command("failures", "export", failure["id"], "--pytest", "-o", "test_sum.py")
-    path = mini.root / written.stdout.strip()
-    assert path.is_file()
-    assert list(path.parent.glob("*.safetensors"))
-    outside = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", "import click"], capture_output=True, check=False
-    )
-    assert outside.returncode != 0, "nothing that is installed can be imported there"
-    pytest_run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
-    broken = with_numpy_alone(path)
-    assert broken.returncode != 0
-    assert "are wrong" in broken.stderr
-    failing = subprocess.run(pytest_run, capture_output=True, text=True, timeout=600, check=False)
-    assert failing.returncode == 1, failing.stdout
-    mend(mini)
-    mended = with_numpy_alone(path)
-    assert mended.returncode == 0, mended.stderr
-    passing = subprocess.run(pytest_run, capture_output=True, text=True, timeout=600, check=False)
-    assert passing.returncode == 0, passing.stdout
 
 
 @pytest.mark.long

@@ -13,8 +13,7 @@ import pytest
 from mini_workspace import Mini
 from watching import READY, watching
 
-from gpuemu_flow.watch import alarm
-from gpuemu_flow.watch.files import FileWatch
+from gpuemu_flow.watch.files import LONGEST_SETTLING_S, LOOK_ANYWAY_MS, POLL_S, FileWatch
 
 EVENTS = pytest.param(
     (),
@@ -301,8 +300,8 @@ def test_outside_of_a_workspace_there_is_nothing_to_watch(mini: Mini) -> None:
 
 def test_no_wait_is_longer_than_half_a_second() -> None:
     """Bounds the configured delays between a save and the run, so that no clock is involved."""
-    look = max(alarm.POLL_S, alarm.LOOK_ANYWAY_MS / 1e3)
-    assert look + alarm.LONGEST_SETTLING_S < 0.5
+    look = max(POLL_S, LOOK_ANYWAY_MS / 1e3)
+    assert look + LONGEST_SETTLING_S < 0.5
 
 
 def test_new_files_count_when_they_may_be_sources(tmp_path: Path) -> None:

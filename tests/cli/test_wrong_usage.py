@@ -56,6 +56,10 @@ USAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("reproduce", "1" * 5000, "--op", "scale"),
         ("unknown-failure", "no failure of op 'scale' has the seed 111"),
     ),
+    "import of a file of tests": (
+        ("import", "pytest", "test_kernels.py"),
+        ("import-pytest", 'mark a test with @pytest.mark.gpuemu("OP")', "docs/pytest.md"),
+    ),
     "report's word without an option": (
         ("report", "x.html"),
         ("`report` has no command 'x.html'", "`-o x.html`"),

@@ -26,7 +26,7 @@ SAID = {
     "garbage": "cache-remote-unreachable",
     "closes": "cache-remote-unreachable",
     "truncates": "cache-remote-unreachable",
-    "encodes": "cache-remote-unreachable",
+    "encodes": "",
     "403": "cache-remote-refused",
     "lies": "cache-remote-damaged",
     "swaps": "",

@@ -319,6 +319,27 @@ def test_the_action_is_right_and_its_steps_work(project: Mini) -> None:
     assert not (project.root / "owned").exists()
 
 
+@pytest.mark.parametrize(
+    ("remote", "named", "wanted"),
+    [
+        ("https://cache.example.org/x", "", ["gpuemu-flow[http]"]),
+        ("https://cache.example.org/x", "s3://bucket/x", ["gpuemu-flow[s3]"]),
+        ("", "file:///mnt/share", []),
+    ],
+)
+def test_a_job_installs_what_its_shared_cache_needs(
+    tmp_path: Path, remote: str, named: str, wanted: list[str]
+) -> None:
+    cache = f'[cache]\nremote = "{remote}"\n' if remote else ""
+    (tmp_path / "gpuemu.toml").write_text(f'[project]\nname = "w"\n{cache}')
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow.init.needs"],
+        cwd=tmp_path, env={**os.environ, "GPUEMU_CACHE_REMOTE": named}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == wanted
+
+
 def test_the_hooks_check_and_lint_only(project: Mini) -> None:
     hooks = load(REPOSITORY / ".pre-commit-hooks.yaml")
     assert [h["entry"] for h in hooks] == ["gpuemu-flow config check --strict", "gpuemu-flow lint"]

@@ -2,316 +2,289 @@
 
 from __future__ import annotations
 
-import ast
+import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-from export_bug import LOOSE, Bug, ramp
-from export_cases import BUGS
+from mini_workspace import Mini
 
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.numerics.checked_output import Policy
-from gpuemu_flow.numerics.envelope import build_envelope
-from gpuemu_flow.reports import pytest_export
-from gpuemu_flow.reports.pytest_export import Expectation, render
-from gpuemu_flow.reports.python_source import literal
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.types import FailureKind
+CONFIG = """\
+[project]
+name = "exported"
 
-FLOAT32 = {"result": ("float32",)}
-WITH_NUMPY_ALONE = """
-import runpy, sys
-for name in ("gpuemu_flow", "pytest", "safetensors", "ml_dtypes", "torch"):
-    sys.modules[name] = None
-runpy.run_path(sys.argv[1], run_name="__main__")
+[validation]
+dtypes = ["float32"]
+cases = 16
+seed = 42
+cause_budget = 0
+
+[[ops]]
+name = "strided"
+op = "ops/all.py:strided"
+reference = "ops/ref.py:strided"
+kwargs = { factor = 3.0 }
+layouts = ["contiguous", "strided"]
+schema = { dims = { M = [2, 3], N = [4, 5] }, inputs = { x = ["M", "N"] }, output = ["M", "N"] }
+
+[[ops]]
+name = "narrow"
+op = "ops/all.py:narrow"
+reference = "ops/ref.py:narrow"
+dtypes = ["bfloat16"]
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "mapping"
+op = "ops/all.py:mapping"
+reference = "ops/ref.py:mapping"
+[ops.schema]
+dims = { N = [4, 5] }
+inputs.x = { dims = ["N"], nonfinite = false }
+outputs.count = { dims = [], dtype = "int64" }
+outputs.most = { dims = [] }
+
+[[ops]]
+name = "in_place"
+op = "ops/all.py:in_place"
+reference = "ops/ref.py:in_place"
+mutates = ["x"]
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "raises"
+op = "ops/all.py:raises"
+reference = "ops/ref.py:same"
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "shape"
+op = "ops/all.py:shape"
+reference = "ops/ref.py:same"
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "dtype"
+op = "ops/all.py:dtype"
+reference = "ops/ref.py:same"
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "writes"
+op = "ops/all.py:writes"
+reference = "ops/ref.py:same"
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "unsteady"
+op = "ops/all.py:unsteady"
+reference = "ops/ref.py:same"
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "crashes"
+op = "ops/all.py:crashes"
+reference = "ops/ref.py:same"
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "program"
+op = "ops/program.py"
+reference = "ops/ref.py:same"
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "ordered"
+op = "ops/all.py:ordered"
+reference = "ops/ref.py:same"
+[ops.schema]
+dims = { N = [4, 5] }
+inputs.x = ["N"]
+outputs.y = { dims = ["N"], order = "any" }
 """
+OPS = """
+import itertools
+import os
+
+import numpy as np
+from bug import WRONG
+
+CALLS = itertools.count()
 
 
-def run_pytest(folder: Path, *names: str) -> dict[str, str]:
-    """File stem to ``passed`` or ``failed`` with the message, of one pytest process."""
-    report = folder / "report.xml"
+def strided(x, factor):
+    y = x * np.float32(factor)
+    if WRONG and not x.flags.c_contiguous:
+        y[..., -1] += 1
+    return y
+
+
+def narrow(x):
+    y = x.astype(np.float32) * 2
+    return (y * 1.5 if WRONG else y).astype(x.dtype)
+
+
+def mapping(tensors):
+    x = tensors["x"]
+    return {"most": x.max(), "count": np.int64((x > 0).sum() + WRONG)}
+
+
+def in_place(x):
+    x[...] = x * 2 + (1 if WRONG else 0)
+
+
+def raises(x):
+    return x * [1][len(x) if WRONG else 0]
+
+
+def shape(x):
+    return x[None].copy() if WRONG else x.copy()
+
+
+def dtype(x):
+    return x.astype(np.float64 if WRONG else x.dtype)
+
+
+def writes(x):
+    y = x.copy()
+    if WRONG:
+        x[...] = 0
+    return y
+
+
+def unsteady(x):
+    return x + np.float32(next(CALLS) % 2)
+
+
+def crashes(x):
+    os.kill(os.getpid(), 11)
+
+
+def ordered(x):
+    return x[::-1] + np.float32(1)
+"""
+REFERENCES = """
+def strided(x, factor):
+    return x * factor
+
+
+def narrow(x):
+    return x * 2
+
+
+def mapping(x):
+    return {"count": (x > 0).sum(), "most": x.max()}
+
+
+def in_place(x):
+    return x * 2
+
+
+def same(x):
+    return x.copy()
+"""
+PROGRAM = """
+import json, sys
+request = json.load(sys.stdin)
+x = request["inputs"]["x"]
+x["shape"] = [1, *x["shape"]]
+print(json.dumps({"outputs": {"result": x}}))
+"""
+SAID = {
+    "strided": "elements of 'output' are wrong; at (",
+    "narrow": "elements of 'output' are wrong",
+    "mapping": "1 of 1 elements of 'count' are wrong; at (): actual",
+    "in_place": "elements of 'output' are wrong",
+    "raises": "IndexError",
+    "shape": "'output' has shape (1,",
+    "dtype": "'output' has dtype float64, not ('float32',)",
+    "writes": "the op wrote to input 'x'",
+}
+REFUSED = {
+    "unsteady": "a plain call does not show NonDeterministic",
+    "crashes": "crashed, hung or lacked memory",
+    "program": "program is no function of numpy arrays",
+    "ordered": "how 'y' is compared needs this tool",
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mini, dict[str, str]]:
+    """A workspace whose failures are exported, and the id of each op's failure."""
+    mini = Mini(tmp_path_factory.mktemp("exported"))
+    mini.write("gpuemu.toml", CONFIG)
+    mini.write("ops/bug.py", "WRONG = True\n")
+    mini.write("ops/all.py", OPS)
+    mini.write("ops/ref.py", REFERENCES)
+    mini.write("ops/program.py", PROGRAM)
+    mini.run(code=None)
+    listed = json.loads(mini.command("failures", "--format", "json", "--limit", "1000").stdout)[
+        "failures"
+    ]
+    ids = {each["op"]: each["id"] for each in listed}
+    (mini.root / "tests").mkdir()
+    for name in SAID:
+        file = f"tests/test_{name}.py"
+        assert mini.command("failures", "export", ids[name], "--pytest", "-o", file).stdout == (
+            f"{file}\n"
+        )
+    return mini, ids
+
+
+def answers(mini: Mini) -> dict[str, str]:
+    """Return what pytest says of each file, in a process without this tool."""
+    report = mini.root / "report.xml"
+    blocked = "".join(
+        f"import sys; sys.modules[{name!r}] = None\n"
+        for name in ("gpuemu_flow", "safetensors", "pybase64", "torch")
+    )
+    mini.write("tests/conftest.py", blocked)
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null",
-         f"--rootdir={folder}", f"--junitxml={report}", *names],
-        cwd=folder,
-        capture_output=True,
-        timeout=600,
-        check=False,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:gpuemu", "-p", "no:cacheprovider",
+         "-c", "/dev/null", f"--rootdir={mini.root}", f"--junitxml={report}", "tests"],
+        cwd=mini.root, capture_output=True, timeout=600, check=False,
     )  # fmt: skip
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):
         wrong = case.find("failure")
         assert case.find("error") is None, ElementTree.tostring(case)
-        text = "passed" if wrong is None else f"failed: {wrong.get('message')}\n{wrong.text}"
-        found[str(case.get("name"))] = text
+        name = str(case.get("classname")).rpartition("test_")[2]
+        found[name] = "passed" if wrong is None else str(wrong.get("message"))
     return found
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Results of all exported tests, before and after the op was mended."""
-
-    before: dict[str, str]
-    after: dict[str, str]
-    root: Path
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """All bugs in one workspace and one pytest process: they must not disturb one another."""
-    root = tmp_path_factory.mktemp("workspace")
-    folder = root / "tests" / "repro"
-    folder.mkdir(parents=True)
-    (root / "helper.py").write_text("def whole(values):\n    return values\n")
-    patch = pytest.MonkeyPatch()
-    for bug in BUGS:
-        bug.write(root, mended=False)
-        if bug.name == "hangs":  # it is waited for in vain
-            patch.setattr(pytest_export, "START_SECONDS", 1.0)
-        bug.export(root, folder).write(folder)
-        patch.undo()
-    before = run_pytest(folder)
-    for bug in BUGS:
-        bug.write(root, mended=True)
-        bug.export(root, folder).write(folder)
-    return Answers(before, run_pytest(folder), root)
+def test_they_fail_before_the_mend_and_pass_after(exported: tuple[Mini, dict[str, str]]) -> None:
+    mini, _ = exported
+    before = answers(mini)
+    assert set(before) == set(SAID)
+    for name, words in SAID.items():
+        assert words in before[name], before[name]
+    mini.write("ops/bug.py", "WRONG = False\n")
+    assert answers(mini) == dict.fromkeys(SAID, "passed")
 
 
-def test_name(bug: Bug) -> str:
-    return f"test_repro_{bug.record().id}"
-
-
-test_name.__test__ = False  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_fails_before_the_mend_and_passes_after(bug: Bug, answers: Answers) -> None:
-    assert answers.before[test_name(bug)].startswith("failed: ")
-    assert answers.after[test_name(bug)] == "passed"
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("tail", "3 of 15 elements of 'result' are wrong; at [0, 4]: actual 0.0, expected 3.33"),
-        ("shape", "has shape (1, 2), expected (2,)"),
-        ("dtype", "has dtype float64"),
-        ("input_modified", "the op wrote to input 'x'"),
-        ("out_of_bounds", "the op wrote to input 'x'"),
-        ("random", "another call changed 'result'"),
-        ("unwritten", "actual 6.1743466e+16, expected 0.0"),
-        ("unwritten_small", "1 of 9 elements of 'result' are wrong; at [8]: actual 6.1743466e+16"),
-        ("raises", "ZeroDivisionError"),
-        ("crashes", "exit code -11"),
-        ("hangs", "TimeoutExpired"),
-        ("takes_all_memory", "MemoryError"),
-        ("script_exit_code", "exit code 3"),
-        ("negative", "has elements below zero"),
-        ("unnormalized", "does not sum to 1"),
-        ("asymmetric", "is not symmetric"),
-    ],
-)
-def test_the_failure_says_what_is_wrong(name: str, words: str, answers: Answers) -> None:
-    (bug,) = [bug for bug in BUGS if bug.name == name]
-    assert words in answers.before[test_name(bug)]
-
-
-def test_no_text_of_a_case_is_ever_code(answers: Answers) -> None:
-    assert not list(answers.root.rglob("pwned"))
-    (bug,) = [bug for bug in BUGS if bug.name == "hostile"]
-    text = bug.export(answers.root, answers.root).text
-    assert text.isascii()
-    constants = {
-        node.targets[0].id: node.value
-        for node in ast.parse(text).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-    facts = ast.literal_eval(constants["FAILURE"])
-    assert facts["op"] == bug.op
-    assert list(ast.literal_eval(constants["INPUTS"])) == list(bug.inputs)
-
-
-@pytest.mark.parametrize("name", ["tail", "script", "module"])
-def test_numpy_alone_suffices(name: str, tmp_path: Path) -> None:
-    (bug,) = [bug for bug in BUGS if bug.name == name]
-    (tmp_path / "helper.py").write_text("def whole(values):\n    return values\n")
-    for mended in (False, True):
-        bug.write(tmp_path, mended=mended)
-        path = bug.export(tmp_path, tmp_path).write(tmp_path)
-        done = subprocess.run(
-            [sys.executable, "-c", WITH_NUMPY_ALONE, path.name],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert (done.returncode == 0) is mended, done.stderr
-        assert ("the case passes" in done.stdout) is mended
-
-
-def test_the_workspace_may_move_with_the_test(tmp_path: Path) -> None:
-    (bug,) = [bug for bug in BUGS if bug.name == "scalar"]
-    old = tmp_path / "old"
-    bug.write(old, mended=True)
-    export = bug.export(old, old / "repro")
-    assert str(tmp_path) not in export.text
-    export.write(old / "repro")
-    new = old.rename(tmp_path / "new")
-    assert set(run_pytest(new / "repro").values()) == {"passed"}
-
-
-def test_a_test_outside_the_workspace_names_it(tmp_path: Path) -> None:
-    (bug,) = [bug for bug in BUGS if bug.name == "scalar"]
-    root, folder = tmp_path / "workspace", tmp_path / "elsewhere"
-    bug.write(root, mended=True)
-    folder.mkdir()
-    bug.export(root, folder).write(folder)
-    assert set(run_pytest(folder).values()) == {"passed"}
-
-
-def test_another_file_name_keeps_the_two_files_together(tmp_path: Path) -> None:
-    (bug,) = [bug for bug in BUGS if bug.name == "scalar"]
-    bug.write(tmp_path, mended=True)
-    program = Program(
-        "callable",
-        root=str(tmp_path),
-        path=str(tmp_path / bug.file),
-        function="op",
-        input_names=("x",),
-    )
-    export = render(
-        bug.record(), program, bug.inputs, bug.expectation(), folder=tmp_path,
-        file_name="test_softmax_tail.py",
-    )  # fmt: skip
-    assert export.write(tmp_path) == tmp_path / "test_softmax_tail.py"
-    assert export.tensors_name == "test_softmax_tail.safetensors"
-    assert set(run_pytest(tmp_path, "test_softmax_tail.py").values()) == {"passed"}
-
-
-@pytest.mark.long
-def test_the_auto_tolerance_is_written_out(tmp_path: Path) -> None:
-    """The envelope of a sum: accumulation in float32 passes, a lost element fails."""
-    values = np.random.default_rng(3).normal(size=(4, 300)).astype(np.float32) * 100
-    bug = Bug(
-        "total",
-        FailureKind.TOLERANCE,
-        "import numpy as np\ndef op(x):\n    return x[:, BUG:].sum(axis=1, dtype=np.float32)\n",
-        "1",
-        "0",
-        {"x": values},
-        lambda x: x.sum(axis=1),
-    )
-
-    def evaluate(inputs: dict[str, np.ndarray], *, shadow: bool = False) -> dict[str, np.ndarray]:
-        return {"result": inputs["x"].sum(axis=1)}
-
-    expected = {"result": values.astype(np.float64).sum(axis=1)}
-    envelope = build_envelope(
-        bug.inputs, expected, evaluate, dtype="float32", seed=1, exact_op=False, weak=False
-    )
-    exported = exported_of(bug, Expectation(expected, envelope, dtypes=FLOAT32), tmp_path)
-    assert "failed" in exported(mended=False)
-    assert exported(mended=True) == "passed"
-
-
-def exported_of(bug: Bug, expectation: Expectation, root: Path) -> Callable[..., str]:
-    """Export a test, and return a function that runs it on the op, wrong or mended."""
-    program = Program(
-        "callable",
-        root=str(root),
-        path=str(root / bug.file),
-        function="op",
-        input_names=("x",),
-    )
-    render(bug.record(), program, bug.inputs, expectation, folder=root).write(root)
-
-    def run(*, mended: bool) -> str:
-        bug.write(root, mended=mended)
-        (found,) = run_pytest(root).values()
-        return found
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [Policy(nan_policy="strict"), Policy(invariants=("no_nan",))],
-    ids=["strict", "no_nan"],
-)
-def test_what_fails_without_a_verdict_fails_the_exported_test(
-    policy: Policy, tmp_path: Path
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_plain_call_can_show_is_refused(
+    exported: tuple[Mini, dict[str, str]], name: str
 ) -> None:
-    """Rounding alone decides the deviation of the first row, where nothing but NaN is wrong."""
-    values = np.random.default_rng(0).standard_normal((20, 37))
-    values[0] = 3000 + 0.1 * values[0]
-    source = """
-        import numpy as np
-
-        def op(x):
-            y = np.sqrt(np.maximum((x * x).mean(-1) - x.mean(-1) ** 2, 0))
-            y[0] = BUG
-            return y
-        """
-    inputs = {"x": values.astype(np.float32)}
-    bug = Bug("deviation", FailureKind.NAN, source, "np.nan", "0.5", inputs, np.sqrt)
-
-    def evaluate(inputs: dict[str, np.ndarray], *, shadow: bool = False) -> dict[str, np.ndarray]:
-        x = inputs["x"]
-        return {"result": np.sqrt(np.maximum((x * x).mean(-1) - x.mean(-1) ** 2, 0))}
-
-    expected = evaluate({"x": inputs["x"].astype(np.float64)})
-    envelope = build_envelope(
-        inputs, expected, evaluate, dtype="float32", seed=1, exact_op=False, weak=False
-    )
-    exported = exported_of(bug, Expectation(expected, envelope, policy, FLOAT32), tmp_path)
-    assert "failed" in exported(mended=False)
-    assert exported(mended=True) == "passed"
+    mini, ids = exported
+    done = mini.command("failures", "export", ids[name], "--pytest", code=2)
+    assert "export-refused" in done.stderr
+    assert REFUSED[name] in done.stderr
+    assert f"gpuemu-flow reproduce {ids[name]}" in done.stderr
+    assert not list(mini.root.glob("test_*"))
 
 
-def test_a_failing_reference_cannot_be_exported(tmp_path: Path) -> None:
-    bug = replace(BUGS[0], kind=FailureKind.REFERENCE)
-    with pytest.raises(UsageError, match="export-no-reference"):
-        bug.export(tmp_path, tmp_path)
-
-
-def test_without_expected_values_only_running_is_tested(tmp_path: Path) -> None:
-    program = Program("callable", root="/", path="/a.py", function="op", input_names=("x",))
-    for kind, possible in ((FailureKind.EXECUTION, True), (FailureKind.NAN, False)):
-        record = replace(BUGS[0], kind=kind).record()
-        arguments = (record, program, {"x": ramp(3)}, Expectation({}, LOOSE))
-        if possible:
-            assert "EXPECTED = {}" in render(*arguments, folder=tmp_path).text
-        else:
-            with pytest.raises(UsageError, match="export-no-reference"):
-                render(*arguments, folder=tmp_path)
-
-
-def test_a_value_without_a_literal_is_refused(tmp_path: Path) -> None:
-    bug = replace(BUGS[0], program={"kwargs": {"alpha": object()}})
-    with pytest.raises(UsageError, match="export-value"):
-        bug.export(tmp_path, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None, True, -7, 2**64 - 1, 0.1, "a'b\"c\\d\ne\u202e\udc80", [1, [2.5, "x" * 90], {}],
-        {"a": {"b" * 50: [1] * 40}, "": "é"},
-    ],
-)  # fmt: skip
-def test_literals_read_back(value: object) -> None:
-    text = literal(value)
-    assert text.isascii()
-    assert ast.literal_eval(text) == value
-
-
-def test_non_finite_literals() -> None:
-    assert eval(literal([float("inf"), float("-inf")])) == [float("inf"), float("-inf")]
-    assert np.isnan(eval(literal(float("nan"))))
+def test_the_file_is_short_and_says_what_it_is(exported: tuple[Mini, dict[str, str]]) -> None:
+    mini, ids = exported
+    text = (mini.root / "tests" / "test_strided.py").read_text()
+    assert len(text.splitlines()) < 100
+    assert f"gpuemu-flow reproduce {ids['strided']}" in text
+    assert str(mini.root) not in text, "it can be committed with the workspace"
+    elsewhere = Path(str(mini.root) + "-elsewhere")
+    elsewhere.mkdir()
+    mini.command("failures", "export", ids["strided"], "--pytest", "-o", str(elsewhere))
+    (file,) = elsewhere.glob("test_repro_*.py")
+    assert f"ROOT = Path({str(mini.root)!r})" in file.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuemu_flow.debug.slices import check_slice, parse_tensors
+from gpuemu_flow.debug.tensors import check_slice, parse_tensors
 from gpuemu_flow.errors import UsageError
 
 ARRAY = np.arange(2 * 3 * 5).reshape(2, 3, 5)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuemu_flow.lsp.commands import REPRODUCE, RUN, outcome
-from gpuemu_flow.lsp.jobs import CommandResult
+from gpuemu_flow.lsp.jobs import REPRODUCE, RUN, CommandResult, outcome
 
 
 def ended(document: dict[str, Any]) -> CommandResult:

@@ -13,8 +13,8 @@ from gpuemu_flow.config.tables import FILE
 from gpuemu_flow.errors import Hint, Rename, did_you_mean
 from gpuemu_flow.lsp.completions import completions_at
 from gpuemu_flow.lsp.findings import text_findings
-from gpuemu_flow.lsp.latest import Latest
 from gpuemu_flow.lsp.outline import outline
+from gpuemu_flow.lsp.server import Latest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = (REPOSITORY / "gpuemu.toml").read_text(encoding="utf-8")

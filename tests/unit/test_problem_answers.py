@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.problems.answers import described
-from gpuemu_flow.problems.found import find_kernelbench
+from gpuemu_flow.problems.kernelbench import find_kernelbench
 from gpuemu_flow.problems.model import Argument, ProblemFacts
-from gpuemu_flow.problems.probing import ProbeError
+from gpuemu_flow.problems.probing import ProbeError, described
 from gpuemu_flow.problems.sizes import CachedAttempts, scale_down, vary
 
 GOOD = {

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuemu_flow.problems.flashinfer_axes import axes_of, rules_of_axes
-from gpuemu_flow.problems.found_flashinfer import find_flashinfer
-from gpuemu_flow.problems.found_gpumode import find_gpumode
+from gpuemu_flow.problems.flashinfer_definitions import axes_of, find_flashinfer, rules_of_axes
+from gpuemu_flow.problems.gpumode import find_gpumode
 from gpuemu_flow.problems.probing import ProbeError
 from gpuemu_flow.problems.yaml_text import YamlError, read_yaml
 

@@ -11,8 +11,7 @@ import tomli
 
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.problems.gpuemu import import_gpuemu
-from gpuemu_flow.problems.model import ImportOutcome
-from gpuemu_flow.problems.options import Options
+from gpuemu_flow.problems.model import ImportOutcome, Options
 
 OP = "[[ops]]\nname = 'a'\nreference = 'ref.py'\nop_script = 'op.py'\n"
 META: dict[str, Any] = {

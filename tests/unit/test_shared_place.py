@@ -11,10 +11,9 @@ import pytest
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.remote.entry import Entry, encode, name_of
-from gpuemu_flow.store.remote.folder import FolderTransport
 from gpuemu_flow.store.remote.place import place_of
 from gpuemu_flow.store.remote.shared import SharedCache
-from gpuemu_flow.store.remote.transport import ACTION
+from gpuemu_flow.store.remote.transport import ACTION, RemoteError, Transport
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 HEADER = {"GPUEMU_CACHE_HEADER": "Authorization: x"}
@@ -50,11 +49,11 @@ def test_none_of_the_environment_stands_above_the_file() -> None:
     assert place_of("", "write", {}) is None
 
 
-def shared_cache(tmp_path: Path) -> tuple[SharedCache, FolderTransport, list[Problem]]:
+def shared_cache(tmp_path: Path) -> tuple[SharedCache, Transport, list[Problem]]:
     cache = WorkspaceCache(tmp_path / "cache")
     cache.create()
     told: list[Problem] = []
-    folder = FolderTransport(tmp_path / "share")
+    folder = Transport(f"file://{tmp_path}/share", patience=10.0)
     found = SharedCache(
         folder, "here", cache.actions, cache.blobs, cache.files, told.append, threading.Event(),
         writes=True,
@@ -94,7 +93,7 @@ def test_sets_of_others_stay_when_one_is_added(tmp_path: Path) -> None:
 
 
 def test_a_file_that_others_may_read_holds_what_was_put(tmp_path: Path) -> None:
-    folder = FolderTransport(tmp_path / "share")
+    folder = Transport(f"file://{tmp_path}/share", patience=10.0)
     folder.put(ACTION, "ef" * 32, b"content")
     sink = io.BytesIO()
     assert folder.get(ACTION, "ef" * 32, sink, 100)
@@ -102,3 +101,32 @@ def test_a_file_that_others_may_read_holds_what_was_put(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "share" / "ac").iterdir()] == ["ef" * 32]
     with pytest.raises(ValueError, match="no object"):
         folder.put(ACTION, "../../etc/passwd", b"")
+
+
+def test_what_cannot_be_stored_leaves_nothing(tmp_path: Path) -> None:
+    share = Transport(f"file://{tmp_path}/share", patience=10.0)
+    with pytest.raises(RemoteError):
+        share.put(ACTION, "ab" * 32, tmp_path / "a blob that is gone")
+    blocked = tmp_path / "share" / "ac"
+    blocked.parent.mkdir(exist_ok=True)
+    blocked.write_text("no folder")
+    with pytest.raises(RemoteError):
+        share.put(ACTION, "ab" * 32, b"content")
+    assert blocked.read_text() == "no folder"
+
+
+def test_a_share_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+    """As a mount does whose server is gone: no read of it returns, nor can it be interrupted."""
+    (tmp_path / "ac").mkdir()
+    path = tmp_path / "ac" / ("ab" * 32)
+    path.write_bytes(b"content")
+    share = Transport(f"file://{tmp_path}", patience=0.2)
+    sink = io.BytesIO()
+
+    def hang(_: bytes) -> int:
+        threading.Event().wait()
+        return 0
+
+    sink.write = hang  # type: ignore[method-assign, assignment]
+    with pytest.raises(RemoteError, match="longer than"):
+        share.get(ACTION, "ab" * 32, sink, 100)

@@ -34,7 +34,6 @@ SERIALISING = {
     "problems/adapters/solution.py": "the file that an import wrote of a solution",
     "cluster/messages.py": "messages between a coordinator and workers of a cluster",
     "runners/triton_arguments.py": "what Triton's compiler notes of descriptors",
-    "problems/asserted_inputs.py": "calls in test files, as syntax trees",
     "problems/gpuemu.py": "gpuemu.toml of gpuemu 0.1.0",
     "problems/published.py": "gpuemu.toml of gpuemu 0.1.0",
     "problems/published_corpus.py": "meta.json and op_schema.json of gpuemu 0.1.0",

@@ -21,11 +21,8 @@ def described(folder: str) -> Any:
 def loaded(name: str, path: Path, *, listed: bool = False) -> ModuleType:
     """Execute a Python file as a module.
 
-    Parameters
-    ----------
-    listed : bool
-        True to add the module to ``sys.modules`` before it is executed. Dataclasses need this, and
-        so do imports between a candidate's files.
+    `listed`: True to add the module to ``sys.modules`` before it is executed. Dataclasses need
+    this, and so do imports between a candidate's files.
     """
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # noqa: S101 - the path ends in .py

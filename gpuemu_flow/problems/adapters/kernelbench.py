@@ -21,13 +21,9 @@ MOST_WEIGHTS = 256 << 20
 def reference(names: dict[str, Any], folder: str) -> Callable[..., Any]:
     """Make the function that runs a problem's `Model` in the dtype that the inputs have.
 
-    Parameters
-    ----------
-    names : dict
-        The globals of the problem's module. Globals that ``problem.json`` lists, such as sizes that
-        the import scaled down, are set to the values given there.
-    folder : str
-        Holds ``problem.json`` and ``weights.npz``.
+    `names`: The globals of the problem's module. Globals that ``problem.json`` lists, such as
+    sizes that the import scaled down, are set to the values given there. `folder`: Holds
+    ``problem.json`` and ``weights.npz``.
     """
     described = files.described(folder)
     names.update({name: plain(value) for name, value in described["globals"].items()})

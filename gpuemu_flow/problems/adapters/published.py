@@ -6,12 +6,13 @@ torch, but nothing of gpuemu-flow.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+from adapters import files
 from adapters.stand_in import on_cpu
 from adapters.tensors import as_array, as_tensor, leaves, mapped
 
@@ -19,20 +20,12 @@ from adapters.tensors import as_array, as_tensor, leaves, mapped
 def kernel(path: str, *, gpu: bool) -> Callable[..., Any]:
     """Load a kernel's file, and return a function that calls the file's function `run`.
 
-    Parameters
-    ----------
-    path : str
-        Path of the file.
-    gpu : bool
-        True to run GPU code on the CPU. False under Triton's interpreter, which already does this.
+    `path`: Path of the file. `gpu`: True to run GPU code on the CPU. False under Triton's
+    interpreter, which already does this.
     """
     here = on_cpu if gpu else nullcontext
-    spec = importlib.util.spec_from_file_location("kernel", path)
-    assert spec is not None  # noqa: S101 - the path ends in .py
-    assert spec.loader is not None  # noqa: S101
-    module = importlib.util.module_from_spec(spec)
     with here():
-        spec.loader.exec_module(module)
+        module = files.loaded("kernel", Path(path))
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
         arrays = {name: as_array(as_tensor(value)) for name, value in all_inputs.items()}

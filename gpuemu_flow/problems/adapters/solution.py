@@ -26,35 +26,23 @@ class SolutionError(Exception):
 
 @dataclass(frozen=True)
 class Solution:
-    """The content of a solution's file.
+    """The content of a solution's file."""
 
-    Attributes
-    ----------
-    sources : mapping of str to str
-        Source texts by path.
-    file, function : str
-        The entry point.
-    destination : bool
-        True if the caller allocates the outputs and passes them after the inputs.
-    gpu : bool
-        True if the solution asks for a GPU, and does not launch Triton kernels.
-    """
-
+    # Source texts by path.
     sources: Mapping[str, str]
+    # The entry point.
     file: str
     function: str
+    # True if the caller allocates the outputs and passes them after the inputs.
     destination: bool
+    # True if the solution asks for a GPU, and does not launch Triton kernels.
     gpu: bool
 
 
 def read(path: str, definition: str) -> Solution:
     """Read a solution.
 
-    Parameters
-    ----------
-    path : str
-    definition : str
-        Name of the definition that the solution must implement.
+    `definition`: Name of the definition that the solution must implement.
 
     Raises
     ------

@@ -8,12 +8,13 @@ only if it is on this machine. A cache that the environment names has no such re
 from __future__ import annotations
 
 import ipaddress
+import threading
 from collections.abc import Mapping
-from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.remote.entry import LEAST_KEY_BYTES
 from gpuemu_flow.store.remote.transport import Transport
 
@@ -22,42 +23,26 @@ MODE = "GPUEMU_CACHE_MODE"
 HEADER = "GPUEMU_CACHE_HEADER"
 KEY = "GPUEMU_CACHE_KEY"
 TIMEOUT = "GPUEMU_CACHE_TIMEOUT"
-SILENCE_SECONDS = 10.0
-"""Time in seconds without a received byte after which a request to a server fails."""
-LONGEST_SILENCE = 3600.0
+PATIENCE_SECONDS = 10.0
+"""Seconds that a request may take, besides those that its bytes need."""
+LONGEST_PATIENCE = 3600.0
 NONE = "none"
 READ, WRITE = "read", "write"
 HTTP = ("http", "https")
 THROUGH_FSSPEC = ("s3", "gs", "az")
 
 
-@dataclass(frozen=True)
-class CacheAccess:
-    """A shared cache, and the access rights of this run.
-
-    Attributes
-    ----------
-    url : str
-    mode : str
-        ``read`` or ``write``.
-    header : tuple of str
-        Name and value of a header to send with each request; empty for none.
-    secret : bytes or None
-        Signing key; None for unsigned entries.
-    problems : tuple of Problem
-        Warnings about configured rights that the environment did not grant.
-    silence : float
-        Time limit in seconds; see `SILENCE_SECONDS`.
-    """
+class CacheAccess(msgspec.Struct, frozen=True):
+    """A shared cache, and the access rights of this run."""
 
     url: str
     mode: str
     header: tuple[str, str] | tuple[()] = ()
-    secret: bytes | None = None
-    problems: tuple[Problem, ...] = ()
-    silence: float = SILENCE_SECONDS
+    secret: bytes | None = None  # the signing key; None for unsigned entries
+    problems: tuple[Problem, ...] = ()  # rights that were configured, but not granted
+    patience: float = PATIENCE_SECONDS
 
-    def transport(self) -> Transport:
+    def transport(self, cancel: threading.Event | None = None) -> Transport:
         """Make the transport for the cache, without sending a request.
 
         Raises
@@ -65,27 +50,13 @@ class CacheAccess:
         UsageError
             ``cache-remote-package`` if a package is missing.
         """
-        parts = urlsplit(self.url)
-        if parts.scheme == "file":
-            from gpuemu_flow.store.remote.folder import FolderTransport  # noqa: PLC0415
-
-            return FolderTransport(Path(unquote(parts.path)))
-        if parts.scheme in HTTP:
-            from gpuemu_flow.store.remote.http import HttpTransport  # noqa: PLC0415
-
-            return HttpTransport(parts, self.header, silence=self.silence)
-        from gpuemu_flow.store.remote.buckets import BucketTransport  # noqa: PLC0415
-
-        return BucketTransport(self.url)
+        return Transport(self.url, self.header, patience=self.patience, cancel=cancel)
 
 
 def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> CacheAccess | None:
     """Return the shared cache of a run; None if there is none.
 
-    Parameters
-    ----------
-    remote, mode : str
-        The configuration's settings; `remote` is empty for no shared cache.
+    `remote` and `mode` are the configuration's settings; `remote` may be empty.
 
     Raises
     ------
@@ -111,7 +82,7 @@ def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> CacheAccess 
         mode = READ
     secret = _secret(environ.get(KEY, ""))
     return CacheAccess(
-        url, mode, header, secret, tuple(problems), _silence(environ.get(TIMEOUT, ""))
+        url, mode, header, secret, tuple(problems), _patience(environ.get(TIMEOUT, ""))
     )
 
 
@@ -163,15 +134,15 @@ def _secret(text: str) -> bytes | None:
     return text.encode()
 
 
-def _silence(text: str) -> float:
+def _patience(text: str) -> float:
     if not text:
-        return SILENCE_SECONDS
+        return PATIENCE_SECONDS
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0.0 < seconds <= LONGEST_SILENCE:
-        raise _wrong(TIMEOUT, f"it is no number of seconds up to {LONGEST_SILENCE:g}")
+    if not 0.0 < seconds <= LONGEST_PATIENCE:
+        raise _wrong(TIMEOUT, f"it is no number of seconds up to {LONGEST_PATIENCE:g}")
     return seconds
 
 

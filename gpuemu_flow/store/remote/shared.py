@@ -13,7 +13,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -22,7 +22,6 @@ from gpuemu_flow.store.blobs import BlobStore
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, visible
 from gpuemu_flow.store.private_files import PrivateFolder
-from gpuemu_flow.store.remote.call_threads import CallThreads, QueuedCall
 from gpuemu_flow.store.remote.entry import Entry, EntryError, decode, encode, name_of
 from gpuemu_flow.store.remote.place import WRITE, place_of
 from gpuemu_flow.store.remote.transport import (
@@ -48,15 +47,7 @@ _numbers = itertools.count()
 
 
 class TransferCounts:
-    """Numbers of objects that a run stored in a shared cache; approximate because of races.
-
-    Attributes
-    ----------
-    stored : int
-        Number of entries that were written.
-    bytes_out : int
-        Total size in bytes of the blobs and entries that were written.
-    """
+    """Entries and bytes that a run stored in a shared cache; approximate because of races."""
 
     def __init__(self) -> None:
         self.stored = self.bytes_out = 0
@@ -65,26 +56,9 @@ class TransferCounts:
 class SharedCache:
     """A shared cache, for the duration of one run. Thread-safe.
 
-    Parameters
-    ----------
-    transport : Transport
-    shown : str
-        Address of the cache for messages, without secrets.
-    actions : JsonStore
-        The workspace's own results.
-    blobs : BlobStore
-        The workspace's own blobs.
-    staging : PrivateFolder
-        Folder for received blobs until their content is verified.
-    report : callable
-        Called with a problem, once for each kind of problem.
-    cancel : threading.Event
-        Set when the run is to end; requests are then not waited for.
-    secret : bytes or None
-        Signing key; entries without a valid signature by this key are ignored. None to neither make
-        nor check signatures.
-    writes : bool
-        True if the run also stores results.
+    `shown` is its address for messages, without secrets. Received blobs lie in `staging` until
+    their content is verified; with a `secret`, entries without its signature are ignored. After
+    `cancel` no request is waited for.
     """
 
     def __init__(
@@ -109,8 +83,8 @@ class SharedCache:
         self._cancel = cancel
         self._secret = secret
         self._writes = writes
-        self._threads = CallThreads(REQUEST_THREADS)
-        self._stores: list[QueuedCall[None]] = []
+        self._threads = ThreadPoolExecutor(REQUEST_THREADS, "shared-cache")
+        self._stores: list[Future[None]] = []
         self._promised: set[str] = set()
         self._there: set[str] = set()
         self._turns: dict[str, threading.Lock] = {}
@@ -126,15 +100,10 @@ class SharedCache:
         return self._writes and not self._left and not self._read_only
 
     def sets(self, place: str, names: Sequence[str]) -> list[Discovered]:
-        """Return the stored sets of inputs that programs were seen to use.
+        """Return the sets of inputs that programs were seen to use, stored under the key `place`.
 
-        Parameters
-        ----------
-        place : str
-            Key under which the action cache stores the known sets.
-        names : sequence of str
-            Variables that the configuration passes to programs. Sets with other variables are left
-            out, since a request for their results would reveal these variables to the cache.
+        Sets with other variables than `names`, which the configuration passes to programs, are left
+        out, since a request for their results would reveal these variables to the cache.
         """
         entry = self._entry(name_of("inputs", place))
         found = [] if entry is None else entry.records.get(place)
@@ -147,15 +116,7 @@ class SharedCache:
         return sets
 
     def store_set(self, place: str, used: Discovered, names: Sequence[str]) -> None:
-        """Store a set of inputs as the newest one, unless the cache has it already.
-
-        Parameters
-        ----------
-        used : Discovered
-            The set to store.
-        place, names
-            As for `sets`.
-        """
+        """Store a set of inputs as the newest one, unless the cache has it already."""
         known = self.sets(place, names)
         if used in known:
             return
@@ -180,16 +141,9 @@ class SharedCache:
         return digest in self._promised
 
     def store(self, keys: Sequence[str], records: Mapping[str, Json], blobs: Iterable[str]) -> None:
-        """Store results: first their blobs, then the entry.
+        """Store results: first the blobs that they name, then the entry.
 
-        Parameters
-        ----------
-        keys : sequence of str
-            All keys that are looked up together, including keys without a result.
-        records : mapping of str to JSON
-            Results by key.
-        blobs : iterable of str
-            Digests of the blobs that the results name.
+        `keys` are all keys that are looked up together, including keys without a result.
         """
         if not self.writes:
             return
@@ -204,20 +158,15 @@ class SharedCache:
         wanted = sorted({digest for digest in digests if digest})
         if self._left or not wanted:
             return set()
-        came = self._threads.all(
-            [partial(self._fetch_blob, digest) for digest in wanted],
-            self._cancel,
-        )
-        return {digest for digest, done in zip(wanted, came, strict=True) if done}
+        jobs = {digest: self._threads.submit(self._fetch_blob, digest) for digest in wanted}
+        wait(jobs.values())
+        return {each for each, job in jobs.items() if job.exception() is None and job.result()}
 
     def finish(self) -> None:
-        """Wait until everything is stored, unless the run was cancelled. Close all connections."""
-        for job in self._stores:
-            if not job.wait(self._cancel):
-                self._left = True
-                break
-        self._threads.close()
-        self._transport.close()
+        """Wait until everything is stored, unless the run was cancelled."""
+        wait(self._stores)
+        self._left = self._left or self._cancel.is_set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _entry(self, name: str) -> Entry | None:
         """Read an entry; return None if it is missing or invalid."""
@@ -299,14 +248,10 @@ class SharedCache:
         return True
 
     def _ask(self, call: Callable[[], T]) -> T | None:
-        """Make a request in another thread, and return its result; None if it failed.
-
-        If the run is cancelled, return None at once.
-        """
+        """Make a request in one of the threads, and return its result; None if it failed."""
         if self._left:
             return None
-        job = self._threads.submit(lambda: self._attempt(call))
-        return job.result() if job.wait(self._cancel) else None
+        return self._threads.submit(self._attempt, call).result()
 
     def _attempt(self, call: Callable[[], T], *, writing: bool = False) -> T | None:
         """Make a request; return None if it fails.
@@ -321,7 +266,8 @@ class SharedCache:
         try:
             found = call()
         except RemoteError as error:
-            self._failed(error, writing=writing)
+            if not self._cancel.is_set():
+                self._failed(error, writing=writing)
             return None
         with self._lock:
             self._failures[writing] = 0
@@ -367,17 +313,7 @@ def open_shared(
 ) -> SharedCache | None:
     """Open the shared cache of a run; return None if no cache is configured.
 
-    Parameters
-    ----------
-    remote, mode : str
-        The configuration's settings: the address of the cache, which may be empty, and ``read`` or
-        ``write``.
-    environ : mapping of str to str
-        Environment variables, which override the settings.
-    cache : WorkspaceCache
-        The workspace's own cache.
-    cancel : threading.Event
-        Set when the run is to end.
+    Variables of `environ` override `remote` and `mode`, the configuration's settings.
 
     Raises
     ------
@@ -389,7 +325,7 @@ def open_shared(
         return None
     cache.problems += place.problems
     return SharedCache(
-        place.transport(),
+        place.transport(cancel),
         place.url,
         cache.actions,
         cache.blobs,
