@@ -17,8 +17,8 @@ MATRIX = 'dims = { M = [3, 6], N = [4, 17] }\ninputs = { x = ["M", "N"] }\noutpu
 class Op:
     """An op and its reference as bodies of functions, and what is expected of the run.
 
-    ``says`` holds words of its failures. In place of a body, ``text`` is the whole file of a function
-    ``op``, and ``script`` a program that speaks the protocol.
+    ``says`` holds words of its failures. In place of a body, ``text`` is a whole file with a
+    function ``op``, and ``script`` a program that speaks the protocol.
     """
 
     takes: str = "x"
@@ -45,7 +45,7 @@ class Ran:
     failures: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def check(self, name: str, wanted: Op) -> None:
-        """Compare an op's verdict, the kind and the words of its first failure with those wanted."""
+        """Compare an op's verdict, kind and words of failures with those wanted."""
         results = self.results[name]
         failures = self.failures.get(name, [])
         said = [f"{f['kind']}: {f['message']}" for f in failures]

@@ -50,11 +50,15 @@ VECTORS = (
     'dims = { N = [1, 2, 5] }\ninputs = { x = ["N", "N"] }\n'
     'output = { dims = ["N", "N"], up_to = "sign", axis = 0 }'
 )
-FFT = 'dims = {{ N = [1, 6, 16] }}\ninputs = {{ x = ["N"] }}\noutput = {{ dims = ["N"], dtype = "{}" }}'
+FFT = (
+    'dims = {{ N = [1, 6, 16] }}\ninputs = {{ x = ["N"] }}\n'
+    'output = {{ dims = ["N"], dtype = "{}" }}'
+)
 DFT = "k = np.arange(len(x))\nreturn np.exp(-2j * np.pi * np.outer(k, k) / len(x)) @ x"
 CORE = 'strategies = ["core"]'
 DROPOUT = (
-    'dims = {{ M = [64], N = [96] }}\ninputs = {{ x = ["M", "N"] }}\noutputs.y = {{ dims = ["M", "N"], '
+    'dims = {{ M = [64], N = [96] }}\ninputs = {{ x = ["M", "N"] }}\n'
+    'outputs.y = {{ dims = ["M", "N"], '
     'dtype = "same as x", statistics = {{ mean = "x", zeros = 0.25, {} }} }}'
 )
 
@@ -67,108 +71,222 @@ def dropout(op: str, more: str = "samples = 1000", **expected: object) -> Op:
 OPS = {
     # Bounds and tolerances of one output
     "range_kept": one("range = [-1, 1]", "return np.tanh(x)", "return np.tanh(x)"),
-    "range_left": one("range = [0, 1]", "return np.tanh(x)", "return np.tanh(x)", **FAILED,
-                      says=("lie outside of the declared range [0, 1]",)),
-    "range_above": one("range = [-1, 0]", "return np.tanh(x)", "return np.tanh(x)", **FAILED,
-                       says=("lie outside of the declared range [-1, 0]",)),
+    "range_left": one(
+        "range = [0, 1]",
+        "return np.tanh(x)",
+        "return np.tanh(x)",
+        **FAILED,
+        says=("lie outside of the declared range [0, 1]",),
+    ),
+    "range_above": one(
+        "range = [-1, 0]",
+        "return np.tanh(x)",
+        "return np.tanh(x)",
+        **FAILED,
+        says=("lie outside of the declared range [-1, 0]",),
+    ),
     "own_tolerance": one("tolerance = { atol = 0.5 }", "return x + np.float32(0.4)", keys=CORE),
-    "own_too_small": one("tolerance = { atol = 0.5 }", "return x + np.float32(0.6)", keys=CORE,
-                         **FAILED, kind="ToleranceExceeded"),
+    "own_too_small": one(
+        "tolerance = { atol = 0.5 }",
+        "return x + np.float32(0.6)",
+        keys=CORE,
+        **FAILED,
+        kind="ToleranceExceeded",
+    ),
     "own_number": one("tolerance = 0.5", "return x - np.float32(0.4)", keys=CORE),
     "own_relative": one("tolerance = { rtol = 0.1 }", "return x * np.float32(1.09)", keys=CORE),
-    "own_relative_left": one("tolerance = { rtol = 0.1 }", "return x * np.float32(1.11)", keys=CORE,
-                             **FAILED),
+    "own_relative_left": one(
+        "tolerance = { rtol = 0.1 }", "return x * np.float32(1.11)", keys=CORE, **FAILED
+    ),
     # Dtypes
     "dtype": one('dtype = "float64"', "return x.astype(np.float64) * 2", "return x * 2.0"),
-    "dtype_wrong": one('dtype = "float64"', "return x * 2", "return x * 2.0", verdict="error",
-                       kind="DTypeMismatch", says=("float32, expected float64",)),
+    "dtype_wrong": one(
+        'dtype = "float64"',
+        "return x * 2",
+        "return x * 2.0",
+        verdict="error",
+        kind="DTypeMismatch",
+        says=("float32, expected float64",),
+    ),
     "same_as": one('dtype = "same as x"', SAME),
-    "promote": Op("x, i", "return x + i", "return x + i",
-                  'dims = { N = [5] }\ninputs.x = ["N"]\n'
-                  'inputs.i = { dims = ["N"], dtype = "int16" }\n'
-                  'output = { dims = ["N"], dtype = "promote" }',
-                  'dtypes = ["float32", "int32"]'),
+    "promote": Op(
+        "x, i",
+        "return x + i",
+        "return x + i",
+        'dims = { N = [5] }\ninputs.x = ["N"]\n'
+        'inputs.i = { dims = ["N"], dtype = "int16" }\n'
+        'output = { dims = ["N"], dtype = "promote" }',
+        'dtypes = ["float32", "int32"]',
+    ),
     # Ties
     "ties_first": rows(ARGMAX, FIRST, FIRST, keys=TIED),
     "ties_last": rows(ARGMAX, LAST, FIRST, keys=TIED),
     "ties_wrong": rows(ARGMAX, "return x.argmin(1)", FIRST, keys=TIED, **FAILED),
     "ties_outside": rows(ARGMAX, "return x.argmax(1) + x.shape[1]", FIRST, keys=TIED, **FAILED),
     "no_ties": rows('dims = ["M"], dtype = "int64"', LAST, FIRST, keys=TIED, **FAILED),
-    "topk": rows('dims = ["M", "N"], dtype = "int64", ties = "any", axis = 1',
-                 "return np.argsort(-x, axis=1)", "return np.argsort(-x, 1, kind='stable')",
-                 keys=TIED),
-    "topk_twice": rows('dims = ["M", "N"], dtype = "int64", ties = "any", axis = 1',
-                       "return np.repeat(x.argmax(1)[:, None], x.shape[1], 1)",
-                       "return np.argsort(-x, 1, kind='stable')", keys=TIED, **FAILED),
+    "topk": rows(
+        'dims = ["M", "N"], dtype = "int64", ties = "any", axis = 1',
+        "return np.argsort(-x, axis=1)",
+        "return np.argsort(-x, 1, kind='stable')",
+        keys=TIED,
+    ),
+    "topk_twice": rows(
+        'dims = ["M", "N"], dtype = "int64", ties = "any", axis = 1',
+        "return np.repeat(x.argmax(1)[:, None], x.shape[1], 1)",
+        "return np.argsort(-x, 1, kind='stable')",
+        keys=TIED,
+        **FAILED,
+    ),
     # Order
-    "any_order": ints(SET, "return np.array(list(dict.fromkeys(x.tolist())), x.dtype)",
-                      "return np.unique(x)"),
-    "order_counts": ints(SET, "u = np.unique(x)\nu[-1] = u[0]\nreturn u", "return np.unique(x)",
-                         **FAILED),
-    "order_one_less": ints(SET, "return np.unique(x)[:-1]", "return np.unique(x)", verdict="error",
-                           kind="ShapeMismatch"),
-    "sorted_order": ints('dims = ["?"]', "return np.unique(x)[::-1]", "return np.unique(x)",
-                         **FAILED),
+    "any_order": ints(
+        SET, "return np.array(list(dict.fromkeys(x.tolist())), x.dtype)", "return np.unique(x)"
+    ),
+    "order_counts": ints(
+        SET, "u = np.unique(x)\nu[-1] = u[0]\nreturn u", "return np.unique(x)", **FAILED
+    ),
+    "order_one_less": ints(
+        SET,
+        "return np.unique(x)[:-1]",
+        "return np.unique(x)",
+        verdict="error",
+        kind="ShapeMismatch",
+    ),
+    "sorted_order": ints(
+        'dims = ["?"]', "return np.unique(x)[::-1]", "return np.unique(x)", **FAILED
+    ),
     # Up to something
     "labels": ints(LABELS, "return np.array([(x == v).argmax() for v in x], np.int32)", NUMBERED),
     "labels_merged": ints(LABELS, "return np.minimum(x, 3)", NUMBERED, **FAILED),
     "labels_split": ints(LABELS, "return np.arange(len(x), dtype=np.int32)", NUMBERED, **FAILED),
-    "sign": Op("x", "v = np.linalg.eigh(x + x.T)[1]\nreturn v * np.where(v[:1] < 0, -1, 1)"
-               ".astype(x.dtype)", EIGH, VECTORS, 'strategies = ["normal"]'),
-    "sign_within": Op("x", "v = np.linalg.eigh(x + x.T)[1]\nv[-1] *= -1\nreturn v", EIGH,
-                      VECTORS.replace("[1, 2, 5]", "[5]"), 'strategies = ["normal"]', **FAILED),
+    "sign": Op(
+        "x",
+        "v = np.linalg.eigh(x + x.T)[1]\nreturn v * np.where(v[:1] < 0, -1, 1).astype(x.dtype)",
+        EIGH,
+        VECTORS,
+        'strategies = ["normal"]',
+    ),
+    "sign_within": Op(
+        "x",
+        "v = np.linalg.eigh(x + x.T)[1]\nv[-1] *= -1\nreturn v",
+        EIGH,
+        VECTORS.replace("[1, 2, 5]", "[5]"),
+        'strategies = ["normal"]',
+        **FAILED,
+    ),
     # Complex numbers
-    "fft": Op("x", "return np.fft.fft(x).astype(np.complex64)", DFT, FFT.format("complex64"), CORE, wrong=1),
-    "fft_inverse": Op("x", "return np.fft.ifft(x).astype(np.complex64)", DFT,
-                      FFT.format("complex64").replace("[1, 6, 16]", "[6, 16]"), CORE, **FAILED),
-    "fft_real": Op("x", "return np.fft.fft(x).real.astype(np.float32)", DFT,
-                   FFT.format("complex64"), CORE, verdict="error", kind="DTypeMismatch"),
+    "fft": Op(
+        "x",
+        "return np.fft.fft(x).astype(np.complex64)",
+        DFT,
+        FFT.format("complex64"),
+        CORE,
+        wrong=1,
+    ),
+    "fft_inverse": Op(
+        "x",
+        "return np.fft.ifft(x).astype(np.complex64)",
+        DFT,
+        FFT.format("complex64").replace("[1, 6, 16]", "[6, 16]"),
+        CORE,
+        **FAILED,
+    ),
+    "fft_real": Op(
+        "x",
+        "return np.fft.fft(x).real.astype(np.float32)",
+        DFT,
+        FFT.format("complex64"),
+        CORE,
+        verdict="error",
+        kind="DTypeMismatch",
+    ),
     # Elements that count
-    "only": lengths("y = np.full_like(x, 7)\nfor r, v, n in zip(y, x, lengths): r[:n] = v[:n] * 2\n"
-                    "return y"),
-    "only_short": lengths("y = np.zeros_like(x)\n"
-                          "for r, v, n in zip(y, x, lengths): r[:n - 1] = v[:n - 1] * 2\nreturn y",
-                          **FAILED),
-    "only_mask": Op("x, m", "return np.where(m, x, 9)", "return x",
-                    'dims = { N = [40] }\ninputs = { x = ["N"], m = { dims = ["N"], '
-                    'dtype = "bool", kind = "mask" } }\noutput = { dims = ["N"], only = "m" }'),
-    "only_not": Op("x, m", "return np.where(m, x, 9)", "return x",
-                   'dims = { N = [40] }\ninputs = { x = ["N"], m = { dims = ["N"], '
-                   'dtype = "bool", kind = "mask" } }\noutput = { dims = ["N"], only = "not m" }',
-                   **FAILED),
+    "only": lengths(
+        "y = np.full_like(x, 7)\nfor r, v, n in zip(y, x, lengths): r[:n] = v[:n] * 2\nreturn y"
+    ),
+    "only_short": lengths(
+        "y = np.zeros_like(x)\n"
+        "for r, v, n in zip(y, x, lengths): r[:n - 1] = v[:n - 1] * 2\nreturn y",
+        **FAILED,
+    ),
+    "only_mask": Op(
+        "x, m",
+        "return np.where(m, x, 9)",
+        "return x",
+        'dims = { N = [40] }\ninputs = { x = ["N"], m = { dims = ["N"], '
+        'dtype = "bool", kind = "mask" } }\noutput = { dims = ["N"], only = "m" }',
+    ),
+    "only_not": Op(
+        "x, m",
+        "return np.where(m, x, 9)",
+        "return x",
+        'dims = { N = [40] }\ninputs = { x = ["N"], m = { dims = ["N"], '
+        'dtype = "bool", kind = "mask" } }\noutput = { dims = ["N"], only = "not m" }',
+        **FAILED,
+    ),
     # Changed inputs
-    "in_place": Op("w, g", "w -= np.float32(0.125) * g", "return w - 0.125 * g",
-                   'dims = { N = [7] }\ninputs = { w = ["N"], g = ["N"] }\n'
-                   'outputs = { w = { dims = ["N"], dtype = "same as w" } }', 'mutates = ["w"]'),
-    "in_place_wrong": Op("w, g", "w += np.float32(0.125) * g", "return w - 0.125 * g",
-                         'dims = { N = [7] }\ninputs = { w = ["N"], g = ["N"] }\n'
-                         'outputs = { w = { dims = ["N"], dtype = "same as w" } }',
-                         'mutates = ["w"]', **FAILED),
+    "in_place": Op(
+        "w, g",
+        "w -= np.float32(0.125) * g",
+        "return w - 0.125 * g",
+        'dims = { N = [7] }\ninputs = { w = ["N"], g = ["N"] }\n'
+        'outputs = { w = { dims = ["N"], dtype = "same as w" } }',
+        'mutates = ["w"]',
+    ),
+    "in_place_wrong": Op(
+        "w, g",
+        "w += np.float32(0.125) * g",
+        "return w - 0.125 * g",
+        'dims = { N = [7] }\ninputs = { w = ["N"], g = ["N"] }\n'
+        'outputs = { w = { dims = ["N"], dtype = "same as w" } }',
+        'mutates = ["w"]',
+        **FAILED,
+    ),
     # Distributions
-    "dropout": dropout("return np.where(np.random.random(x.shape) < 0.25, 0, x / np.float32(0.75))"
-                       ".astype(x.dtype)"),
+    "dropout": dropout(
+        "return np.where(np.random.random(x.shape) < 0.25, 0, x / np.float32(0.75)).astype(x.dtype)"
+    ),
     "dropout_unscaled": dropout(
-        "return np.where(np.random.random(x.shape) < 0.25, 0, x).astype(x.dtype)", **FAILED),
-    "dropout_rate": dropout("return np.where(np.random.random(x.shape) < 0.4, 0, x / "
-                            "np.float32(0.6)).astype(x.dtype)", **FAILED),
-    "dropout_tail": dropout("m = np.random.random(x.shape) < 0.25\nm[-16:] = False\n"
-                            "return np.where(m, 0, x / np.float32(0.75)).astype(x.dtype)", **FAILED),
-    "dropout_few": dropout("return np.where(np.random.random(x.shape) < 0.25, 0, x / "
-                           "np.float32(0.75)).astype(x.dtype)", "samples = 10000",
-                           verdict="inconclusive"),
+        "return np.where(np.random.random(x.shape) < 0.25, 0, x).astype(x.dtype)", **FAILED
+    ),
+    "dropout_rate": dropout(
+        "return np.where(np.random.random(x.shape) < 0.4, 0, x / np.float32(0.6)).astype(x.dtype)",
+        **FAILED,
+    ),
+    "dropout_tail": dropout(
+        "m = np.random.random(x.shape) < 0.25\nm[-16:] = False\n"
+        "return np.where(m, 0, x / np.float32(0.75)).astype(x.dtype)",
+        **FAILED,
+    ),
+    "dropout_few": dropout(
+        "return np.where(np.random.random(x.shape) < 0.25, 0, x / "
+        "np.float32(0.75)).astype(x.dtype)",
+        "samples = 10000",
+        verdict="inconclusive",
+    ),
     # A function that compares
-    "own": Op("x", "return np.argsort(x)", "return np.argsort(x, kind='stable')",
-              'dims = { N = [6, 30] }\ninputs = { x = ["N"] }\n'
-              'output = { dims = ["N"], dtype = "int64", compare = "compare.py:sorts" }', CORE),
-    "own_wrong": Op("x", "return np.argsort(-x)", "return np.argsort(x, kind='stable')",
-                    'dims = { N = [6, 30] }\ninputs = { x = ["N"] }\n'
-                    'output = { dims = ["N"], dtype = "int64", compare = "compare.py:sorts" }',
-                    'strategies = ["normal"]', **FAILED, says=("descends here",)),
-    "own_nothing": Op("x", SAME, SAME, ONE.format('compare = "compare.py:nothing"'),
-                      verdict="inconclusive"),
-    "own_raises": Op("x", SAME, SAME, ONE.format('compare = "compare.py:raises"'),
-                     verdict="error"),
-}  # fmt: skip
+    "own": Op(
+        "x",
+        "return np.argsort(x)",
+        "return np.argsort(x, kind='stable')",
+        'dims = { N = [6, 30] }\ninputs = { x = ["N"] }\n'
+        'output = { dims = ["N"], dtype = "int64", compare = "compare.py:sorts" }',
+        CORE,
+    ),
+    "own_wrong": Op(
+        "x",
+        "return np.argsort(-x)",
+        "return np.argsort(x, kind='stable')",
+        'dims = { N = [6, 30] }\ninputs = { x = ["N"] }\n'
+        'output = { dims = ["N"], dtype = "int64", compare = "compare.py:sorts" }',
+        'strategies = ["normal"]',
+        **FAILED,
+        says=("descends here",),
+    ),
+    "own_nothing": Op(
+        "x", SAME, SAME, ONE.format('compare = "compare.py:nothing"'), verdict="inconclusive"
+    ),
+    "own_raises": Op("x", SAME, SAME, ONE.format('compare = "compare.py:raises"'), verdict="error"),
+}
 COMPARE = """
 import numpy as np
 def sorts(actual, expected, inputs, tolerance):

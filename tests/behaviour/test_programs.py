@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from many_ops import MATRIX, VECTOR, Op, Ran, run_ops
+from many_ops import MATRIX, Op, Ran, run_ops
 
 PAIR = 'dims = { N = [5, 12] }\ninputs = { a = ["N"], b = ["N"] }\noutput = ["N"]'
 TWO = 'dims = { N = [5, 12] }\ninputs = { x = ["N"] }\noutputs = { out = ["N"], lse = ["N"] }'
@@ -48,21 +48,36 @@ OPS = {
     "some_by_name": called("def op(a, **rest): return a - rest['alpha'] * rest['b']"),
     "keyword_only": called("def op(*, a, b, alpha): return a - alpha * b"),
     "mapping": called("def op(inputs, alpha): return inputs['a'] - alpha * inputs['b']"),
-    "mapping_and_any": called("def op(inputs, **kw): return inputs['a'] - kw['alpha'] * inputs['b']"),
+    "mapping_and_any": called(
+        "def op(inputs, **kw): return inputs['a'] - kw['alpha'] * inputs['b']"
+    ),
     "positional_only": called("def op(first, second, /, alpha): return first - alpha * second"),
     "varargs": called("def op(*tensors, alpha): return tensors[0] - alpha * tensors[1]"),
-    "object": called("class Op:\n    def __call__(self, a, b, alpha): return a - alpha * b\nop = Op()"),
-    "partial": called("import functools\ndef f(scale, a, b, alpha): return scale * (a - alpha * b)\n"
-                      "op = functools.partial(f, 1)"),
-    "decorated": called("import functools\ndef deco(f):\n    @functools.wraps(f)\n"
-                        "    def g(*args, **kw):\n        return f(*args, **kw)\n    return g\n"
-                        "@deco\ndef op(a, b, alpha): return a - alpha * b"),
+    "object": called(
+        "class Op:\n    def __call__(self, a, b, alpha): return a - alpha * b\nop = Op()"
+    ),
+    "partial": called(
+        "import functools\ndef f(scale, a, b, alpha): return scale * (a - alpha * b)\n"
+        "op = functools.partial(f, 1)"
+    ),
+    "decorated": called(
+        "import functools\ndef deco(f):\n    @functools.wraps(f)\n"
+        "    def g(*args, **kw):\n        return f(*args, **kw)\n    return g\n"
+        "@deco\ndef op(a, b, alpha): return a - alpha * b"
+    ),
     "refused_names": refused("def op(x, y): return x"),
     "refused_missing": refused("def op(a): return a"),
     "refused_keyword": refused("def op(a, b): return a", "kwargs = { alpha = 1 }"),
-    "no_function": Op(text="def other(x): return x\n", verdict="error", says=("op-not-loadable", "defines no callable 'op'")),
-    "no_import": Op(text="import nothing_of_this_name\ndef op(x): return x\n", verdict="error",
-                    says=("nothing_of_this_name", ".py:1")),
+    "no_function": Op(
+        text="def other(x): return x\n",
+        verdict="error",
+        says=("op-not-loadable", "defines no callable 'op'"),
+    ),
+    "no_import": Op(
+        text="import nothing_of_this_name\ndef op(x): return x\n",
+        verdict="error",
+        says=("nothing_of_this_name", ".py:1"),
+    ),
     "syntax": Op(text="def op(x): return (x\n", verdict="error", says=("SyntaxError",)),
     "returns_view": Op(op="return np.repeat(x * 2, 2)[::2]"),
     "returns_fortran": Op(op="return np.asfortranarray(x * 2)", schema=MATRIX),
@@ -77,15 +92,27 @@ OPS = {
         op="return W(x * 2)",
     ),
     "two_as_tuple": Op(op="return x, 2 * x", reference="return x, 2 * x", schema=TWO),
-    "two_as_dict": Op(op="return {'lse': 2 * x, 'out': x}", reference="return x, x + x",
-                      schema=TWO),
-    "two_exchanged": Op(op="return {'lse': x, 'out': 2 * x}", reference="return x, 2 * x",
-                        schema=TWO, verdict="failed", kind="ToleranceExceeded",
-                        says=("'lse'", "auto (exact)"), wrong=4),
-    "scalar": Op(op="return float(x.sum())", reference="return x.sum()",
-                 schema='dims = { N = [5] }\ninputs = { x = ["N"] }\noutput = []',
-                 keys='strategies = ["integers"]', verdict="error", kind="DTypeMismatch",
-                 says=("output 'output' has dtype float64, expected float32",)),
+    "two_as_dict": Op(
+        op="return {'lse': 2 * x, 'out': x}", reference="return x, x + x", schema=TWO
+    ),
+    "two_exchanged": Op(
+        op="return {'lse': x, 'out': 2 * x}",
+        reference="return x, 2 * x",
+        schema=TWO,
+        verdict="failed",
+        kind="ToleranceExceeded",
+        says=("'lse'", "auto (exact)"),
+        wrong=4,
+    ),
+    "scalar": Op(
+        op="return float(x.sum())",
+        reference="return x.sum()",
+        schema='dims = { N = [5] }\ninputs = { x = ["N"] }\noutput = []',
+        keys='strategies = ["integers"]',
+        verdict="error",
+        kind="DTypeMismatch",
+        says=("output 'output' has dtype float64, expected float32",),
+    ),
     # Scripts
     "script_flat": printed("json.dumps(y)"),
     "script_outputs": printed("json.dumps({'outputs': {'y': y}})"),
@@ -94,66 +121,133 @@ OPS = {
     "script_capital": printed("json.dumps(dict(y, dtype='Float32'))"),
     "script_data_first": printed("json.dumps(dict(reversed(y.items())), indent=1)"),
     "script_note": printed("json.dumps(dict(y, note={'data': 'AAAA'}, strides=[1]))"),
-    "script_no_json": printed("'hello'", verdict="error",
-                              says=("op-output-junk: stdout is not one JSON object", "'hello'")),
-    "script_silent": printed("end=''", verdict="error",
-                             says=("op-output-missing: the program wrote nothing to stdout",)),
-    "script_short_data": printed("json.dumps(dict(y, data=y['data'][:-8]))", verdict="error",
-                                 says=("op-output-length", "takes 20 bytes; its data holds 15")),
-    "script_bad_base64": printed("json.dumps(dict(y, data='?'))", verdict="error",
-                                 says=("op-output-junk: output 'output': its data is not base64",)),
-    "script_exits": Op(script=PROTOCOL + "sys.exit(3)\n", verdict="error",
-                       says=("op-exit-code: the script exited with code 3",)),
+    "script_no_json": printed(
+        "'hello'",
+        verdict="error",
+        says=("op-output-junk: stdout is not one JSON object", "'hello'"),
+    ),
+    "script_silent": printed(
+        "end=''", verdict="error", says=("op-output-missing: the program wrote nothing to stdout",)
+    ),
+    "script_short_data": printed(
+        "json.dumps(dict(y, data=y['data'][:-8]))",
+        verdict="error",
+        says=("op-output-length", "takes 20 bytes; its data holds 15"),
+    ),
+    "script_bad_base64": printed(
+        "json.dumps(dict(y, data='?'))",
+        verdict="error",
+        says=("op-output-junk: output 'output': its data is not base64",),
+    ),
+    "script_exits": Op(
+        script=PROTOCOL + "sys.exit(3)\n",
+        verdict="error",
+        says=("op-exit-code: the script exited with code 3",),
+    ),
     # What goes wrong
-    "raises": wrong("raise ValueError('of the op')", "ExecutionError",
-                    "the op: op-exception: ValueError: of the op (ops/raises.py:5)",
-                    verdict="error"),
-    "no_array": wrong("return 'text'", "ExecutionError", "is of type str, not an array",
-                      verdict="error"),
-    "nothing": wrong("return None", "ExecutionError", "op-output-missing", "is of type NoneType",
-                     verdict="error"),
-    "wrong_shape": wrong("return (x * 2)[:-1]", "ShapeMismatch", "has shape [4], declared as [N = 5]",
-                         verdict="error"),
-    "wrong_dtype": wrong("return (x * 2).astype(np.float64)", "DTypeMismatch",
-                         "has dtype float64, expected float32", verdict="error"),
-    "two_for_one": wrong("return x, x", "ExecutionError",
-                         "2 outputs returned where 1 are declared: output", verdict="error"),
-    "one_for_two": wrong("return x", "ExecutionError", "one ndarray returned", "out, lse",
-                         verdict="error", schema=TWO, reference="return x, x"),
-    "exits": wrong("import os\nos._exit(7)", "ExecutionError", "op-crashed",
-                   "exit code 7", verdict="error"),
-    "crashes": wrong("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "ExecutionError",
-                     "op-crashed: the process was killed by SIGSEGV", verdict="error"),
-    "hangs": wrong("while True: pass", "ExecutionError", "op-timeout: no result after 0.3 s",
-                   verdict="error",
-                   keys="timeout = 0.3\ncases = 1"),
+    "raises": wrong(
+        "raise ValueError('of the op')",
+        "ExecutionError",
+        "the op: op-exception: ValueError: of the op (ops/raises.py:5)",
+        verdict="error",
+    ),
+    "no_array": wrong(
+        "return 'text'", "ExecutionError", "is of type str, not an array", verdict="error"
+    ),
+    "nothing": wrong(
+        "return None", "ExecutionError", "op-output-missing", "is of type NoneType", verdict="error"
+    ),
+    "wrong_shape": wrong(
+        "return (x * 2)[:-1]",
+        "ShapeMismatch",
+        "has shape [4], declared as [N = 5]",
+        verdict="error",
+    ),
+    "wrong_dtype": wrong(
+        "return (x * 2).astype(np.float64)",
+        "DTypeMismatch",
+        "has dtype float64, expected float32",
+        verdict="error",
+    ),
+    "two_for_one": wrong(
+        "return x, x",
+        "ExecutionError",
+        "2 outputs returned where 1 are declared: output",
+        verdict="error",
+    ),
+    "one_for_two": wrong(
+        "return x",
+        "ExecutionError",
+        "one ndarray returned",
+        "out, lse",
+        verdict="error",
+        schema=TWO,
+        reference="return x, x",
+    ),
+    "exits": wrong(
+        "import os\nos._exit(7)", "ExecutionError", "op-crashed", "exit code 7", verdict="error"
+    ),
+    "crashes": wrong(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+        "ExecutionError",
+        "op-crashed: the process was killed by SIGSEGV",
+        verdict="error",
+    ),
+    "hangs": wrong(
+        "while True: pass",
+        "ExecutionError",
+        "op-timeout: no result after 0.3 s",
+        verdict="error",
+        keys="timeout = 0.3\ncases = 1",
+    ),
     # Checks
-    "changes_input": wrong("y = x * 2\nx[1] = 99\nreturn y", "InputModified",
-                           "the program changed 1 of 5 elements of input 'x'", wrong=4),
+    "changes_input": wrong(
+        "y = x * 2\nx[1] = 99\nreturn y",
+        "InputModified",
+        "the program changed 1 of 5 elements of input 'x'",
+        wrong=4,
+    ),
     "may_change_input": Op(op="y = x * 2\nx[1] = 99\nreturn y", keys='mutates = ["x"]'),
-    "shape_of_input": wrong("y = x * 2\nx.shape = (len(x), 1)\nreturn y", "InputModified",
-                            "the shape of input 'x' from [5] to [5, 1]"),
+    "shape_of_input": wrong(
+        "y = x * 2\nx.shape = (len(x), 1)\nreturn y",
+        "InputModified",
+        "the shape of input 'x' from [5] to [5, 1]",
+    ),
     "writes_before": wrong(
-        "import ctypes\nctypes.memset(x.ctypes.data - 8, 0x11, 4)\nreturn x * 2", 
-        "OutOfBoundsWrite", "4 bytes of memory round the elements of input 'x'",
+        "import ctypes\nctypes.memset(x.ctypes.data - 8, 0x11, 4)\nreturn x * 2",
+        "OutOfBoundsWrite",
+        "4 bytes of memory round the elements of input 'x'",
     ),
     "writes_behind": wrong(
         "import ctypes\nctypes.memset(x.ctypes.data + x.nbytes + 4, 0x11, 4)\nreturn x * 2",
-        "OutOfBoundsWrite", "4 bytes of memory", keys='layouts = ["contiguous"]',
+        "OutOfBoundsWrite",
+        "4 bytes of memory",
+        keys='layouts = ["contiguous"]',
     ),
-    "counts_calls": wrong("n.append(1)\nreturn x * 2 + len(n) % 2", "NonDeterministic",
-                          "an identical call changed 5 of 5 elements", head="n = []\n"),
-    "random": wrong("import os\nreturn x * 2 + np.frombuffer(os.urandom(8), np.uint8)[:1] % 64",
-                    "NonDeterministic", verdict="failed"),
-    "may_differ": wrong("import os\nreturn x * 2 + np.frombuffer(os.urandom(8), np.uint8)[:1] % 64",
-                        "ToleranceExceeded", keys="deterministic = false"),
+    "counts_calls": wrong(
+        "n.append(1)\nreturn x * 2 + len(n) % 2",
+        "NonDeterministic",
+        "an identical call changed 5 of 5 elements",
+        head="n = []\n",
+    ),
+    "random": wrong(
+        "import os\nreturn x * 2 + np.frombuffer(os.urandom(8), np.uint8)[:1] % 64",
+        "NonDeterministic",
+        verdict="failed",
+    ),
+    "may_differ": wrong(
+        "import os\nreturn x * 2 + np.frombuffer(os.urandom(8), np.uint8)[:1] % 64",
+        "ToleranceExceeded",
+        keys="deterministic = false",
+    ),
     "unwritten": wrong("y = np.empty_like(x)\ny[:-1] = x[:-1] * 2\nreturn y", ""),
     "scratch": Op(op="s = np.empty((2, *x.shape), x.dtype)\ns[0] = x\nreturn s[0] * 2"),
     "cached_result": wrong(
-        "key = x.shape\nif key not in kept: kept[key] = x * 2\nreturn kept[key]", "ToleranceExceeded",
+        "key = x.shape\nif key not in kept: kept[key] = x * 2\nreturn kept[key]",
+        "ToleranceExceeded",
         head="kept = {}\n",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

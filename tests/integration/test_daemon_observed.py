@@ -20,6 +20,8 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.types import Verdict
 
+pytestmark = pytest.mark.ci
+
 WARM_UP = 30
 """Requests of which at least one is quick, however busy the machine is."""
 

@@ -43,7 +43,7 @@ def test_requests_of_the_tests_hold(schema: dict[str, Any], message: dict[str, A
         validator(schema, "request").validate(broken)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_replies_hold(schema: dict[str, Any], daemon: Served) -> None:
     """One of every type."""
     daemon.open_gate()

@@ -14,6 +14,8 @@ from runner_workspace import wait_until
 
 from gpuemu_flow.client import ClientError, RequestTimeoutError, ValidationResult
 
+pytestmark = pytest.mark.ci
+
 Tensor = NDArray[Any]
 DIFFERENT_BY_NATURE = {"timestamp", "duration_ms", "failure_id"}
 WARM_UP = 30

@@ -68,7 +68,7 @@ def off(i: dict[str, Any]) -> Any:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("schema", ["the op's own", "the request's", "none"])
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_right_product_passes(unserved: Served, schema: str) -> None:
     """In float32 at once and in blocks: both are right."""
 

@@ -13,6 +13,8 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.runners.api import Outcome, Request
 from gpuemu_flow.types import LAYOUTS
 
+pytestmark = pytest.mark.ci
+
 FENCED = True
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="no jax")

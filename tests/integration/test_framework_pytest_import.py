@@ -11,9 +11,11 @@ import pytest
 from collection_scores import MOST, chosen, scored
 from pytest_problems import PYTEST
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize("name", chosen(PYTEST, "embedding", "ragged_heads"))
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_file_of_tests_is_scored(tmp_path: Path, name: str) -> None:
     library = PYTEST[name].library
     if library != "numpy":

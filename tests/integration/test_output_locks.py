@@ -86,7 +86,7 @@ def first_words(process: subprocess.Popen[str], begun: Path) -> str:
     return process.stderr.readline()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_second_build_of_an_output_waits_for_the_first(
     both: tuple[Mini, Mini, Path], first: subprocess.Popen[str]
 ) -> None:

@@ -195,7 +195,7 @@ def test_another_file_name_keeps_the_two_files_together(tmp_path: Path) -> None:
     assert set(run_pytest(tmp_path, "test_softmax_tail.py").values()) == {"passed"}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_auto_tolerance_is_written_out(tmp_path: Path) -> None:
     """The envelope of a sum: accumulation in float32 passes, a lost element fails."""
     values = np.random.default_rng(3).normal(size=(4, 300)).astype(np.float32) * 100

@@ -17,6 +17,8 @@ import pytest
 from gpuemu_flow.runners.sandbox import cgroup
 from gpuemu_flow.runners.sandbox.cgroup import ControlGroup
 
+pytestmark = pytest.mark.ci
+
 FORKS = """
 import os, sys
 sys.stdin.read(1)

@@ -39,7 +39,7 @@ def scale(x):
 
 
 @pytest.mark.parametrize("path", ["fac.py", "lib/deep.py"])
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_source_that_is_put_away_and_back_while_it_is_imported(path: str, tmp_path: Path) -> None:
     """`git stash`, an import, `git stash pop`: what ran is not what lies there afterwards."""
     row = Row("stash", {}, lambda _: None, lambda _: None)

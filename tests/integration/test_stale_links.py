@@ -52,7 +52,7 @@ def linked(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_link_to_another_folder_makes_its_readers_run(linked: Path) -> None:
     assert set(verdicts(linked).values()) == {"passed"}
     (linked / "link").unlink()

@@ -46,7 +46,7 @@ def as_user(served: Served, folder: str, how: str, seed: int, op: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["fuzz", "submit"])
-@pytest.mark.long
+@pytest.mark.ci
 def test_newer_code_retires_what_older_code_gave(unserved: Served, how: str) -> None:
     unserved.start()
     as_user(unserved, "one", how, 1, "right(i) + 1")
