@@ -78,7 +78,7 @@ def make_ops(
     for name, op in ops.items():
         for place, function, body in (("ops", "op", op.op), ("refs", "reference", op.reference)):
             lines = dedent(body).strip("\n").replace("\n", "\n    ")
-            head = "import numpy as np\n" + dedent(op.head) * (place == "ops")
+            head = f"import numpy as np  # {name}\n" + dedent(op.head) * (place == "ops")
             text = f"{head}\n\ndef {function}({op.takes}):\n    {lines}\n"
             mini.write(f"{place}/{name}.py", op.text if op.text and place == "ops" else text)
         program = f"ops/{name}.py:op"

@@ -14,6 +14,8 @@ PRODUCT = (
     'dims = { M = [5], K = [64], N = [7] }\ninputs = { a = ["M", "K"], b = ["K", "N"] }\n'
     'output = ["M", "N"]'
 )
+LATER = "y = x + 0\ny[:1] = np.{}\nreturn y"
+WIDE = 'dims = { N = [40] }\ninputs = { x = ["N"] }\noutput = ["N"]'
 SPECIAL = 'strategies = ["special"]'
 SAME = "return x + 0"
 FAILED = {"verdict": "failed"}
@@ -118,14 +120,10 @@ OPS = {
     "nan_lost": special("return np.nan_to_num(x, posinf=np.inf, neginf=-np.inf)", **FAILED),
     "inf_lost": special("return np.clip(x, -3e38, 3e38)", **FAILED),
     "inf_sign": special("return np.where(np.isinf(x), np.inf, x).astype(x.dtype)", **FAILED),
-    "nan_ignored": Op(
-        "x", SAME, "return np.where(x > 0, np.nan, x)", keys='nan_policy = "ignore"\n' + CORE
-    ),
-    "nan_not_ignored": Op("x", SAME, "return np.where(x > 0, np.nan, x)", keys=CORE, **FAILED),
-    "inf_ignored": Op(
-        "x", SAME, "return np.where(x > 0, np.inf, x)", keys='inf_policy = "ignore"\n' + CORE
-    ),
-    "inf_not_ignored": Op("x", SAME, "return np.where(x > 0, np.inf, x)", keys=CORE, **FAILED),
+    "nan_ignored": Op("x", SAME, LATER.format("nan"), WIDE, 'nan_policy = "ignore"\n' + CORE),
+    "nan_not_ignored": Op("x", SAME, LATER.format("nan"), WIDE, CORE, **FAILED),
+    "inf_ignored": Op("x", SAME, LATER.format("inf"), WIDE, 'inf_policy = "ignore"\n' + CORE),
+    "inf_not_ignored": Op("x", SAME, LATER.format("inf"), WIDE, CORE, **FAILED),
     "nan_made": Op("x", "y = x + 0\ny[0] = np.nan\nreturn y", SAME, keys=CORE, **FAILED),
     "nan_strict": Op(
         "x",
