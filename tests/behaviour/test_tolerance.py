@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+
+if __name__ == "__main__":  # writes the record anew, where the tolerance is to change
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from many_ops import Op, Ran, run_ops
 
 CORE = 'strategies = ["core"]'
@@ -187,6 +195,8 @@ OPS = {
     "reference_changes_input": Op("x", SAME, "y = x + 0\nx[:] = 0\nreturn y"),
     "wider_reference": Op("x", SAME, SAME, keys='reference_dtype = "float64"\n' + CORE),
 }
+RECORD = Path(__file__).with_name("tolerances.json")
+COUNTS = ("passed", "failed", "inconclusive", "errors")
 VALIDATION = "cases = 7\nseed = 3"
 
 
@@ -198,6 +208,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 @pytest.mark.parametrize("name", OPS)
 def test_a_tolerance_decides(ran: Ran, name: str) -> None:
     ran.check(name, OPS[name])
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_figures_are_the_recorded_ones(ran: Ran, name: str) -> None:
+    """How much of its tolerance a right op uses is what people tune kernels by."""
+    recorded = json.loads(RECORD.read_text())[name]
+    for result, (dtype, counts, used, unjudged) in zip(ran.results[name], recorded, strict=True):
+        assert (result["dtype"], [result[key] for key in COUNTS]) == (dtype, counts)
+        assert float(result["tolerance_used"]) == pytest.approx(float(used), rel=0.05, abs=1e-9)
+        assert result["unjudged"] == pytest.approx(unjudged, abs=1e-6)
 
 
 def test_figures_are_those_of_the_worst_element(ran: Ran) -> None:
@@ -213,3 +233,16 @@ def test_figures_are_those_of_the_worst_element(ran: Ran) -> None:
         assert counted and 1 <= int(counted[1]) <= 3
         assert failure["shapes"] == {"x": [3, 257]}
         assert len(failure["index"]) == 1 and 0 <= failure["index"][0] < 3
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        results = run_ops(Path(name) / "w", OPS, VALIDATION).results
+    record = {
+        name: [
+            [r["dtype"], [r[key] for key in COUNTS], r["tolerance_used"], r["unjudged"]]
+            for r in found
+        ]
+        for name, found in results.items()
+    }
+    RECORD.write_text(json.dumps(record, indent=0) + "\n")
