@@ -23,6 +23,8 @@ from gpuemu_flow.reporting.ci import ReportRequest, check
 from gpuemu_flow.reports import fuzz_text
 from gpuemu_flow.reports.text import Style
 
+pytestmark = pytest.mark.ci
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mini_workspace import Mini, make_one_op
-
-from gpuemu_flow.debug.session import DebugSession
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.reports.failure_text import failure_row, render_list
-from gpuemu_flow.store.failures import FailureRecord, FailureStore
-from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 
 
 def test_ids_come_first_and_serve_as_arguments(mini: Mini) -> None:
@@ -32,30 +24,6 @@ def test_ids_come_first_and_serve_as_arguments(mini: Mini) -> None:
     assert "still fails" in mini.command("reproduce", lines[0].split()[0], code=1).stdout
     published = mini.command("failures", "--format", "published").stdout.splitlines()
     assert published[0].startswith(f"{first['seed']} total [{first['kind']}] ")
-
-
-def test_no_command_picks_one_of_several_failures_of_a_seed(mini: Mini) -> None:
-    mini.without_causes()
-    mini.edit("scripts/total.py", "acc +=", "acc =")
-    mini.run("total", "--dtype", "float32", code=1)
-    workspace = Workspace(mini.root, environ={"HOME": str(mini.root)})
-    store = FailureStore(workspace.cache)
-    one = store.list()[0]
-    case = replace(Case.from_json(one.case), dtype="float16")
-    made = FailureRecord.of("total", case, CheckResult.from_json(one.result), source="run")
-    other = store.add(made, b"inputs")
-    workspace.cache.close()
-    seed = str(one.seed)
-    for words in (("minimize", seed), ("failures", "export", seed, "--pytest")):
-        said = mini.command(*words, code=2).stderr
-        assert f"ambiguous-failure: 2 failures have the seed {seed}" in said
-        assert f"{one.id} (total float32)" in said and f"{other} (total float16)" in said
-    session = DebugSession()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(mini.root)
-        with pytest.raises(UsageError, match="ambiguous-failure"):
-            list(session.execute(f"show {seed}"))
-    mini.command("minimize", one.id)
 
 
 @pytest.mark.ci
@@ -84,17 +52,6 @@ def test_mended_failures_stand_apart(mini: Mini) -> None:
     mini.command("reproduce", one["id"], code=1)
     listed = json.loads(mini.command("failures", "--format", "json").stdout)["failures"]
     assert {x["id"]: x["mended"] for x in listed}[one["id"]] is False
-
-
-def test_rows_stay_short_whatever_the_names() -> None:
-    spec = InputSpec("x" * 90, (123456789,) * 12, "float8_e4m3fn")
-    case = Case(0, 2**64 - 1, "float8_e4m3fn", "contiguous", "normal", (spec,))
-    reason = Failure(FailureKind.UNINITIALIZED_READ, "a message\nof two lines " * 40)
-    result = CheckResult(Verdict.FAILED, (reason,))
-    name = "op \x1b[31m\n" * 40
-    record = FailureRecord.of(name, case, result, source="run")
-    for row in (failure_row(record), *render_list([record], ()), *render_list([record], ("",))):
-        assert len(row) <= 120 and row.isprintable(), row
 
 
 def test_scalars_and_indices_show_their_values(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from gpuemu_flow.fuzz.fixed_failures import fixed_ids
 from gpuemu_flow.fuzz.rejudging import CONFIRMED_BY, DIFFERS, FailureSetting, told_by_setting
 from gpuemu_flow.store.failures import FailureStore
 
+pytestmark = pytest.mark.ci
+
 EVERY_SEVENTH = """
 n = 0
 

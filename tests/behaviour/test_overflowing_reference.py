@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini, make_one_op
 
+pytestmark = pytest.mark.ci
+
 OVERFLOWS = "the reference itself overflows in float64, in `exp` of "
 
 

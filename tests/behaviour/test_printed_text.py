@@ -89,6 +89,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_op_may_print_as_it_likes(tmp_path: Path, name: str) -> None:
     mini = one_op(tmp_path, RIGHT[name])

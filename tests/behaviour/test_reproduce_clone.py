@@ -9,13 +9,6 @@ import shutil
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.fuzz.named_case import case_from_text
-from gpuemu_flow.types import LAYOUTS
-
 
 @pytest.fixture
 def mini(mini: Mini) -> Mini:
@@ -95,35 +88,9 @@ def test_a_case_that_never_failed_here_is_not_called_fixed(mini: Mini) -> None:
     mini.command(*line, "float32/x=999:normal", code=1)
 
 
-def test_a_dim_has_one_size_in_all_inputs() -> None:
-    matmul = BUILTIN_SCHEMAS["matmul"]
-    case_from_text(matmul, 1, "float32/a=3x5:normal,b=5x7:normal")
-    with pytest.raises(UsageError, match="6 instead of 5"):
-        case_from_text(matmul, 1, "float32/a=3x5:normal,b=6x7:normal")
-
-
 def test_a_seed_of_no_case(mini: Mini) -> None:
     done = mini.command("reproduce", "7", "--op", "scale", code=2)
     assert done.stderr.startswith("unknown-failure: ")
-
-
-@pytest.mark.parametrize("name", BUILTIN_SCHEMAS)
-def test_the_words_give_the_very_inputs(name: str) -> None:
-    schema = BUILTIN_SCHEMAS[name]
-    for dtype in ("float32", "bfloat16", "int32"):
-        cases = plan_cases(schema, seed=11, dtype=dtype, count=40, strategies=(), layouts=LAYOUTS)
-        for case in cases:
-            again = case_from_text(schema, case.seed, case.to_text())
-            assert again.inputs == case.inputs
-            assert (again.seed, again.dtype) == (case.seed, case.dtype)
-            if case.numel < 10_000:
-                ours, theirs = materialise(again), materialise(case)
-                assert all(ours[n].tobytes() == theirs[n].tobytes() for n in theirs)
-
-
-def test_a_dtype_of_an_input_that_there_is_not() -> None:
-    with pytest.raises(UsageError):
-        case_from_text(BUILTIN_SCHEMAS["matmul"], 1, "float32/a=3x5,b=5x7:normal:strided:int99")
 
 
 def test_a_failure_that_gets_no_verdict_is_not_mended(mini: Mini) -> None:

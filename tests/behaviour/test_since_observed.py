@@ -11,9 +11,6 @@ from mini_workspace import Mini
 # This folder is no package; what both files need of git is in one of them.
 from test_since import git, ops
 
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.selection.since import digests_by_git
-
 SCALE = """
     import importlib
     import os
@@ -196,13 +193,3 @@ def test_an_executable_bit_that_git_does_not_look_at_is_seen(seen: Mini) -> None
     assert ops(seen, "HEAD") == set()
     (seen.root / "data/tool").chmod(0o644)
     assert ops(seen, "HEAD") == {"scale"}
-
-
-def test_a_file_that_vanishes_while_git_reads_has_no_digest(seen: Mini) -> None:
-    """It was there when the paths were listed, beside one that is still there."""
-    here, gone = str(seen.root / "data/factor.txt"), str(seen.root / "data/vanished.txt")
-    own = git(seen, "hash-object", "--no-filters", here).strip()
-    assert digests_by_git(seen.root, [gone, here]) == {here: own, gone: ""}
-    assert digests_by_git(seen.root, [gone]) == {gone: ""}
-    with pytest.raises(UsageError, match="hash-object failed"):
-        digests_by_git(seen.root / "nowhere", [here])

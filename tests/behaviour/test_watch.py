@@ -6,15 +6,11 @@ import importlib.util
 import signal
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 from mini_workspace import Mini
 from watching import READY, watching
-
-from gpuemu_flow.watch import alarm
-from gpuemu_flow.watch.files import FileWatch
 
 EVENTS = pytest.param(
     (),
@@ -297,21 +293,3 @@ def test_a_wrong_word_ends_it(mini: Mini) -> None:
 def test_outside_of_a_workspace_there_is_nothing_to_watch(mini: Mini) -> None:
     (mini.root / "gpuemu.toml").unlink()
     assert "config-not-found" in mini.command("watch", code=2).stderr
-
-
-def test_no_wait_is_longer_than_half_a_second() -> None:
-    """Bounds the configured delays between a save and the run, so that no clock is involved."""
-    look = max(alarm.POLL_S, alarm.LOOK_ANYWAY_MS / 1e3)
-    assert look + alarm.LONGEST_SETTLING_S < 0.5
-
-
-def test_new_files_count_when_they_may_be_sources(tmp_path: Path) -> None:
-    files = FileWatch(tmp_path)
-    files.follow_config(tmp_path / "gpuemu.toml")
-    files.anything = False
-    (tmp_path / "trace.txt").touch()
-    assert files.saved() == set()
-    (tmp_path / "new.py").touch()
-    assert files.saved() == files.saved() == {"new.py"}
-    files.refresh()
-    assert files.saved() == set()

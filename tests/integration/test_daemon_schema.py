@@ -13,6 +13,8 @@ from test_daemon_hostile import FUZZ, METRICS, REQUESTS, TENSOR
 
 from gpuemu_flow.daemon.requests import REQUESTS as HANDLED
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 
+pytestmark = pytest.mark.ci
+
 CAUSES = False
 
 WAITING = """

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from warm import warm_command
 
+pytestmark = pytest.mark.ci
+
 FOLLOWS = {
     "realpath": "import os\ndef f(x):\n    return x * read(os.path.realpath('link') + '/t.txt')\n",
     "readlink": "import os\ndef f(x):\n    return x * read(os.readlink('link') + '/t.txt')\n",
