@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from mini_workspace import make_one_op
+
+pytestmark = pytest.mark.ci
 
 SCHEMA = """
 dims = { N = { min = 1, max = 40 } }
