@@ -373,3 +373,27 @@ def test_the_reason_is_the_file_the_key_or_the_variable(told: Told) -> None:
                for task in told.explained["tasks"]}  # fmt: skip
     assert because["compare:op_wrong:float32"] == {"op:op_wrong:float32"}
     assert because["compare:reference_wrong:float32"] == {"reference:reference_wrong:float32"}
+
+
+def test_variables_that_all_programs_get_count_and_secrets_reach_none(tmp_path: Path) -> None:
+    names = ("LC_MINE", "CUDA_MINE", "MY_OWN", "CUDA_MY_TOKEN", "UNNAMED")
+    ops = {
+        name: Op(
+            op=f"return x * int(os.environ.get({name!r}, 2))", schema=SCHEMA, head="import os\n",
+            keys='env = ["MY_*"]' if name == "MY_OWN" else "",
+        )
+        for name in names
+    }  # fmt: skip
+    mini = make_ops(tmp_path / "w", ops, 'cases = 2\ntolerance = "table"')
+    assert {r["verdict"] for r in mini.run()["results"]} == {"passed"}
+    mini.env.update(dict.fromkeys(names, "3"))
+    verdicts = {r["op"]: r["verdict"] for r in mini.run(code=1)["results"]}
+    assert verdicts == {
+        "LC_MINE": "failed", "CUDA_MINE": "failed", "MY_OWN": "failed", "CUDA_MY_TOKEN": "passed",
+        "UNNAMED": "passed",
+    }  # fmt: skip
+    for name in names:
+        del mini.env[name]
+    report = mini.run()
+    assert {r["verdict"] for r in report["results"]} == {"passed"}
+    assert not [task for task in report["executed"] if task.startswith(("op:", "reference:"))]
