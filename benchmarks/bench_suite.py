@@ -365,6 +365,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--count", type=int, default=100, help="faults (100)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, nargs="+", help="try these of the drawn faults, from 0")
     parser.add_argument("--jobs", type=int, default=1, help="copies at a time")
     parser.add_argument("--tests", default="", help="arguments of pytest, as one word")
     parser.add_argument("--rooms", nargs="+", choices=sorted(ROOMS), default=sorted(ROOMS))
@@ -378,6 +379,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     options = parse()
     faults = draw(options.count, options.seed, options.rooms)
+    faults = [faults[n] for n in options.only or range(len(faults))]
     if options.show:
         print("\n".join(fault.diff() for fault in faults))
         return 0
