@@ -14,6 +14,8 @@ from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.types import Json, Verdict
 
+pytestmark = pytest.mark.ci
+
 PROJECT = """\
 [project]
 name = "served"

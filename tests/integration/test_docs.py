@@ -199,6 +199,7 @@ def load_script(path: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("page", [p for p in PAGES if marked(p)], ids=lambda p: p.name)
 def test_examples_run(page: Path) -> None:
     """All of a page's files and programs, in their order, in one workspace."""

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
+pytestmark = pytest.mark.ci
+
 CONFIG = """
 [project]
 name = "{name}"

@@ -24,6 +24,8 @@ from gpuemu_flow.reports.python_source import literal
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.types import FailureKind
 
+pytestmark = pytest.mark.ci
+
 FLOAT32 = {"result": ("float32",)}
 WITH_NUMPY_ALONE = """
 import runpy, sys

@@ -12,6 +12,8 @@ from submissions import ONLY_CLIENTS, command, results, run
 
 from gpuemu_flow.types import Verdict
 
+pytestmark = pytest.mark.ci
+
 OPS = """
 def right(i):
     import numpy as np
