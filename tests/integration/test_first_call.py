@@ -12,6 +12,8 @@ from mini_workspace import Mini
 from runner_workspace import make_case, slugs, workspace
 from test_import_budget import imported_in_order
 
+pytestmark = pytest.mark.ci
+
 MODULES = """
 import json, pathlib, sys
 

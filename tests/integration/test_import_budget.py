@@ -51,7 +51,7 @@ def test_help_and_version_import_nothing_heavy(mini: Mini, arguments: tuple[str,
     assert not tops(found) & {"sqlite3", "diskcache", "ml_dtypes", "tomli"}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_answer_that_nothing_changed_imports_next_to_nothing(mini: Mini) -> None:
     first = imported(mini, "run")
     assert "doit" in tops(first), "a run that works is what the list must be able to show"
@@ -90,7 +90,7 @@ def loaded(found: set[str], parts: tuple[str, ...]) -> set[str]:
     return {name for name in found if any(name == b or name.startswith(f"{b}.") for b in begins)}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_commands_with_nothing_to_do_load_nothing_that_works(mini: Mini) -> None:
     """No numbers, no engine of tasks, no workers, no other command; parsing only where it counts.
 
@@ -123,7 +123,7 @@ def test_an_answer_given_twice_imports_next_to_nothing(
     assert mini.command(*arguments).stdout.splitlines()[:6] == first.splitlines()[:6]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_plain_run_loads_no_terminal_library(mini: Mini) -> None:
     """Standard output is no terminal here."""
     assert "rich" not in tops(imported(mini, "run"))
@@ -147,12 +147,12 @@ def kernel_modules(found: set[str]) -> set[str]:
     return {name for name in found if name in stages or name.startswith(parts)}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_run_without_kernels_loads_nothing_of_them(mini: Mini) -> None:
     assert kernel_modules(imported(mini, "run")) == set()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_run_with_a_kernel_loads_its_stages_and_rules(mini: Mini) -> None:
     """Else the test above would look for names that no module has."""
     kernel = ROOT / "scripts" / "kernels" / "sm_80" / "several_kernels.ptx"

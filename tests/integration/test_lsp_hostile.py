@@ -11,6 +11,8 @@ from mini_workspace import Mini
 pytest.importorskip("pygls", reason="the language server needs pygls (extra lsp)")
 from lsp_client import CAPABILITIES, Editor
 
+pytestmark = pytest.mark.ci
+
 GOOD = '[project]\nname = "x"\n'
 TEXTS = {
     "empty": "",

@@ -11,7 +11,10 @@ import pytest
 from mini_workspace import Mini
 from stale_rows import Row, make, module, rewrite, scale_by
 
-pytestmark = pytest.mark.timeout(900)  # some commands per test, on whatever machine
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.timeout(900),
+]  # some commands per test, on whatever machine
 
 RENAME = 'name = "scale"', 'name = "renamed"'
 

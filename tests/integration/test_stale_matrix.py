@@ -21,7 +21,10 @@ from gpuemu_flow.watch.files import FileWatch
 FUZZED = 1
 """Cases of a fuzzing: where the op is wrong, it is wrong in all of them."""
 
-pytestmark = pytest.mark.timeout(900)  # some commands per row, on whatever machine
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.timeout(900),
+]  # some commands per row, on whatever machine
 
 
 def verdict_of(mini: Mini, command: str, *options: str) -> tuple[str, Any]:

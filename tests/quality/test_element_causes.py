@@ -29,7 +29,7 @@ def test_the_bugs_are_many_and_their_ops_too() -> None:
     assert len({planted.op for planted in ELEMENTS}) >= 10
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_cause_that_is_stated_names_the_value_or_the_place(tmp_path: Path) -> None:
     write(tmp_path, BUGS)
     found = {r["op"]: r["causes"] for r in run(tmp_path)["results"] if r["causes"]}

@@ -55,7 +55,7 @@ def test_the_bugs_are_many_and_their_ops_too() -> None:
 
 
 @pytest.mark.parametrize("planted", [BUGS, MASKS], ids=["all", "masks that are off by one"])
-@pytest.mark.long
+@pytest.mark.ci
 def test_stated_causes_are_right_and_most_bugs_have_one(
     planted: tuple[Planted, ...], causes: dict[str, list[dict[str, Any]]]
 ) -> None:

@@ -71,7 +71,7 @@ def test_the_bugs_are_many_and_their_ops_too() -> None:
     assert len({bug.reference for bug in BUGS}) >= 80
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_what_is_stated_is_true(tmp_path: Path) -> None:
     chosen = [bug for bug in BUGS if ALL or bug.name in WERE_WRONG]
     said = {}

@@ -166,12 +166,12 @@ def test_more_reasons_than_failures_that_can_be_kept() -> None:
     assert sum(sample.left_out().values()) == 40 - len(sample.chosen())
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_memory_does_not_grow_with_cases_that_pass() -> None:
     assert_flat(judged for judged in cases(10**9) if judged.number % 10)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_memory_does_not_grow_with_cases_that_fail() -> None:
     assert_flat(failing(10**9))
 

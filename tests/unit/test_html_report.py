@@ -150,7 +150,7 @@ def test_a_hundred_ops_with_failures_stay_below_a_megabyte() -> None:
     assert len(page.encode()) < SIZE_LIMIT
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_worst_hundred_ops_stay_below_a_megabyte_too() -> None:
     """All cases fail and say as much as they may, all pictures are noise, all kernels fail."""
     noise = random.Random(1)
