@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from mini_workspace import make_one_op
-
-from gpuemu_flow.cases.measured import measures_of
-from gpuemu_flow.cases.predicates import MARKS, SENTENCES
 
 
 @pytest.mark.parametrize(
@@ -38,15 +34,3 @@ def test_the_cause_of_a_scalar(tmp_path: Path, wrong: str, told: str) -> None:
     shown = mini.command("fuzz", "it", "-n", "40", code=1).stdout
     assert told in shown, shown
     assert "magnitude" not in shown and "holds" not in shown, shown
-
-
-def test_a_scalar_has_a_value_and_a_boolean_no_size() -> None:
-    assert measures_of("k", np.array(-3)) == {("k", "value"): -3.0}
-    assert measures_of("eps", np.array(np.float32(0.5))) == {("eps", "value"): 0.5}
-    assert measures_of("causal", np.array(True)) == {}
-    assert measures_of("mask", np.array([True, False])) == {}
-    assert ("x", "magnitude") in measures_of("x", np.array([1.0, 2.0]))
-    scalars = [
-        text for kind, text in (SENTENCES | MARKS).items() if kind.startswith(("is_", "val"))
-    ]
-    assert len(scalars) == 6 and all("element" not in text for text in scalars)
