@@ -195,9 +195,21 @@ class Rule(msgspec.Struct, frozen=True):
         return self.kind, self.subject, "" if self.kind in _BORDERS else self.value
 
     @property
+    def is_border(self) -> bool:
+        """Tell whether the rule compares a number with a border."""
+        return self.kind in _BORDERS
+
+    @property
     def may_be_stated(self) -> bool:
         """Tell whether the condition says anything: not that a dim is above 1, for example."""
         return self.kind in SENTENCES and not (self.kind == "above" and self.other < TINY)
+
+    def distance(self, facts: Facts) -> float:
+        """Return how far the case's number is from the border."""
+        number = facts.number(self.kind, self.subject)
+        if number is None:
+            return 0.0
+        return min(abs(number - float(self.value)), abs(number - self.other))
 
     def predicts(self, facts: Facts) -> bool | None:
         """Tell whether a case fails (True) or passes (False); None if it may do either."""

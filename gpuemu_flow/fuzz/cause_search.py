@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -125,7 +126,9 @@ class CauseSearch:
             rule = next((rule for rule in rules if rule.may_be_stated), None)
             if rule is None:
                 return None
-            facts = self._between(rule) if narrowed < MOST_NARROWING else None
+            facts = self._between(rule)
+            if facts is not None and narrowed == MOST_NARROWING:
+                return None  # chance, which makes no sharp border, or a border that takes long
             narrowed += facts is not None
             facts = facts or self._most_telling(rule, rules, unused)
             if facts is None:
@@ -148,21 +151,28 @@ class CauseSearch:
         """Take the next case out of `unused`; None if `rule` is settled or no case is left.
 
         It is one that `rule` predicts, and that as few of the other rules as possible predict in
-        the same way. One that should fail lacks what else all failing cases have in common. Once
+        the same way. One that should fail lacks what else all failing cases have in common. Of
+        numbers, the second half of the cases is near the border and large, where chance shows. Once
         enough cases were run, only one counts that another rule predicts otherwise.
         """
         inside, outside = self._counts(rule)
         enough = min(inside, outside) >= ENOUGH
-        most, chosen = 0 if enough else -1, None
+        wanted = inside <= outside
+        near = not enough and min(inside, outside) >= ENOUGH // 2
         common = necessary(self._known)
+        most, chosen = 0.0 if enough else -math.inf, None
         for facts in unused:
             told = rule.predicts(facts)
-            if told is None or (not enough and told is not (inside <= outside)):
+            if told is None or (not enough and told is not wanted):
                 continue
             others = [each.predicts(facts) for each in rules]
-            score = 2 * others.count(not told) + (0 if enough else others.count(None))
+            score = 2.0 * others.count(not told)
+            if not enough:
+                score += others.count(None)
             if told and not enough:
                 score += sum(each.predicts(facts) is False for each in common)
+            if near and rule.is_border:
+                score = facts.case.numel / (2.0 * self._limit) - rule.distance(facts)
             if score > most:
                 most, chosen = score, facts
         if chosen is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.fuzz.subjects import OpSubject
     from gpuemu_flow.runners.pool import Pool
 
-VERSION = 7
+VERSION = 8
 MOST_KNOWN = 100
 """Maximum number of failing cases, and of passing ones, that are compared."""
 
