@@ -28,6 +28,13 @@ pytestmark = pytest.mark.ci
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def plant(mini: Mini) -> None:
+    """Make the op wrong for long rows, so that there is a cause to confirm."""
+    mini.keep_only("scale")
+    mini.edit("scripts/scale.py", "* 3", "* (3 if len(x) <= 16 else 2)")
+    mini.edit("gpuemu.toml", "cases = 4", "cases = 24")
+
+
 def send_at(
     process: subprocess.Popen[str], text: str, number: signal.Signals
 ) -> tuple[str, str, list[psutil.Process]]:
@@ -57,8 +64,7 @@ def causes_cut_short(report: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("command", ["run", "ci"])
 def test_the_verdicts_are_shown(mini: Mini, command: str, number: signal.Signals) -> None:
-    mini.keep_only("scale")
-    mini.edit("scripts/scale.py", "* 3", "* 2")
+    plant(mini)
     process = mini.popen(command, "--format", "json")
     out, err, children = send_at(process, "looking for the cause", number)
     assert process.returncode == 130, (out, err)
@@ -74,8 +80,7 @@ def test_the_verdicts_are_shown(mini: Mini, command: str, number: signal.Signals
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_scores_are_shown(mini: Mini, number: signal.Signals) -> None:
-    mini.keep_only("scale")
-    mini.edit("scripts/scale.py", "* 3", "* 2")
+    plant(mini)
     process = mini.popen("score", "--format", "json")
     out, err, children = send_at(process, "looking for the cause", number)
     assert process.returncode == 130, (out, err)
@@ -85,8 +90,7 @@ def test_the_scores_are_shown(mini: Mini, number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("command", ["run", "ci"])
 def test_a_terminal_that_closes(mini: Mini, command: str) -> None:
-    mini.keep_only("scale")
-    mini.edit("scripts/scale.py", "* 3", "* 2")
+    plant(mini)
     with terminal(mini, command) as opened:
         opened.wait_for(lambda text: "looking for the cause" in text)
         children = psutil.Process(opened.process.pid).children(recursive=True)
@@ -115,17 +119,16 @@ class Interrupting:
 def test_fuzz_reports_all_cases(
     mini: Mini, monkeypatch: pytest.MonkeyPatch, when: str, number: signal.Signals
 ) -> None:
-    mini.keep_only("scale")
-    mini.edit("scripts/scale.py", "* 3", "* 2")
+    plant(mini)
     interrupting = Interrupting(getattr(fuzz_session, when), number)
     monkeypatch.setattr(fuzz_session, when, interrupting)
     workspace = Workspace(mini.root, environ={"HOME": str(mini.root)})
-    options = FuzzOptions(iterations=6, jobs=1)
+    options = FuzzOptions(iterations=24, jobs=1)
     with cancel_on_signals() as cancel:
         reports = fuzz_session.fuzz_ops(workspace, ["scale"], options, minimize=True, cancel=cancel)
     (report,) = reports
     assert cancel.is_set()
-    assert (report.iterations, report.failed + report.passed) == (6, 6)
+    assert (report.iterations, report.failed + report.passed) == (24, 24)
     assert report.groups and all(cause.minimized is None for cause in report.groups)
     assert fuzz_text.exit_code(reports) == 130
     assert "interrupted once all cases were judged" in fuzz_text.render(report, Style(color=False))
@@ -141,8 +144,7 @@ class Named:
 def test_one_that_arrives_while_a_module_is_imported(
     mini: Mini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mini.keep_only("scale")
-    mini.edit("scripts/scale.py", "* 3", "* 2")
+    plant(mini)
     monkeypatch.setattr(causes, "causes_of", lambda *_, **__: type("C", (), {"f": Named()}))
     report = check(Workspace(mini.root), ReportRequest(pictures=False))
     assert (report.exit_code, report.verdict) == (130, "interrupted")
@@ -153,8 +155,7 @@ def test_one_that_arrives_while_a_module_is_imported(
 def test_ci_reports_without_drawings(
     mini: Mini, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    mini.keep_only("scale")
-    mini.edit("scripts/scale.py", "* 3", "* 2")
+    plant(mini)
     monkeypatch.setattr(pictures, "open_ordered", Interrupting(pictures.open_ordered, number))
     workspace = Workspace(mini.root, environ={"HOME": str(mini.root)})
     report = check(workspace, ReportRequest(pictures=True, confirm=False))

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from mini_workspace import make_one_op
 
-pytestmark = pytest.mark.ci
-
 
 @pytest.mark.parametrize(
     ("wrong", "told"),

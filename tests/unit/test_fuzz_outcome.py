@@ -10,12 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpuemu_flow.cases.features import MOST_PASSING
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES, FailureSample
 from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
+from gpuemu_flow.fuzz.outcome import MOST_PASSING, OpFuzzOutcome
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
 SCHEMA = OpSchema(
