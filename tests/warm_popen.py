@@ -208,5 +208,3 @@ def lend(controls: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
         sock.set_inheritable(False)
         module, replacement = stand_in(program, lambda s=sock, v=variables: (s, v))  # type: ignore[misc]
         module.subprocess = replacement
-    early = importlib.import_module("gpuemu_flow.runners.early")
-    early.start = lambda _: None  # type: ignore[attr-defined]  # an interpreter, where a fork will do

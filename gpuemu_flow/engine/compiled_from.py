@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.graph.dependent_references import dependent_references
 from gpuemu_flow.graph.snapshot import Settings, Snapshot
 from gpuemu_flow.inputs.files import ABSENT, FileTable
-from gpuemu_flow.inputs.sights import Sights
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.types import Json
@@ -56,7 +55,7 @@ def settings_of(
     )
 
 
-def same_imports(root: Path, known: Snapshot, sights: Sights) -> bool:
+def same_imports(root: Path, known: Snapshot) -> bool:
     """Tell whether all imports of scripts still resolve to the same files as at compile time.
 
     If a script has changed but its imports have not, its new digest is stored in `known`.
@@ -67,13 +66,11 @@ def same_imports(root: Path, known: Snapshot, sights: Sights) -> bool:
         The workspace.
     known : Snapshot
         Snapshot of the workspace that was taken when the graph was compiled.
-    sights : Sights
-        Stamps of files that this command has already read.
     """
     if any((root / path).exists() for path in known.basis.absent):
         return False
     found, files = known.basis.imports, known.files
-    moved = set(files.moved(found, sights))
+    moved = set(files.moved(found))
     index, apart = SourceIndex(root), FileTable(root)
     for path, (content, imports) in found.items():
         now = apart.digest(path) if path in moved else files.known_digest(path)

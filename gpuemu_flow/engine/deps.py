@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gpuemu_flow.engine.doit_parts import Dependency, DependencyStatus, Task
+from doit.dependency import Dependency, DependencyStatus
+from doit.task import Task
+
 from gpuemu_flow.engine.durations import with_real_duration
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.store.keys import KeyParts

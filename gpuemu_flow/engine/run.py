@@ -12,19 +12,14 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from doit.action import BaseAction
+from doit.control import TaskControl
+from doit.exceptions import BaseFail, TaskError, TaskFailed, UnmetDependency
+from doit.reporter import ZeroReporter
+from doit.runner import MThreadRunner
+from doit.task import Stream, Task
+
 from gpuemu_flow.engine.deps import FlowDependency
-from gpuemu_flow.engine.doit_parts import (
-    BaseAction,
-    BaseFail,
-    MThreadRunner,
-    Stream,
-    Task,
-    TaskControl,
-    TaskError,
-    TaskFailed,
-    UnmetDependency,
-    ZeroReporter,
-)
 from gpuemu_flow.engine.durations import known_durations, longest_first
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.revealed import as_inputs, hidden_by, may_load, without_hidden
