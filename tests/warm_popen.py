@@ -7,7 +7,6 @@ is started all the same where it would start in another way than the loaded one 
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import select

@@ -37,9 +37,6 @@ def test_numpy_is_imported_once_the_worker_has_been_asked_for(mini: Mini) -> Non
     order = imported_in_order(mini, "run")
     assert order.index("gpuemu_flow.tasks.run_op") < order.index("numpy")
     assert order.index("numpy") < order.index("gpuemu_flow.runners.checked")
-    assert "click" not in {name.partition(".")[0] for name in order}
-    assert "doit.runner" in order
-    assert not {"doit.doit_cmd", "pdb", "multiprocessing"} & set(order)
 
 
 @pytest.mark.usefixtures("cold_servers")

@@ -1,4 +1,4 @@
-"""A run reads each stamp once; nothing that changed before it had the workspace is missed."""
+"""Nothing that changed before a run had the workspace is missed."""
 
 from __future__ import annotations
 
@@ -11,39 +11,19 @@ from mini_workspace import Mini
 
 from gpuemu_flow.engine.session import RunOptions, run
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.inputs.sights import Sights
 from gpuemu_flow.store.lock import RunLock
 
 CAUSES = False
 OP = "op:scale:float32"
 
 
-def opened(mini: Mini, sights: Sights | None = None) -> Workspace:
-    return Workspace(mini.root, environ=mini.environment(), sights=sights)
+def opened(mini: Mini) -> Workspace:
+    return Workspace(mini.root, environ=mini.environment())
 
 
 def edit(mini: Mini) -> None:
     path = mini.root / "scripts/scale.py"
     path.write_text(f"{path.read_text()}# another line\n")
-
-
-def stale(workspace: Workspace) -> bool:
-    return OP in workspace.stale(set(workspace.graph.tasks))
-
-
-def test_only_the_first_look_for_stale_tasks_goes_by_them(checked_mini: Mini) -> None:
-    checked_mini.command("run")
-    workspace = opened(checked_mini, Sights())
-    edit(checked_mini)
-    assert not stale(workspace), "it looked before the edit"
-    assert stale(workspace)
-
-
-def test_without_them_each_look_is_a_new_one(checked_mini: Mini) -> None:
-    checked_mini.command("run")
-    workspace = opened(checked_mini)
-    edit(checked_mini)
-    assert stale(workspace)
 
 
 def test_what_changed_while_a_lock_was_waited_for_is_seen(checked_mini: Mini) -> None:
@@ -63,7 +43,7 @@ def test_what_changed_while_a_lock_was_waited_for_is_seen(checked_mini: Mini) ->
 def test_what_changed_after_another_run_is_seen(checked_mini: Mini) -> None:
     """That run began and ended while this one loaded what it needs, so that none had to wait."""
     checked_mini.command("run")
-    workspace = opened(checked_mini, Sights())
+    workspace = opened(checked_mini)
     edit(checked_mini)
     checked_mini.command("run")
     edit(checked_mini)
@@ -75,7 +55,6 @@ def test_what_changed_after_another_run_is_seen(checked_mini: Mini) -> None:
 def test_a_script_that_became_another_users_is_not_run(
     checked_mini: Mini, what: str, tmp_path: Path
 ) -> None:
-    """The plan names it, so that its stamp is among those that are read first."""
     checked_mini.command("run")
     script = checked_mini.root / "scripts/scale.py"
     edit(checked_mini)
