@@ -26,7 +26,6 @@ from gpuemu_flow.cli.report_output import (
     wants_pictures,
 )
 from gpuemu_flow.cli.say import wants_color
-from gpuemu_flow.engine.clean_run import save_if_clean
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
@@ -81,6 +80,7 @@ def ci(
     -o results.xml -o report.html -o report.md
     """
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
+    from gpuemu_flow.engine.clean_run import save_if_clean  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check  # noqa: PLC0415
 
