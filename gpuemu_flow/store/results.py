@@ -8,7 +8,7 @@ import threading
 import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 

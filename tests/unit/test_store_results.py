@@ -134,20 +134,6 @@ def test_times_are_unique(cache: WorkspaceCache) -> None:
     assert times == sorted(set(times))
 
 
-def test_a_renamed_op_s_results_are_seen_by_the_store_that_is_open(cache: WorkspaceCache) -> None:
-    ours = ResultStore(cache)
-    files = {"/a.py": "0" * 64}
-    for _ in range(2):
-        judged = CountedResult(Verdict.FAILED, failure_id="one")
-        ours.add(NewResult("old", 1, "float32", judged, {}, "submit", files=files))
-    theirs = ResultStore(cache)
-    theirs.rename("old", "new", {"one": "two"})
-    for store in (ours, theirs, ResultStore(cache)):
-        assert {s.op for s in store.everything()} == {"new"}
-        assert {s.judged.failure_id for s in store.everything()} == {"two"}
-        assert [store.files_of(s) for s in store.everything()] == [files] * 2
-
-
 def test_files_of_code_go_with_the_last_result_of_it(cache: WorkspaceCache) -> None:
     first = ResultStore(cache)
     for number in range(3):
