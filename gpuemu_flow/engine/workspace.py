@@ -11,29 +11,24 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
-from gpuemu_flow.engine.compiled_from import (
-    content_digest,
-    link_target,
-    same_imports,
-    scanned,
-    settings_of,
-)
 from gpuemu_flow.engine.staleness import StaleSearch
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.graph import snapshot
+from gpuemu_flow.graph.dependent_references import dependent_references
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.graph.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.inputs import own_code, plan
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.environment import fingerprint
-from gpuemu_flow.inputs.files import FileTable, Stamp
+from gpuemu_flow.inputs.files import ABSENT, FileTable, Stamp
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.observed_sets import ObservedSets
+from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.inputs.stamps import Row
 from gpuemu_flow.runners.sandbox.level import level_for
-from gpuemu_flow.store.keys import TRIGGERS
+from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json
 
@@ -286,15 +281,15 @@ class Workspace:
         return bool(
             known.settings.drawn_seed is None
             and basis.variables == self.identity
-            and all(content_digest(Path(path)) == digest for path, digest in basis.config)
+            and all(_content_digest(Path(path)) == digest for path, digest in basis.config)
             and basis.overrides == self._changes_under(known.settings)
             and basis.own_code == own_code.digest(known.files)
-            and all(link_target(path) == target for path, target in basis.links)
+            and all(_link_target(path) == target for path, target in basis.links)
             and basis.environment == self.environment
             and basis.sandbox == level_for(known.settings.sandbox)
             and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
             and all(plan.look_of(path) == look for path, look in basis.looks)
-            and same_imports(self.root, known)
+            and _same_imports(self.root, known)
             and self._same_kernels(known)
         )
 
@@ -363,10 +358,94 @@ class Workspace:
             globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
             looks=[(str(path), plan.look_of(str(path))) for path in config.looked_at],
             kernels=compiler.kernel_basis,
-            imports={p: scanned(compiler.sources, self.root / p) for p in sorted(sources)},
+            imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,
         )
-        settings = settings_of(config, graph, sampled, compiler.drawn_seed)
+        settings = _settings_of(config, graph, sampled, compiler.drawn_seed)
         # All tasks of a new graph are looked at; those that are unchanged prove to be current.
         observed = ObservedSets() if old is None else old.observed.of(graph.tasks)
         return Snapshot(graph, settings, basis, files, observed=observed)
+
+
+def _settings_of(
+    config: Config, graph: Graph, sampled: Mapping[str, Json], drawn_seed: int | None
+) -> Settings:
+    """Return the part of a configuration that a run needs besides the graph.
+
+    The settings contain the warnings about the configuration, and about references that import the
+    files of their ops.
+
+    Parameters
+    ----------
+    config : Config
+    graph : Graph
+        The graph that was just compiled from it.
+    sampled : mapping of str to mapping
+        For each mode of ``[ci]``, its number of cases, its shapes and its seed.
+    drawn_seed : int or None
+        The master seed that was drawn for this graph.
+    """
+    return Settings(
+        jobs=config.execution.parallel,
+        cache_dir=str(config.cache.dir) if config.cache.dir is not None else "",
+        size_limit=config.cache.size_limit,
+        remote=config.cache.remote,
+        remote_mode=config.cache.remote_mode,
+        fail_on_regression=config.policies.fail_on_regression,
+        fuzz_iterations={op.name: op.fuzz_iterations for op in config.ops},
+        cause_budget=config.validation.cause_budget,
+        samplings=sampled,
+        warn_threshold=config.policies.warn_threshold,
+        drawn_seed=drawn_seed,
+        sandbox=config.sandbox.mode,
+        warnings=(*config.warnings, *dependent_references(config, graph.tasks.values())),
+        targets=config.target_tables,
+    )
+
+
+def _same_imports(root: Path, known: Snapshot) -> bool:
+    """Tell whether all imports of scripts still resolve to the same files as at compile time.
+
+    If a script has changed but its imports have not, its new digest is stored in `known`.
+
+    Parameters
+    ----------
+    root : Path
+        The workspace.
+    known : Snapshot
+        Snapshot of the workspace that was taken when the graph was compiled.
+    """
+    if any((root / path).exists() for path in known.basis.absent):
+        return False
+    found, files = known.basis.imports, known.files
+    moved = set(files.moved(found))
+    index, apart = SourceIndex(root), FileTable(root)
+    for path, (content, imports) in found.items():
+        now = apart.digest(path) if path in moved else files.known_digest(path)
+        if now == content:
+            continue
+        if now == ABSENT or index.imports_digest(root / path) != imports:
+            return False
+        found[path] = [now, imports]
+    return True
+
+
+def _link_target(path: str) -> str:
+    """Return the target of a symbolic link; empty if `path` is not a link."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
+    except OSError:
+        return ""
+
+
+def _content_digest(path: Path) -> str:
+    """Return the digest of a file's content; empty if it cannot be read."""
+    try:
+        return digest_bytes(path.read_bytes())
+    except OSError:
+        return ""
+
+
+def _scanned(index: SourceIndex, path: Path) -> list[str]:
+    """Return two digests: of a script's content, and of the list of its imports."""
+    return [index.content_digest(path), index.imports_digest(path)]

@@ -318,7 +318,8 @@ def _read(connection: sqlite3.Connection) -> tuple[dict[str, bytes], list[Row]] 
         where = "WHERE kind = ? AND state != x'' ORDER BY kind, path"
         rows = connection.execute(f"SELECT * FROM stamps {where}", (stamps.FILE,)).fetchall()  # noqa: S608
     finally:
-        connection.execute("COMMIT")
+        if connection.in_transaction:
+            connection.execute("COMMIT")
     return (parts, rows) if parts else None
 
 
@@ -366,6 +367,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk has ended it
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
