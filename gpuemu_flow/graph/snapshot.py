@@ -29,7 +29,7 @@ from gpuemu_flow.store.workspace_cache import WorkspaceCache, damaged
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
-FORMAT = 17
+FORMAT = 18
 GRAPH, PROGRESS = "graph", "progress"
 
 

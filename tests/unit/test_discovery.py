@@ -284,7 +284,7 @@ def test_damaged_sets_are_refused(root: Path) -> None:
     again = ObservedSets.from_json(data)
     assert again.sets == sets.sets
     assert again.task_sets == sets.task_sets
-    for damage in ({"texts": []}, {"texts": [1] * 9}, {"sets": {}}, {"tasks": {"op:a": "none"}}):
+    for damage in ({"facts": []}, {"facts": [1]}, {"sets": {}}, {"tasks": {"op:a": "none"}}):
         with pytest.raises((ValueError, KeyError, TypeError)):
             ObservedSets.from_json({**data, **damage})
 
