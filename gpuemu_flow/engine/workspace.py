@@ -374,16 +374,7 @@ def _settings_of(
 
     The settings contain the warnings about the configuration, and about references that import the
     files of their ops.
-
-    Parameters
-    ----------
-    config : Config
-    graph : Graph
-        The graph that was just compiled from it.
-    sampled : mapping of str to mapping
-        For each mode of ``[ci]``, its number of cases, its shapes and its seed.
-    drawn_seed : int or None
-        The master seed that was drawn for this graph.
+    `sampled` holds the number of cases, the shapes and the seed of each mode of ``[ci]``.
     """
     return Settings(
         jobs=config.execution.parallel,
@@ -407,13 +398,6 @@ def _same_imports(root: Path, known: Snapshot) -> bool:
     """Tell whether all imports of scripts still resolve to the same files as at compile time.
 
     If a script has changed but its imports have not, its new digest is stored in `known`.
-
-    Parameters
-    ----------
-    root : Path
-        The workspace.
-    known : Snapshot
-        Snapshot of the workspace that was taken when the graph was compiled.
     """
     if any((root / path).exists() for path in known.basis.absent):
         return False

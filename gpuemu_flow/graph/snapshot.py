@@ -171,22 +171,13 @@ class Basis:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        texts: dict[str, int] = {}  # most scripts have the same imports
-        imports = [
-            [path, content, texts.setdefault(imports, len(texts))]
-            for path, (content, imports) in self.imports.items()
-        ]
-        kernels = None if self.kernels is None else vars(self.kernels)
-        columns = list(map(list, zip(*imports, strict=True)))
-        return {**vars(self), "kernels": kernels, "imports": [list(texts), *columns]}
+        return {**vars(self), "kernels": None if self.kernels is None else vars(self.kernels)}
 
     @classmethod
     def from_json(cls, data: Json) -> Basis:
         """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
         kernels = None if data["kernels"] is None else KernelBasis(**data["kernels"])
-        texts, *columns = data["imports"]
-        imports = {path: [content, texts[n]] for path, content, n in zip(*columns, strict=True)}
-        return cls(**{**data, "kernels": kernels, "imports": imports})
+        return cls(**{**data, "kernels": kernels})
 
 
 @dataclass
