@@ -292,8 +292,10 @@ def load(cache: WorkspaceCache, root: Path) -> Snapshot | None:
         return _loaded(parts, rows, root)
     except OtherFormatError:
         return None
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        cache.problems.append(damaged(f"damaged graph: {error}", cache.folder / stamps.DATABASE))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        cache.problems.append(
+            damaged(f"stored graph: {error}; made again", cache.folder / stamps.DATABASE)
+        )
         return None
     finally:
         if collecting:

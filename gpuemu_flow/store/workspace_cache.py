@@ -22,9 +22,8 @@ _TAG = (
 DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
 
 
-def damaged(reason: str, path: Path) -> Problem:
+def damaged(message: str, path: Path) -> Problem:
     """Return the warning about a damaged part of the cache."""
-    message = f"{reason} and made again when needed"
     return Problem("cache-damaged", message, file=str(path), warning=True)
 
 
@@ -123,7 +122,7 @@ class WorkspaceCache:
             if path.is_relative_to(self.folder.parent)
             else path
         )
-        self.problems.append(damaged(f"{reason}; set aside", shown))
+        self.problems.append(damaged(f"{reason}; set aside and made again when needed", shown))
 
     def clear_staging(self) -> None:
         """Delete unfinished files of killed runs. Call this only while holding the run lock."""
