@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -44,6 +45,7 @@ def validate(
     confirm : bool
         True if new cases may be run to confirm the causes of failures.
     """
+    gc.freeze()  # spares the garbage collector modules and graph, all of which stay
     jobs = session.count_jobs(workspace, options)
     with (
         open_cluster(jobs) as cluster,
