@@ -94,7 +94,7 @@ def test_names_of_a_broken_workspace_are_left_out(mini: Mini, config: str | None
     (mini.root / "gpuemu.toml").unlink()
     if config is not None:
         mini.write("gpuemu.toml", f'{config}\n[execution]\npython_path = "./python"\n')
-    mini.write(".gpuemu-cache/graph.json", "{")
+    mini.write(".gpuemu-cache/state/cache.db", "{")
     for words in ("run s", "run compare:s", "fuzz --op s", "reproduce a", "diff a"):
         mini.env = {
             "_GPUEMU_FLOW_COMPLETE": "bash_complete",

@@ -53,7 +53,7 @@ def test_nothing_changed_nothing_runs(done: Mini) -> None:
     assert report["tasks"]["current"] == 19
     assert all(result["cached"] for result in report["results"])
     assert "up to date: 19 tasks; 4 passed (16 cases)" in done.command("run").stdout
-    # The plain run above left a plan; now the front answers without looking at the graph.
+    # The plain run above was clean; now the front answers without looking at the graph.
     again = done.command("run")
     assert again.stdout == "up to date: 19 tasks; 4 passed (16 cases)\n"
 

@@ -11,7 +11,7 @@ from mini_workspace import Mini
 
 @pytest.mark.parametrize(
     ("name", "is_folder"),
-    [("state", False), ("staging", False), ("tasks", False), ("lock", True), ("graph.json", True)],
+    [("state", False), ("staging", False), ("tasks", False), ("lock", True)],
 )
 def test_something_else_where_the_cache_belongs(mini: Mini, name: str, is_folder: bool) -> None:
     path = mini.root / ".gpuemu-cache" / name
@@ -29,7 +29,7 @@ def test_something_else_where_the_cache_belongs(mini: Mini, name: str, is_folder
 
 @pytest.mark.parametrize(
     ("words", "imported"),
-    [(("run",), "gpuemu_flow.cli.validate"), (("run", "scale"), "click")],
+    [(("run",), "gpuemu_flow.cli.main"), (("run", "scale"), "click")],
     ids=["plain", "words"],
 )
 def test_an_interrupt_while_starting_is_an_interrupt(
@@ -57,7 +57,7 @@ def test_an_interrupt_while_starting_is_an_interrupt(
 @pytest.mark.ci
 def test_nobody_listens(mini: Mini) -> None:
     """A job of cron may have no standard output at all."""
-    for _ in range(2):  # the second is answered from the plan
+    for _ in range(2):  # the second answers from the stamps
         silent = [sys.executable, "-m", "gpuemu_flow", "run"]
         done = subprocess.run(
             ["sh", "-c", 'exec "$@" >&-', "sh", *silent],

@@ -155,11 +155,11 @@ def test_a_report_is_made_before_another_process_may_change_what_it_reads(
 ) -> None:
     held = []
 
-    def looked_at(workspace: Workspace, outcome: RunOutcome, *, keep: bool) -> RunReport:
+    def looked_at(workspace: Workspace, outcome: RunOutcome) -> RunReport:
         with workspace.cache.lock_path.open() as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         held.append(True)
-        return build_report(workspace, outcome, keep=keep)
+        return build_report(workspace, outcome)
 
     monkeypatch.setattr("gpuemu_flow.reporting.report.build_report", looked_at)
     workspace = Workspace(mini.root, environ=mini.environment())

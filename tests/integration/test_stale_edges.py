@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 from stale_rows import Row, make, module, rewrite, scale_by
+from stored_snapshot import is_clean
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.store.discovered import Discovered
@@ -80,7 +81,7 @@ def test_what_could_not_be_seen_is_a_warning_in_the_report(tmp_path: Path) -> No
     observed.record("op:scale:float32", blind, parts)
     workspace.save(set(workspace.graph.tasks))
     workspace.cache.close()
-    (mini.root / ".gpuemu-cache/plan").unlink()
+    assert not is_clean(mini)
     (problem,) = mini.run()["problems"]
     assert problem["slug"] == "untracked-inputs"
     assert problem["warning"]
