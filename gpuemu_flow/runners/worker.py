@@ -149,7 +149,6 @@ class Worker:
         try:
             while True:
                 answer = self._answer(self._next())
-                self._observer.look()
                 if os.getpid() != self._pid:
                     os._exit(0)  # a fork that the program made came back here too
                 try:
@@ -201,11 +200,11 @@ class Worker:
             enter_workspace(program)
             if program.shadow:
                 set_source_transform(jobs.shadow_bytes)
-            self._observer.begin(program)
             extra = program.memory_limit
             limits.limit_memory(None if extra is None else extra + limits.LOAD_ALLOWANCE)
             self._watch.preparing()
             self._conduct = Conduct(program)
+            self._observer.begin()
             runner = _runner(program, self._streams)
             self._conduct.loaded(getattr(runner, "code", None))
             limits.limit_memory(extra)
@@ -226,7 +225,7 @@ class Worker:
             limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             if self._runner is None:
                 enter_workspace(program)
-                self._observer.begin(program)
+                self._observer.begin()
             limits.lift_memory_limit()
             np.random.seed(0)  # as in a worker that has run no case
             result = jobs.run_job(message["target"], message["payload"], evaluator)
