@@ -1,13 +1,12 @@
 """Hide from an op the files that its reference was seen to use.
 
-The files that a reference opens, or imports by computed names, are known only after it ran. If its
-source suggests that there are such files, the op waits for the reference. An op that could read
-such a file is run again, without access to it, before it is judged.
+The files that a reference opens, or imports by computed names, are known only after it ran. So an
+op waits for its reference if both have to run. An op that could read such a file is run again,
+without access to it, before it is judged.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,25 +14,10 @@ from gpuemu_flow.inputs.interpreter_files import without_installed
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
 _ROLE = "hidden "
 _HIDDEN = "hidden"
-_LOADS = re.compile(
-    rb"open|load|read|import_module|importlib|__import__|exec|eval|compile|runpy|[Pp]ath|glob|from"
-    rb"file|genfromtxt|memmap|ctypes|process|system|connect"
-)
-"""Words that occur in sources that load files. References are trusted not to disguise this."""
-
-
-def may_load(reference: TaskSpec, root: Path) -> bool:
-    """Tell whether the source of a reference suggests that it loads files at run time."""
-    sources = [root / name for name in reference.sources if name.endswith(".py")]
-    try:
-        return not sources or any(_LOADS.search(path.read_bytes()) for path in sources)
-    except OSError:
-        return True
 
 
 def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:

@@ -27,7 +27,7 @@ from gpuemu_flow.engine.doit_parts import (
 )
 from gpuemu_flow.engine.durations import known_durations, longest_first
 from gpuemu_flow.engine.events import Listener, TaskEvent
-from gpuemu_flow.engine.revealed import as_inputs, hidden_by, may_load, without_hidden
+from gpuemu_flow.engine.revealed import as_inputs, hidden_by, without_hidden
 from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
@@ -372,15 +372,11 @@ class Executor:
         )
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
-        """Return the reference's task, in a list, if `spec` is an op that has to wait for it.
+        """Return the reference's task, in a list, if `spec` is an op whose reference has to run.
 
-        The op waits if the reference may load files at run time, which are then hidden from the op.
-        The list is empty if there is nothing to wait for.
+        The files that the reference is then seen to use are hidden from the op.
         """
-        if spec.stage != stages.OP or spec.judge not in names:
-            return []
-        reference = self._graph.tasks[spec.judge]
-        return [spec.judge] if may_load(reference, self._context.root) else []
+        return [spec.judge] if spec.stage == stages.OP and spec.judge in names else []
 
     def _act(self, spec: TaskSpec) -> dict[str, Json] | _Failed:
         try:

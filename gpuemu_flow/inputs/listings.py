@@ -36,5 +36,16 @@ def _kind(entry: os.DirEntry[str]) -> str:
     return "" if entry.is_file() else "/" if entry.is_dir() else "|"
 
 
-SHOWN: dict[str, Callable[[str], object]] = {"listed": entries_in, "looked": look_of}
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+SHOWN: dict[str, Callable[[str], object]] = {
+    "links": _target,
+    "listed": entries_in,
+    "looked": look_of,
+}
 """Functions that look at a path, by the part of `Discovered` whose entries they check."""

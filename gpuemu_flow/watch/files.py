@@ -204,6 +204,7 @@ def _observed(
     for package in names.packages:
         found.update({record: stamp_of(record) for record in lookup.records(package)})
     seen = [
+        *(("links", member) for member in names.links),
         *(("listed", member) for member in names.listed),
         *(("looked", member) for member in names.looked - names.files),
     ]
