@@ -39,7 +39,7 @@ class RunSetup:
     facts : mapping of str to str
         See `identity.facts`.
     variables : mapping of str to str
-        The coordinator's values of those `NANNY_VARIABLES` that are set.
+        The coordinator's environment, as far as every program receives it.
     force, alone : bool
         `force` is true if no results are taken from caches, `alone` if cases are judged one by one.
     """

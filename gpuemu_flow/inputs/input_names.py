@@ -113,14 +113,18 @@ class InputNames:
             links=frozenset(links),
             missed=self._others(missed) - files,
             listed=self._others(seen.listed),
-            looked=frozenset(
-                p for p in self._others(seen.looked) if p != "." and not is_installed(self.path(p))
-            ),
+            looked=frozenset(filter(self._may_vanish, self._others(seen.looked))),
             packages=frozenset(packages),
             pythons=frozenset(pythons),
             variables=_variables(given),
             untracked=seen.untracked,
         )
+
+    def _may_vanish(self, name: str) -> bool:
+        """Tell whether a path that exists counts: not in a package, nor around the workspace."""
+        path = self.path(name)
+        around = name == "." or self._inside.startswith(f"{path.rstrip('/')}/")
+        return not around and not is_installed(path)
 
     def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
         """Return the packages to which some installed files belong; skip files of no package.

@@ -58,7 +58,8 @@ class _FreshLoader(machinery.SourceFileLoader):
         source = self.get_data(path)
         # A checkout of this package may be the workspace. Its own modules are not transformed,
         # since those that make the shadow would be needed to load themselves.
-        own = _is_below(os.path.realpath(path), _OWN)
+        absolute = os.path.abspath(path)  # noqa: PTH100 - hot
+        own = _is_below(absolute, _OWN) or _is_below(absolute, _PACKAGE)
         return self.source_to_code(source if own else _transformed(source), path)
 
 

@@ -144,6 +144,13 @@ def test_only_variables_that_reach_a_program_are_inputs_of_it(root: Path) -> Non
     assert look.discover(Observation(), ConfiguredEnv(names=("*",))).variables == {"*", "**"}
 
 
+def test_the_folders_around_the_workspace_are_no_inputs(root: Path) -> None:
+    """A program that resolves its own path looks at each of them; a clone has others."""
+    paths = frozenset(map(str, (root, *root.parents, root / "names", "/usr")))
+    found = discovery(root).discover(Observation(looked=paths), ConfiguredEnv())
+    assert found.looked == {"names", "/usr"}
+
+
 def test_results_are_found_under_each_set_that_holds_now(root: Path, tmp_path: Path) -> None:
     actions = JsonStore(tmp_path / "actions", lambda *_: None)
     look = discovery(root)
