@@ -34,7 +34,7 @@ _PROCESS = re.compile(
     r"/proc/(?:self|thread-self|\d+)(?:/task/\d+)?/(?:cwd|root|exe|fd/\d+)(?=/|\Z)"
     r"|/dev/fd/\d+(?=/|\Z)|/dev/std(?:in|out|err)\Z"
 )
-_MAX_BYTES = 8 << 20
+_MAX_BYTES = 24 << 20
 _MAX_LISTENERS = 256
 _TOO_MUCH = b"uthe program used more files than are written down"
 _UNREADABLE = b"uthe files of a process that the program started with other rights cannot be seen"
