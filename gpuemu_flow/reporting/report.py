@@ -20,6 +20,7 @@ from gpuemu_flow.results.model import (
     RunReport,
     TaskCounts,
 )
+from gpuemu_flow.runners.sightings import UNSEEN
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.params import LintParams, params_of
@@ -260,8 +261,8 @@ def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem
         Problem(
             "untracked-inputs",
             f"{_few(list(programs))}: {reason}",
-            "name the other files that they read with `depends`; see "
-            "docs/caching.md#where-nothing-is-seen",
+            "name the other files that they read with `depends`"
+            + ("; see docs/caching.md#where-nothing-is-seen" if reason.startswith(UNSEEN) else ""),
             warning=True,
         )
         for reason, programs in sorted(found.items())

@@ -236,9 +236,9 @@ MODULES = {
         "v = os.read(r, 9)",
         puts("im22.txt"), files={"im22.txt": "3"}),
     "through a link of its own": Way(
-        "import os, sys\np = f'im23.{os.getpid()}'\nos.symlink('im23', p)\n"
+        "import os, sys\np = f'im23d/{os.getpid()}'\nos.symlink('../im23', p)\n"
         "sys.path.insert(0, p)\nimport im23fac\nos.unlink(p)\nv = im23fac.F",
-        puts("im23/im23fac.py", "F = 4"), files={"im23/im23fac.py": "F = 3"}),
+        puts("im23/im23fac.py", "F = 4"), files={"im23/im23fac.py": "F = 3", "im23d/keep": ""}),
     "linked folder": Way(
         "import sys\nsys.path.insert(0, 'im24')\nimport im24fac\nv = im24fac.F",
         relinks("im24", "im24b"), links={"im24": "im24a"},

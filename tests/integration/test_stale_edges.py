@@ -142,7 +142,6 @@ def verdict(mini: Mini, *words: str) -> str:
 @pytest.fixture
 def copy(mini: Mini, tmp_path: Path) -> Mini:
     """Return a copy of a workspace whose results are all current; the original stays."""
-    mini.without_causes()
     mini.keep_only("scale")
     mini.env["HOME"] = str(tmp_path / "nobody")  # as for one user with two copies
     assert "1 passed" in mini.command("run").stdout
