@@ -713,6 +713,7 @@ def workspace(folder: Path, ways: dict[str, Way]) -> Mini:
     root = folder / "ws"
     root.mkdir()
     mini = Mini(root, warm=True)
+    (root / "home").mkdir()  # which the command makes where it is missing
     config = [HEAD]
     for number, (name, way) in enumerate(ways.items()):
         op = way.op
