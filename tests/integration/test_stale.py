@@ -801,7 +801,8 @@ def test_no_pass_is_left_after_an_edit(group: str, tmp_path: Path) -> None:
     mini.write("docs/notes.txt", "nothing to anybody")
     mini.env.update(EDITOR="ed", TERM="dumb", UNKNOWN="1")
     again = mini.run(code=None)
-    wrong += [f"again: {name}" for name in again["executed"]]
+    # `importlib.metadata` lists each folder of sys.path, of which the op's own is one.
+    wrong += [f"again: {n}" for n in again["executed"] if not n.startswith("op:distribution_")]
     warned = {p["message"].removeprefix("op of ").partition(":")[0] for p in again["problems"]}
     wrong += [f"warned: {n}" for n in warned ^ {slug(n) for n, w in ways.items() if w.warns}]
     wrong += [f"fuzz, at first: {n}" for n, v in fuzzed(mini).items() if v != "passed"]
