@@ -8,8 +8,6 @@ from dataclasses import field, fields
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
-ALL_VARIABLES = "*"
-
 
 @dataclass(frozen=True)
 class ConfiguredEnv:
@@ -40,16 +38,9 @@ class Observation:
         Absolute paths that were searched and did not exist.
     listed : frozenset of str
         Absolute paths of folders whose entries were listed.
-    modules : frozenset of str
-        Absolute paths of folders that were listed only to find modules.
-    sized : frozenset of str
-        Absolute paths of folders. The size and mode of any of their entries may have been read.
     looked : frozenset of str
         Absolute paths whose existence was checked and that existed. They include the program's own
         outputs if it checked them before making them.
-    variables : frozenset of str
-        Names of environment variables that were read, whether set or not; ``NAME*`` for all
-        variables with a prefix, `ALL_VARIABLES` if the whole environment was read.
     untracked : frozenset of str
         Reasons why the program may have used more than is listed here, as sentences for a report;
         empty if everything was observed.
@@ -58,10 +49,7 @@ class Observation:
     files: frozenset[str] = frozenset()
     missed: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
-    modules: frozenset[str] = frozenset()
-    sized: frozenset[str] = frozenset()
     looked: frozenset[str] = frozenset()
-    variables: frozenset[str] = frozenset()
     untracked: frozenset[str] = frozenset()
 
     def __or__(self, other: Observation) -> Observation:

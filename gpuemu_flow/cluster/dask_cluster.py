@@ -26,6 +26,7 @@ from gpuemu_flow.fuzz.case_queue import QueuedCase
 from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
 from gpuemu_flow.fuzz.remote_run import differs
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
+from gpuemu_flow.let_through import let_through
 from gpuemu_flow.plain_text import printable
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class DaskCluster:
             op,
             tuple(subject.subject.dtype for subject in subjects),
             facts(workspace, op, subjects),
-            {name: self._environ[name] for name in NANNY_VARIABLES if name in self._environ},
+            {n: v for n, v in let_through(self._environ).items() if n != "TMPDIR"},
             force=self._force,
             alone=alone,
         )

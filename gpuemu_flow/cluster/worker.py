@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
+from gpuemu_flow.cluster.messages import BatchAnswer, BatchRequest, RunSetup
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem, RunnerError
 from gpuemu_flow.fuzz.case_queue import CaseQueue
@@ -26,6 +26,7 @@ from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, expected_key, verdict_key
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.let_through import let_through
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
@@ -253,7 +254,7 @@ class Sessions:
     def _demand_same_variables(self, setup: RunSetup) -> None:
         """Raise FlowError if a run in this process has other environment variables than `setup`."""
         if any(session.variables != setup.variables for session in self._sessions.values()):
-            text = f"{own_name()} works for a run with other values of {', '.join(NANNY_VARIABLES)}"
+            text = f"{own_name()} works for a run with another environment"
             raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))
 
     def end(self, run: str) -> None:
@@ -281,13 +282,11 @@ class Sessions:
 
 
 def _set_variables(setup: RunSetup) -> None:
-    """Undo dask's changes to this process's environment, since programs inherit it."""
-    for name in NANNY_VARIABLES:
-        value = setup.variables.get(name)
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    """Give programs the coordinator's environment, and undo dask's changes to this process's."""
+    for name in let_through(os.environ):
+        if name != "TMPDIR":  # of this machine
+            del os.environ[name]
+    os.environ.update(setup.variables)
 
 
 _sessions = Sessions()

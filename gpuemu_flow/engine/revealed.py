@@ -1,8 +1,8 @@
 """Hide from an op the files that its reference was seen to use.
 
-The files that a reference opens, or imports by computed names, are known only after it ran. In a
-run that runs both, the op waits for the reference. An op that ran before, and could read such a
-file, is run again without access to it before it is judged.
+The files that a reference opens, or imports by computed names, are known only after it ran. So an
+op waits for its reference if both have to run. An op that could read such a file is run again,
+without access to it, before it is judged.
 """
 
 from __future__ import annotations

@@ -381,10 +381,9 @@ class Executor:
         )
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
-        """Return the reference's task, in a list, if `spec` is an op that has to wait for it.
+        """Return the reference's task, in a list, if `spec` is an op whose reference has to run.
 
-        The files that the reference loads at run time are hidden from the op. The list is empty if
-        there is nothing to wait for.
+        The files that the reference is then seen to use are hidden from the op.
         """
         return [spec.judge] if spec.stage == stages.OP and spec.judge in names else []
 

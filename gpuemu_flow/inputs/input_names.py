@@ -16,7 +16,6 @@ from gpuemu_flow.inputs.links import has_link, links_of
 from gpuemu_flow.inputs.plan import ALL_VARIABLES
 from gpuemu_flow.inputs.settled import SettledFacts
 from gpuemu_flow.installed import is_installed
-from gpuemu_flow.let_through import is_general, is_named
 from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
@@ -27,7 +26,7 @@ _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _TOP = re.compile(r".*/(?:site|dist)-packages/[^/]+")
 _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
-"""Matches an entry for a distribution that a program requested by name; see `runners.searches`."""
+"""Matches an entry for a distribution that a program requested by name; see `runners.observe`."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,10 @@ class InputNames:
         Parameters
         ----------
         seen : Observation
-            The files, modules and variables that the program used.
+            The files that the program used.
         given : ConfiguredEnv
-            The configuration's rules for environment variables. A variable that they set is left
-            out, since the cache key contains its value anyway. A variable that they let through is
-            an input even if it was not seen to be read, since reads by machine code are not seen.
+            The configuration's rules for environment variables. All that it lets through are
+            inputs. A variable that it sets is left out, since the cache key contains its value.
         """
         files: set[str] = set()
         links: set[str] = set()
@@ -115,16 +113,18 @@ class InputNames:
             links=frozenset(links),
             missed=self._others(missed) - files,
             listed=self._others(seen.listed),
-            modules=self._others(seen.modules),
-            sized=self._others(seen.sized),
-            looked=frozenset(
-                p for p in self._others(seen.looked) if p != "." and not is_installed(self.path(p))
-            ),
+            looked=frozenset(filter(self._may_vanish, self._others(seen.looked))),
             packages=frozenset(packages),
             pythons=frozenset(pythons),
-            variables=_variables(seen, given),
+            variables=_variables(given),
             untracked=seen.untracked,
         )
+
+    def _may_vanish(self, name: str) -> bool:
+        """Tell whether a path that exists counts: not in a package, nor around the workspace."""
+        path = self.path(name)
+        around = name == "." or self._inside.startswith(f"{path.rstrip('/')}/")
+        return not around and not is_installed(path)
 
     def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
         """Return the packages to which some installed files belong; skip files of no package.
@@ -241,15 +241,10 @@ class InputNames:
         return folder if self._stdlibs[folder] else ""
 
 
-def _variables(seen: Observation, given: ConfiguredEnv) -> frozenset[str]:
-    """Return the names of the variables that a program can see and that its result depends on."""
-    read = {
-        name
-        for name in seen.variables
-        if name.endswith(ALL_VARIABLES) or is_general(name) or is_named(name, given.names)
-    }
+def _variables(given: ConfiguredEnv) -> frozenset[str]:
+    """Return patterns of all variables that a program receives from the user's environment."""
     named = {f"{n}{ALL_VARIABLES}" if n.endswith(ALL_VARIABLES) else n for n in given.names}
-    return frozenset((read | named) - set(given.values))
+    return frozenset({ALL_VARIABLES, *named} - set(given.values))
 
 
 def _source_of(path: str) -> str:

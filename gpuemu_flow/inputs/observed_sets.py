@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from gpuemu_flow.inputs.discovery import KINDS, Discovery, grouped
 from gpuemu_flow.inputs.files import Stamp, stamp_of
-from gpuemu_flow.inputs.listings import sizes_in
 from gpuemu_flow.inputs.plan import look_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
@@ -221,7 +220,7 @@ class ObservedSets:
         sites = {
             member.rpartition("|")[0] for member in names.packages if not lookup.records(member)
         }
-        listed = names.listed | names.modules | names.sized | sites
+        listed = names.listed | sites
         for folder in {*crowded, *map(lookup.path, listed)}:
             stamp = stamp_of(folder)
             if stamp is None:
@@ -236,9 +235,6 @@ class ObservedSets:
                 found.absent.append(path)
         for path in map(lookup.path, names.looked - names.files):
             _look(found, path, look_of(path))
-        for folder in map(lookup.path, names.sized):
-            for name, seen in (sizes_in(folder) or {}).items():
-                _look(found, f"{folder}/{name}", seen)
         with lookup.at_once():
             states = lookup.parts(Discovered(variables=names.variables))
         found.variables = {name.partition(" ")[2]: state for name, state in states.items()}
@@ -279,7 +275,7 @@ class ObservedSets:
 def _look(found: Needed, path: str, seen: str) -> None:
     if not seen:
         found.absent.append(path)
-    elif " " in seen or path not in found.looks:
+    else:
         found.looks[path] = seen
 
 

@@ -86,9 +86,7 @@ class Change:
             any(path in self.written for path in paths(names.files | names.links))
             or any(path in gone_or_come for path in paths(names.missed))
             or any(self._looks_otherwise(path) for path in paths(names.looked))
-            or any(self._lists_otherwise(path, modules=False) for path in paths(names.listed))
-            or any(self._lists_otherwise(path, modules=True) for path in paths(names.modules))
-            or any(self._has_other_sizes(path) for path in paths(names.sized))
+            or any(self._lists_otherwise(path) for path in paths(names.listed))
         )
 
     def _spellings(self, path: str) -> tuple[str, ...]:
@@ -108,16 +106,12 @@ class Change:
             return True
         return path in self._above and (path in self._entries_before) != (path in self._entries_now)
 
-    def _lists_otherwise(self, folder: str, *, modules: bool) -> bool:
+    def _lists_otherwise(self, folder: str) -> bool:
         if folder not in self._above:
             return False
         differ = self._entries_before.get(folder, set()) ^ self._entries_now.get(folder, set())
         names = (path.rstrip("/").rpartition("/")[2] for path in differ)
-        return any(is_listed(name, modules=modules) for name in names)
-
-    def _has_other_sizes(self, folder: str) -> bool:
-        inside = any(os.path.dirname(path) == folder for path in self.written)  # noqa: PTH120
-        return inside or self._lists_otherwise(folder, modules=False)
+        return any(is_listed(name) for name in names)
 
 
 @dataclass

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.store.cache import JsonStore
 
 T = TypeVar("T")
-VERSION = 1
+VERSION = 2
 ALL_NAMED = "**"
 """Suffix of a configured variable name that stands for all variables with this prefix."""
 MAX_SETS = 8
@@ -36,9 +36,6 @@ class Discovered:
     files, links, missed, listed : frozenset of str
         Paths of files that were read, links on the way to files, missing files that were
         looked for, and folders that were listed, in this order.
-    modules, sized : frozenset of str
-        Paths of folders that were listed to find modules, and of folders that were listed with the
-        sizes of their entries.
     looked : frozenset of str
         Paths whose existence was checked, and which existed.
     packages : frozenset of str
@@ -46,7 +43,7 @@ class Discovered:
     pythons : frozenset of str
         Folders of standard libraries.
     variables : frozenset of str
-        Names of environment variables.
+        Patterns of the environment variables that the program received.
     untracked : frozenset of str
         Reasons why the program may have used inputs that are not listed here.
     """
@@ -55,8 +52,6 @@ class Discovered:
     links: frozenset[str] = frozenset()
     missed: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
-    modules: frozenset[str] = frozenset()
-    sized: frozenset[str] = frozenset()
     looked: frozenset[str] = frozenset()
     packages: frozenset[str] = frozenset()
     pythons: frozenset[str] = frozenset()

@@ -348,8 +348,8 @@ def _digest(file: BinaryIO) -> str:
 
 def _sound(names: Discovered) -> bool:
     """Tell whether a set of inputs from the cache has only valid names, and not too many."""
-    paths = [*names.files, *names.links, *names.missed, *names.listed, *names.modules]
-    paths += [*names.sized, *names.looked, *names.packages, *names.pythons]
+    paths = [*names.files, *names.links, *names.missed, *names.listed]
+    paths += [*names.looked, *names.packages, *names.pythons]
     return len(paths) <= MOST_NAMES and all(
         path and "\0" not in path and len(path) <= LONGEST_NAME for path in paths
     )

@@ -1,20 +1,22 @@
-"""Receive and record, in the fork server, the seccomp notifications of workers and their children.
+"""Record, in the fork server, which files a worker and all processes that it starts use.
 
-The fork server is an ancestor of all these processes, outlives them, and never waits for them. On
-systems that restrict access to another process's memory (Yama), only an ancestor may read it.
+The kernel reports each system call that names a file, and lets the caller wait until it is
+recorded; see `notices`. So a call is seen no matter which language makes it. The fork server is an
+ancestor of all these processes, outlives them, and never waits for them. On systems that restrict
+access to another process's memory (Yama), only an ancestor may read it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import select
 import socket
 import stat
 from pathlib import Path
 
 from gpuemu_flow.installed import is_installed
-from gpuemu_flow.runners.named_paths import behind_process, is_environment, is_system, tidied
 from gpuemu_flow.runners.notices import Notice, ProcessMemory, Receiver
 from gpuemu_flow.runners.sightings import framed
 
@@ -23,48 +25,33 @@ _TEMPORARY = 0o600  # the mode that `mkstemp` gives
 _HERE = -100  # AT_FDCWD
 _PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
 _AT_ONCE = 64
-CHILDREN_ONLY, ALL = b"c", b"a"
-ANNOUNCED = b"/\1gpuemu-flow lists "
-"""Prefix of the path that a worker tries to open before Python lists the folder that follows it.
-
-Python's own listings are reported by audit events, and those of imports do not count. All other
-listings by the worker are made by machine code.
-"""
 _READS = (b"r", b"e", b"m", b"f", b"l")
 _MOST_LOOKED = 1 << 16
 _HEAD = 256
-_MAX_BYTES = 8 << 20
-_MAX_TRACERS = 256
+_SYSTEM = ("/dev/", "/proc/", "/sys/")
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
+_PROCESS = re.compile(
+    r"/proc/(?:self|thread-self|\d+)(?:/task/\d+)?/(?:cwd|root|exe|fd/\d+)(?=/|\Z)"
+    r"|/dev/fd/\d+(?=/|\Z)|/dev/std(?:in|out|err)\Z"
+)
+_MAX_BYTES = 24 << 20
+_MAX_LISTENERS = 256
 _TOO_MUCH = b"uthe program used more files than are written down"
-_UNREADABLE = b"uthe files of a process that the program started with other rights cannot be traced"
+_UNREADABLE = b"uthe files of a process that the program started with other rights cannot be seen"
 
 
-class Tracer:
+class Listener:
     """Answers the seccomp notifications of system calls that arrive at one descriptor.
 
-    Parameters
-    ----------
-    receiver : Receiver
-    report : int
-        Descriptor to write records to; see `sightings`.
-    worker : int
-        Process id of the worker.
-    children_only : bool
-        True to ignore the worker's own system calls, because the program runs in other processes.
+    `report` is the descriptor to write records to; see `sightings`.
     """
 
-    def __init__(
-        self, receiver: Receiver, report: int, worker: int, *, children_only: bool
-    ) -> None:
+    def __init__(self, receiver: Receiver, report: int) -> None:
         self._receiver = receiver
         self._report = report
-        self._worker = worker
-        self._children_only = children_only
         self._memory = ProcessMemory()
         self._written: set[bytes] = set()
         self._looked: set[bytes] = set()
-        self._announced = b""
-        self._listed = b""
         self._left = _MAX_BYTES
         self._poll = select.poll()
         self._poll.register(receiver.fd, select.POLLIN)
@@ -115,15 +102,10 @@ class Tracer:
 
     def _take(self, notice: Notice) -> bool:
         """Record the files that a system call uses; return True if the call is to be refused."""
-        call, arguments = notice.call, notice.arguments
-        own = notice.thread == self._worker
-        if own and self._children_only:
-            return False
+        call = notice.call
         if call.name == "list":
-            place = b"/proc/%d/fd/%d" % (notice.thread, _signed(arguments[0]))
-            folder = os.readlink(place)  # noqa: PTH115 - bytes
-            if not (own and folder == self._listed):
-                self._write(b"l", folder)
+            place = b"/proc/%d/fd/%d" % (notice.thread, _signed(notice.arguments[0]))
+            self._write(b"l", os.readlink(place))  # noqa: PTH115 - bytes
             return False
         if call.name == "symlink":
             self._symlink(notice)
@@ -133,12 +115,7 @@ class Tracer:
     def _take_path(self, notice: Notice, path: bytes) -> bool:
         """Record the path that a system call names; return True if the call is to be refused."""
         call = notice.call
-        if path.startswith(ANNOUNCED):
-            self._announced = os.path.realpath(path[len(ANNOUNCED) :])
-            return False
-        if is_environment(os.fsdecode(path)):
-            self._put(b"v*")
-        if not path or is_system(os.fsdecode(path)) or path.startswith(_PACKAGE):
+        if not path or _is_system(os.fsdecode(path)) or path.startswith(_PACKAGE):
             return False
         if call.name.startswith("open"):
             return self._open(notice, path)
@@ -152,8 +129,15 @@ class Tracer:
                 self._pair(b"a" if call.name == "move" else b"k", path, target)
         elif call.name == "look":
             self._read(path, found=b"e")
-        elif call.name == "folder" and not os.path.lexists(path):
-            self._write(b"d", path)
+        elif call.name == "touch":
+            self._read(path, found=b"f")
+        elif call.name == "folder":
+            if os.path.lexists(path):
+                self._read(path, found=b"f")  # it is in the way
+            else:
+                self._write(b"d", path)
+        elif call.name in ("remove", "cut") and os.path.lexists(path):
+            self._write(b"x" if call.name == "remove" else b"t", path)
         return False
 
     def _open(self, notice: Notice, path: bytes) -> bool:
@@ -161,10 +145,8 @@ class Tracer:
         flags, mode = arguments[call.flags], arguments[call.flags + 1]
         if call.name == "openat2":
             flags, mode = (self._memory.word(notice.thread, flags + n) for n in (0, 8))
-        if flags & os.O_DIRECTORY:
-            if notice.thread == self._worker:
-                self._open_folder(path)
-            return False
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            return False  # it never has a name
         if not flags & (_MAY_WRITE | os.O_CREAT):
             if _is_bytecode(path):
                 return True
@@ -185,21 +167,13 @@ class Tracer:
             self._read(path)
         return False
 
-    def _open_folder(self, path: bytes) -> None:
-        """Remember a folder that the worker opens, if Python announced that it will be listed.
-
-        Its listing is not recorded here, since Python reports it in another way; see `ANNOUNCED`.
-        """
-        announced, self._announced = self._announced, b""
-        self._listed = announced if os.path.realpath(path) == announced else b""
-
     def _symlink(self, notice: Notice) -> None:
         call = notice.call
         source = self._memory.text(notice.thread, notice.arguments[call.path]) or b""
         target = self._path(notice, call.to_folder, call.to_path)
         if source and target and not os.path.lexists(target):
             full = os.path.join(os.path.dirname(target), source)  # noqa: PTH118, PTH120
-            self._pair(b"k", os.fsencode(tidied(os.fsdecode(full))), target)
+            self._pair(b"k", os.fsencode(_tidied(os.fsdecode(full))), target)
 
     def _pair(self, kind: bytes, source: bytes, target: bytes) -> None:
         """Record that `target` now leads to the file of `source`; `kind` is a move or a link."""
@@ -243,14 +217,14 @@ class Tracer:
             folder = os.readlink(b"/proc/%d/%b" % (notice.thread, place))  # noqa: PTH115 - bytes
             path = folder + b"/" + path if path else folder
         if b"//" in path or b"/." in path:
-            path = os.fsencode(tidied(os.fsdecode(path)))
+            path = os.fsencode(_tidied(os.fsdecode(path)))
         if path.startswith((b"/proc/", b"/dev/")):
             own = b"/proc/%d/" % notice.thread
             for name in (b"/proc/self/", b"/proc/thread-self/"):
                 path = own + path[len(name) :] if path.startswith(name) else path
             if path.startswith(b"/dev/fd/"):
                 path = own + path[len(b"/dev/") :]
-            path = os.fsencode(behind_process(os.fsdecode(path)))
+            path = os.fsencode(_behind_process(os.fsdecode(path)))
         return path
 
     def _read(self, path: bytes, *, found: bytes = b"r") -> None:
@@ -264,12 +238,7 @@ class Tracer:
         except OSError:
             self._write(b"m", path)
         else:
-            if stat.S_ISREG(mode):
-                self._write(found, path)
-                return
-            self._write(b"f", path)
-            if stat.S_ISDIR(mode) and os.path.realpath(path) != path:
-                self._write(b"r", path)  # its links decide which folder it is
+            self._write(found if stat.S_ISREG(mode) else b"f", path)
 
     def _start(self, path: bytes) -> None:
         """Record a started program, and the interpreter that the kernel loads for it.
@@ -302,38 +271,27 @@ class Tracer:
 
 
 class Incoming:
-    """Receives the descriptors at which one worker's seccomp notifications arrive.
+    """Receives, from one worker, the descriptors at which its notifications arrive."""
 
-    Parameters
-    ----------
-    sock : socket
-    report : int
-        Descriptor of the worker's record file, as for `Tracer`.
-    worker : int
-        The worker's process id.
-    """
-
-    def __init__(self, sock: socket.socket, report: int, worker: int) -> None:
+    def __init__(self, sock: socket.socket, report: int) -> None:
         self.sock = sock
         self._report = report
-        self._worker = worker
         self._taken = 0
 
-    def take(self) -> Tracer | None:
-        """Receive one descriptor, and return a tracer for it; None if the worker has ended."""
+    def take(self) -> Listener | None:
+        """Receive one descriptor, and return a listener for it; None if the worker has ended."""
         try:
-            kind, fds, _, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_DONTWAIT)
+            _, fds, _, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_DONTWAIT)
         except OSError:
             return None
         if not fds:
             return None
         self._taken += 1
-        if self._taken > _MAX_TRACERS:
+        if self._taken > _MAX_LISTENERS:
             os.close(fds[0])
             return None
         os.set_inheritable(fds[0], False)
-        report = os.dup(self._report)
-        return Tracer(Receiver(fds[0]), report, self._worker, children_only=kind == CHILDREN_ONLY)
+        return Listener(Receiver(fds[0]), os.dup(self._report))
 
     def close(self) -> None:
         """Close the socket."""
@@ -341,10 +299,32 @@ class Incoming:
         os.close(self._report)
 
 
+def _is_system(path: str) -> bool:
+    return path.startswith(_SYSTEM) and not path.startswith(_SHARED_MEMORY)
+
+
+def _tidied(text: str) -> str:
+    """Remove empty parts and single dots from a path; keep ``..``, since it may follow a link."""
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    return "/" + "/".join(parts) if ".." in parts else os.path.normpath(text)
+
+
+def _behind_process(text: str) -> str:
+    """Follow the kernel's own links, such as ``/proc/self/cwd``, at the beginning of a path."""
+    match = _PROCESS.match(text)
+    if match is None:
+        return text
+    try:
+        target = os.readlink(match[0])  # noqa: PTH115
+    except OSError:
+        return text
+    return target.rstrip("/") + text[match.end() :] if target.startswith("/") else text
+
+
 def _is_bytecode(path: bytes) -> bool:
     """Tell whether a path is the bytecode of a module that is not installed.
 
-    Traced processes must not open such bytecode, which may be outdated: Python compares only the
+    Observed processes must not open such bytecode, which may be outdated: Python compares only the
     size of the source and its modification time in seconds. Without bytecode, Python compiles the
     source, whose digest is in the keys of results.
     """
