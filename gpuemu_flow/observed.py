@@ -11,15 +11,7 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class ConfiguredEnv:
-    """The environment variables that the configuration determines for a program.
-
-    Attributes
-    ----------
-    values : mapping of str to str
-        Variables that the configuration sets.
-    names : tuple of str
-        Names of variables that the program gets besides those for every program; see `let_through`.
-    """
+    """The environment variables that the configuration determines for a program."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
@@ -27,24 +19,7 @@ class ConfiguredEnv:
 
 @dataclass(frozen=True)
 class Observation:
-    """Everything that a program was seen to use, except its arguments.
-
-    Attributes
-    ----------
-    files : frozenset of str
-        Absolute paths that were read, imported, executed or mapped, as the program named them:
-        links are not resolved.
-    missed : frozenset of str
-        Absolute paths that were searched and did not exist.
-    listed : frozenset of str
-        Absolute paths of folders whose entries were listed.
-    looked : frozenset of str
-        Absolute paths whose existence was checked and that existed. They include the program's own
-        outputs if it checked them before making them.
-    untracked : frozenset of str
-        Reasons why the program may have used more than is listed here, as sentences for a report;
-        empty if everything was observed.
-    """
+    """Everything that a program was seen to use, except its arguments."""
 
     files: frozenset[str] = frozenset()
     missed: frozenset[str] = frozenset()
@@ -65,10 +40,7 @@ class Observation:
     def from_json(cls, data: Mapping[str, Json]) -> Observation:
         """Make an observation from the result of `to_json`.
 
-        Raises
-        ------
-        ValueError
-            A list is missing, or holds a value that is not a string.
+        Raises ValueError: A list is missing, or holds a value that is not a string.
         """
         sets = {}
         for each in fields(cls):

@@ -120,11 +120,6 @@ class DaskCluster:
 
         `units`: The tasks to run. Each unit consists of the tasks of one op in one dtype.
         `remote`: URL of the shared cache. `cancel`: Ends the call early when it is set.
-
-        Returns
-        -------
-        list of Unit
-            Units that killed every worker that received them.
         """
         from gpuemu_flow.cluster import task_worker  # noqa: PLC0415 - brings doit
 
@@ -234,12 +229,8 @@ def open_cluster(
     `jobs`: Number of worker processes on this machine. `resources`: Resources of a worker that
     each task needs. `force`: True if workers must take no results from caches.
 
-    Raises
-    ------
-    UsageError
-        ``cluster-package``, ``cluster-address``.
-    RunnerError
-        ``cluster-unreachable``.
+    Raises UsageError: ``cluster-package``, ``cluster-address``. Raises RunnerError: ``cluster-
+    unreachable``.
     """
     try:
         import dask  # noqa: PLC0415 - an extra, and dear

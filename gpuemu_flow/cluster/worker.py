@@ -86,12 +86,8 @@ def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache,
     Nothing is written to the workspace or its cache, since SQLite does not work well on network
     file systems. One file is an exception: it is written to learn the time of the file system.
 
-    Raises
-    ------
-    DiffersError
-        Verdicts of this machine could differ from the coordinator's.
-    FlowError
-        The workspace cannot be read here.
+    Raises DiffersError: Verdicts of this machine could differ from the coordinator's. Raises
+    FlowError: The workspace cannot be read here.
     """
     if not os.path.exists(setup.config):  # noqa: PTH110 - a path of another machine's
         raise DiffersError([f"file {setup.config}, which is not there"])
@@ -144,12 +140,8 @@ class WorkerSession:
     def judge(self, request: BatchRequest) -> BatchAnswer:
         """Judge a batch.
 
-        Raises
-        ------
-        CancelledRunError
-            The run has ended.
-        FlowError
-            The programs cannot be run here.
+        Raises CancelledRunError: The run has ended. Raises FlowError: The programs cannot be run
+        here.
         """
         begin = time.perf_counter()
         which = request.which
@@ -228,10 +220,7 @@ class Sessions:
     def get(self, setup: RunSetup) -> WorkerSession:
         """Return the session of a run, opened by the first batch.
 
-        Raises
-        ------
-        CancelledRunError
-            The run has ended.
+        Raises CancelledRunError: The run has ended.
         """
         with self._lock:
             if setup.run in self._ended:

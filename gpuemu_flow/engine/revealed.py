@@ -21,17 +21,7 @@ _HIDDEN = "hidden"
 
 
 def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
-    """Return the workspace files that a reference used and that are not in `known`, sorted.
-
-    Parameters
-    ----------
-    used : Discovered
-    known : sequence of str
-        Files, or patterns of files, that are not hidden from the op even if the reference used
-        them; see `TaskSpec.known`.
-    root : Path
-        The workspace.
-    """
+    """Return the workspace files that a reference used and that are not in `known`, sorted."""
     inside = {name for name in used.files if not name.startswith(("/", "<", ".."))}
     return sorted(name for name in without_installed(inside, known) if (root / name).is_file())
 

@@ -28,18 +28,7 @@ _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 
 class Discovery(InputNames):
-    """Looks up the present states of the inputs of one workspace's programs.
-
-    Parameters
-    ----------
-    files : FileTable
-    environ : mapping
-        Variables that programs inherit.
-    ignored : iterable of Path
-        Folders whose files are not inputs: the cache of this tool.
-    staging : Path, optional
-        Folder for the file of a `FileClock`.
-    """
+    """Looks up the present states of the inputs of one workspace's programs."""
 
     def __init__(
         self,

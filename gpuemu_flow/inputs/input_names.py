@@ -43,15 +43,7 @@ class _Installed:
 
 
 class InputNames:
-    """Names of the inputs of the programs of one workspace.
-
-    Parameters
-    ----------
-    root : Path
-        The workspace.
-    ignored : iterable of Path
-        Folders whose files are no inputs: the cache of this tool.
-    """
+    """Names of the inputs of the programs of one workspace."""
 
     def __init__(self, root: Path, ignored: Iterable[Path]) -> None:
         self._root = str(root)
@@ -68,16 +60,7 @@ class InputNames:
                 self._prefixes.append((prefix + "/", token))
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
-        """Return the names of all inputs that a program was seen to use.
-
-        Parameters
-        ----------
-        seen : Observation
-            The files that the program used.
-        given : ConfiguredEnv
-            The configuration's rules for environment variables. All that it lets through are
-            inputs. A variable that it sets is left out, since the cache key contains its value.
-        """
+        """Return the names of all inputs that a program was seen to use."""
         files: set[str] = set()
         links: set[str] = set()
         packages: set[str] = set()
@@ -131,13 +114,6 @@ class InputNames:
 
         A program saw that these files exist, but did not open them. The program depends on their
         packages, since a file disappears when its package is uninstalled.
-
-        Parameters
-        ----------
-        paths : frozenset of str
-            The files.
-        looked : Looked
-            The folders read in this scan.
         """
         tops = {match[0] for path in paths if (match := _TOP.match(path))}
         found = set()
@@ -174,16 +150,6 @@ class InputNames:
         Every worker loads the same installed files, so each name is needed many times. A file that
         belongs to neither a standard library nor a package is cached only under two conditions: it
         is outside of the workspace, and no folder above it holds installed packages.
-
-        Parameters
-        ----------
-        path : str
-        stdlib : str
-            Folder of the standard library that contains the file; empty if none does.
-        owner : (str, str) or None
-            Site folder and name of the package that lists the file; None if there is none.
-        looked : Looked
-            The folders read in this scan, with their packages.
         """
         if stdlib:
             self._settled.keep(path, _Installed(python=self._encode(stdlib)))

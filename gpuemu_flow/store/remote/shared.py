@@ -315,10 +315,7 @@ def open_shared(
 
     Variables of `environ` override `remote` and `mode`, the configuration's settings.
 
-    Raises
-    ------
-    UsageError
-        ``cache-remote-value``, ``cache-remote-package``.
+    Raises UsageError: ``cache-remote-value``, ``cache-remote-package``.
     """
     place = place_of(remote, mode, environ)
     if place is None:
