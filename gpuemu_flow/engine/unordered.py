@@ -107,7 +107,9 @@ class RuleOutputs:
         names: Collection[str],
         finished: Collection[str] = (),
     ) -> dict[str, Problem]:
-        """Return a problem for each task that used one of the outputs without waiting for its rule."""
+        """Return a problem for each task that used one of the outputs without waiting for
+        its rule.
+        """
         found: dict[str, Problem] = {}
         looked: dict[str | Discovered, dict[str, str]] = {}
         told: dict[tuple[str, str], set[str]] = {}

@@ -136,7 +136,9 @@ class OwnOutputs:
             return self._subject(op, dtype, None).reference.output_names
 
     def with_changed_inputs(self, op: str, dtype: str, returned: Any, inputs: Arrays | None) -> Any:
-        """Return the op's return value together with the outputs that the op wrote into its inputs."""
+        """Return the op's return value together with the outputs that the op wrote into
+        its inputs.
+        """
         names, changed = self.output_names(op, dtype), self.op(op).in_place
         return with_changed_inputs(returned, inputs or {}, names, changed)
 

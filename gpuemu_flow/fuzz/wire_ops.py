@@ -58,7 +58,9 @@ class Query:
 
 
 class WireInputs:
-    """Files, variables and other inputs that one op's warm programs were seen to use. Thread-safe."""
+    """Files, variables and other inputs that one op's warm programs were seen to use.
+    Thread-safe.
+    """
 
     def __init__(
         self, known: KnownInputs, lookup: Lookup, names: Discovered, others: RuleOutputs

@@ -93,7 +93,9 @@ def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult |
 
 
 class Verdicts:
-    """Collects verdicts in the order of the cases; small cases wait until they are judged together."""
+    """Collects verdicts in the order of the cases; small cases wait until they are judged
+    together.
+    """
 
     def __init__(self, made_judge: Callable[[Arrays], Judge], *, explain: bool) -> None:
         self._made_judge = made_judge

@@ -131,7 +131,9 @@ class GivenRequest:
         return post(worker_client, message, self._setup, self._arrays, cases=len(self._given))
 
     def _group(self, numbers: Sequence[int], arrays: dict[str, NDArray[Any]]) -> dict[str, Json]:
-        """Stack the tensors of cases with equal shapes, since each tensor in a message costs time."""
+        """Stack the tensors of cases with equal shapes, since each tensor in a message
+        costs time.
+        """
         some = [self._given[number] for number in numbers]
 
         def stacked(of: Sequence[Arrays]) -> dict[str, str]:

@@ -46,7 +46,9 @@ class Setup:
 
 @dataclass
 class _Current:
-    """The cases that a judge service has prepared last, and the memory that it shares with the op."""
+    """The cases that a judge service has prepared last, and the memory that it shares with
+    the op.
+    """
 
     peer: Arena | None = None
     about: PreparedBatch | None = None

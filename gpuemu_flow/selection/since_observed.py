@@ -104,7 +104,9 @@ class Unknown:
     cache: str
 
     def tasks_reading(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks with an observed input file of which git cannot tell whether it changed."""
+        """Return the tasks with an observed input file of which git cannot tell whether it
+        changed.
+        """
 
         def holds(member: str) -> bool:
             path = os.path.realpath(path_of(member))

@@ -37,7 +37,9 @@ class _Write:
 
 
 class ResultStore:
-    """The results of one workspace, also held in memory. Thread-safe; only one process may write."""
+    """The results of one workspace, also held in memory. Thread-safe; only one process may
+    write.
+    """
 
     def __init__(
         self,
