@@ -181,3 +181,26 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 def test_what_is_wrong_is_named_at_its_line(found: dict[str, list[str]], text: str) -> None:
     wanted = {**SCHEMAS, **KEYS}[text]
     assert sorted(set(found[text])) == ([wanted] if wanted else [])
+
+
+def test_a_value_that_nothing_follows_from_is_an_error(tmp_path: Path) -> None:
+    """Whoever writes it believes in a check that there is not."""
+    mini = Mini(tmp_path / "w")
+    mini.write("r.py", "def f(x): return x + 0\n")
+    mini.write("a.py", "def f(x): return x\n")
+    mini.write("k.ptx", "")
+    kernel = ('reference = "r.py"', "tolerances = { float32 = 1 }", 'invariants = ["finite"]',
+              "num_warps = 4", 'signature = { x = "*fp32" }')  # fmt: skip
+    op = ('frameworks = ["pytorch"]', "xla_compatible = true")
+    head = ["[project]", 'name = "p"', "[[kernels]]", 'name = "k"', 'ptx = "k.ptx"', *kernel,
+            "[[ops]]", 'name = "o"', 'op = "a.py:f"', 'reference = "r.py:f"', *op]  # fmt: skip
+    mini.write("gpuemu.toml", "\n".join(head) + "\n")
+    said = mini.command("config", "check", code=2).stderr.splitlines()
+    places = [line.split(": ")[:2] for line in said[:-1]]
+    lines = [head.index(text) + 1 for text in (*kernel, *op)]
+    assert places == [[f"gpuemu.toml:{line}", "config-unread-key"] for line in lines]
+    empty = {'reference = "r.py"': 'reference = ""', op[0]: "frameworks = []",
+             op[1]: "xla_compatible = false"}  # fmt: skip
+    kept = [empty.get(line, line) for line in head if line not in kernel[1:]]
+    mini.write("gpuemu.toml", "\n".join(kept) + "\n")
+    mini.command("config", "check", "--strict", code=0)
