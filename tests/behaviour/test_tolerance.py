@@ -14,7 +14,7 @@ import pytest
 if __name__ == "__main__":  # writes the record anew, where the tolerance is to change
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from many_ops import Op, Ran, run_ops
+from many_ops import Op, Ran, run_once, run_ops
 
 CORE = 'strategies = ["core"]'
 SUMS = 'dims = { M = [3], N = [257] }\ninputs = { x = ["M", "N"] }\noutput = ["M"]'
@@ -206,7 +206,7 @@ VALIDATION = "cases = 7\nseed = 3"
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return run_ops(tmp_path_factory.mktemp("tolerance") / "w", OPS, VALIDATION)
+    return run_once(tmp_path_factory, "tolerance", OPS, VALIDATION)
 
 
 @pytest.mark.parametrize("name", OPS)
