@@ -74,6 +74,8 @@ class KernelLaunch:
         the others.
     cluster : tuple of int
         Blocks per cluster, by dimension.
+    workspace : int
+        Address of the barrier of the whole grid, in a cooperative launch: all blocks run together.
     """
 
     program: KernelProgram
@@ -89,6 +91,7 @@ class KernelLaunch:
     cases: tuple[CaseMemory, ...] = ()
     warps_reversed: bool = False
     cluster: Dimensions = ALONE
+    workspace: int = 0
     spent: int = 0
     executed: int = 0
     printed: list[str] = field(default_factory=list)
@@ -341,6 +344,8 @@ def _specials(
         "is_explicit_cluster": one(int(launch.cluster != ALONE)),
         "cluster_ctarank": wide(rank[:, None]) if launch.cluster != ALONE else one(0),
         "cluster_nctarank": one(size_of(launch.cluster)),
+        "envreg1": one(launch.workspace >> 32),
+        "envreg2": one(launch.workspace),
     }
     places = block_indices(column, launch.grid)
     sizes = zip("xyz", launch.block, launch.grid, launch.cluster, places, strict=True)

@@ -66,6 +66,7 @@ V void bulk_deliver(St *s, Bulk *x) {
       memcpy(s->a->sm + near, s->a->g + far, 16);
     } else {
       near = at_load(s, s->a->ss, s->a->scap, x->near + k, 16);
+      touch(s, x->far + k);
       far = at_store(s, s->a->gs, s->a->gcap, x->far + k, 16);
       memcpy(s->a->g + far, s->a->sm + near, 16);
     }

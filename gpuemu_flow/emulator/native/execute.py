@@ -53,6 +53,7 @@ class _Args(ctypes.Structure):
         ("owners", ctypes.c_void_p),
         ("marks", ctypes.c_void_p),
         ("mark", ctypes.c_uint32),
+        *((name, ctypes.c_void_p) for name in ("pages", "journal", "touched", "journaled")),
     )
 
 
@@ -125,6 +126,8 @@ def _arguments(launch: KernelLaunch, ids: Array) -> tuple[list[Array], _Args]:
     if across:
         arrays["owners"] = np.zeros(marks, np.uint32)
     values: dict[str, Any] = {name: array.ctypes.data for name, array in arrays.items()}
+    if launch.arena.journal is not None:
+        values |= launch.arena.journal.pointers()
     total = program.shared_bytes + launch.dynamic_shared
     args = _Args(
         **values, gcap=len(arena.data), scap=len(template),

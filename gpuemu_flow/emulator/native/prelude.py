@@ -9,6 +9,8 @@ findings.
 
 from __future__ import annotations
 
+from gpuemu_flow.emulator.memory import GLOBAL_BASE
+
 MAX_THREADS = 1024
 
 STATE = r"""
@@ -29,7 +31,7 @@ STATE = r"""
 #define RARE(x) __builtin_expect(!!(x), 0)
 #define MT 1024
 #define MW 1056
-#define GLOBAL_BASE 0x7F0000000000ull
+#define GLOBAL_BASE @BASE@ull
 #define SHARED_BASE 0x010000000000ull
 #define LOCAL_BASE 0x020000000000ull
 #define WINDOW 0x1000000000ull
@@ -47,6 +49,7 @@ typedef struct {
   uint32_t threads, dyn, total, unwritten, sync, across;
   uint32_t *owners, *marks;
   uint32_t mark;
+  uint8_t *pages, *journal; uint32_t *touched; uint64_t *journaled;
 } Args;
 typedef struct { uint32_t when, epoch; uint16_t who; } Write;
 typedef struct {
@@ -75,7 +78,7 @@ typedef struct {
   Copy *copies;
   RF *f;
 } St;
-"""
+""".replace("@BASE@", hex(GLOBAL_BASE))
 
 OFFSETS = r"""
 U int readable(const uint8_t *w, unsigned n) {
@@ -125,6 +128,16 @@ U uint64_t at_store(St *s, uint8_t *shadow, uint64_t cap, uint64_t o, unsigned n
 """
 
 MEMORY = r"""
+V void keep_page(Args *a, uint64_t page) {
+  uint8_t *to = a->journal + (*a->journaled << 13);
+  memcpy(to, a->g + (page << 12), 4096);
+  memcpy(to + 4096, a->gs + (page << 12), 4096);
+  a->touched[(*a->journaled)++] = (uint32_t)page;
+  a->pages[page] = 1;
+}
+U void touch(St *s, uint64_t o) {
+  if (s->a->pages && o < s->a->gcap && RARE(!s->a->pages[o >> 12])) keep_page(s->a, o >> 12);
+}
 U uint8_t *ld_global(St *s, uint32_t t, uint64_t a, unsigned n) {
   uint64_t o = at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
   if (RACES && s->a->across) {
@@ -133,6 +146,7 @@ U uint8_t *ld_global(St *s, uint32_t t, uint64_t a, unsigned n) {
   return s->a->g + o;
 }
 U void wr_global(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
+  touch(s, a - GLOBAL_BASE);
   uint64_t o = at_store(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
   uint8_t *p = s->a->g + o;
   if (RACES && s->a->across && !RARE(s->err)) {
@@ -144,6 +158,7 @@ U void wr_global(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
   memcpy(p, b, n);
 }
 U uint8_t *up_global(St *s, uint32_t t, uint64_t a, unsigned n) {
+  touch(s, a - GLOBAL_BASE);
   uint64_t o = at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
   o = at_store(s, s->a->gs, s->a->gcap, o, n);
   if (RACES && s->a->across && !RARE(s->err)) global_update(s, o, n);
