@@ -141,6 +141,9 @@ bool open_device() {
 // ------------------------------------------------------------------ allocations
 std::map<uint64_t, GpuBlock> live_;               // by start
 std::multimap<uint64_t, uint64_t> gaps_;          // freed room between others: size, start
+std::deque<std::pair<uint64_t, uint64_t>> late_;  // freed lately, and not yet used again: an access to it shows
+uint64_t late_room_ = 0;
+constexpr uint64_t kLate = 256ull << 20;
 uint64_t top_ = 1 << 16, used_ = 0;
 
 uint64_t aligned(uint64_t n) { return (n + kAlign - 1) & ~(kAlign - 1); }
@@ -224,8 +227,13 @@ int gpuemu_free(void* p, const char* what) {
   }
   live_.erase(it);
   used_ -= b.size;
-  gaps_.insert({room_of(b.size), b.start - guard_of(b.size)});
-  if (live_.empty()) { gaps_.clear(); top_ = 1 << 16; }
+  late_.push_back({room_of(b.size), b.start - guard_of(b.size)});
+  late_room_ += late_.back().first;
+  while (late_room_ > kLate || late_.size() > 4096) {
+    late_room_ -= late_.front().first;
+    gaps_.insert(late_.front());
+    late_.pop_front();
+  }
   note("free " + std::to_string(b.start) + sites() + "\n");
   return kDone;
 }
