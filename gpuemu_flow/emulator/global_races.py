@@ -119,7 +119,8 @@ class GlobalRaces:
         self._time += 1
         blocks = np.unique(self._blocks(state, mask))
         self._acquired[blocks] = self._time
-        self._released[blocks] = self._time if releases else self._fenced[blocks]
+        published = self._time if releases else self._fenced[blocks]
+        self._released[blocks] = np.maximum(self._released[blocks], published)
 
     def acquire(self, state: State, mask: Array) -> None:
         """Record that lanes can now see all writes that other blocks have released."""
