@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import re
 import struct
+from collections import Counter
 from collections.abc import Sequence
 
 from gpuemu_flow.emulator.errors import UnsupportedError
@@ -126,24 +127,24 @@ _FUNCTION = re.compile(rb"(?:\([^()]*\)\s*)?([A-Za-z_$%][\w$%]*)\s*(?:\(|$)")
 def link(texts: Sequence[bytes]) -> bytes:
     """Link PTX files, as nvlink does for ``nvcc -rdc=true``: one name, one definition.
 
-    Names that one file keeps to itself get its number; declarations of what another file defines go,
-    as do second definitions of ``.weak`` names.
+    A name that several files keep to themselves gets the file's number; declarations of what another
+    file defines go, as do second definitions of ``.weak`` names.
     """
     if len(texts) == 1:
         return texts[0]
     public = {name for text in texts for name, shown in _definitions(text) if shown}
+    count = Counter(name for text in texts for name in {name for name, _ in _definitions(text)})
     seen: set[bytes] = set()
     parts, head = [], b""
     for number, text in enumerate(texts):
-        own = {name for name, shown in _definitions(text) if not shown}
+        own = {name for name, shown in _definitions(text) if not shown and count[name] > 1}
         if not head:
             head = b"\n".join(m.group(0) for m in _HEAD.finditer(text)) + b"\n"
         body = _HEAD.sub(b"", text)
         shift = 1000 * number
         body = _FILE.sub(lambda m, s=shift: m[1] + b"%d" % (int(m[2]) + s), body)
         body = _LOC.sub(
-            lambda m, s=shift: (m[1] or m[3]) + b"%d" % (int(m[2] or m[4]) + (s if m[1] else s)),
-            body,
+            lambda m, s=shift: (m[1] or m[3]) + b"%d" % (int(m[2] or m[4]) + s), body
         )
         body = _EXTERN.sub(lambda m: b"" if _name(m[1], m[2]) in public else m[0], body)
         body = _drop_repeated(body, seen)
