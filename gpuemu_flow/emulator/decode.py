@@ -318,7 +318,7 @@ class _Decoder:
         return len(self._program.steps) - 1
 
     def _own_line(self, body: Body, instruction: Instruction) -> tuple[int, int] | None:
-        """Return file and line of an instruction; for code of CUDA's headers, those of its caller."""
+        """Return an instruction's file and line; for CUDA's headers, those of the caller."""
         location = body.location_of(instruction)
         if location is None:
             return None

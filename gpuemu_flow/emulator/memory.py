@@ -11,8 +11,8 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 GLOBAL_BASE = 0x6000_0000_0000
-"""Start of the arena's range of addresses. In a program that `host` runs, the device's memory really
-lies here: the range is free, as Linux puts libraries and stacks above 0x7000_0000_0000."""
+"""Start of the arena's range of addresses. In a program that `host` runs, the memory really lies
+here: the range is free, as Linux puts libraries and stacks above 0x7000_0000_0000."""
 SHARED_BASE = 0x0100_0000_0000
 LOCAL_BASE = 0x0200_0000_0000
 WINDOW = 1 << 36

@@ -1,4 +1,4 @@
-"""The emulator's view of a process's device: its memory, its allocations, and what a launch wrote."""
+"""The emulator's view of a process's device: its memory, and what a launch wrote."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ CONSTANT, HOST_VISIBLE, VARIABLE = 1, 2, 4
 
 
 class DeviceBlock:
-    """One allocation; what it is called is looked up in the program's source when a finding asks."""
+    """One allocation; its name is looked up in the program's source when a finding asks."""
 
     initialised = False  # the shadow decides, byte by byte, for as long as the allocation lives
 
-    def __init__(self, start: int, size: int, flags: int, what: str, sites: tuple[int, ...], places: Places) -> None:  # fmt: skip
+    def __init__(
+        self, start: int, size: int, flags: int, what: str, sites: tuple[int, ...], places: Places
+    ) -> None:
         self.start = start
         self.size = size
         self.end = start + size
@@ -64,7 +66,7 @@ class DeviceBlock:
         return item if self.size % item == 0 else 1
 
     def describe(self, offset: int) -> str:
-        """Describe an offset of the arena relative to this block, and say where the block was made."""
+        """Describe an offset of the arena by this block, and say where the block was made."""
         place = self.source.place
         made = f" ({self.what} at {place})" if place.line else ""
         if self.item > 1 or self.given_item == 1:
@@ -87,7 +89,9 @@ class Journal:
         self._data, self._shadow = data.reshape(count, PAGE), shadow.reshape(count, PAGE)
         self._fd = os.memfd_create("gpuemu-journal", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, count * 2 * PAGE)
-        self._log = np.frombuffer(mmap.mmap(self._fd, count * 2 * PAGE), np.uint8).reshape(count, 2, PAGE)
+        self._log = np.frombuffer(mmap.mmap(self._fd, count * 2 * PAGE), np.uint8).reshape(
+            count, 2, PAGE
+        )
         self.flags: Array = np.zeros(count, np.uint8)
         self._touched: Array = np.zeros(count, np.uint32)
         self._count: Array = np.zeros(1, np.uint64)
@@ -102,10 +106,14 @@ class Journal:
     def touch(self, offsets: Array, size: int) -> None:
         """Keep the pages at some offsets, which are about to be written."""
         pages = (offsets >> np.uint64(12)).astype(np.int64).ravel()
-        fresh = pages[(pages < len(self.flags)) & (self.flags[np.minimum(pages, len(self.flags) - 1)] == 0)]
+        fresh = pages[
+            (pages < len(self.flags)) & (self.flags[np.minimum(pages, len(self.flags) - 1)] == 0)
+        ]
         if size > 16:
             last = (offsets + np.uint64(size - 1)) >> np.uint64(12)
-            fresh = np.concatenate([fresh, np.minimum(last.astype(np.int64).ravel(), len(self.flags) - 1)])
+            fresh = np.concatenate(
+                [fresh, np.minimum(last.astype(np.int64).ravel(), len(self.flags) - 1)]
+            )
         if fresh.size:
             fresh = np.unique(fresh)
             fresh = fresh[self.flags[fresh] == 0]
@@ -221,7 +229,8 @@ class DeviceArena:
         freed = [b for b, _ in self._freed.values() if b.start <= offset < b.end]
         best = min(near, key=lambda b: max(b.start - offset, offset - b.end + 1, 0))
         if freed and not best.start <= offset < best.end:
-            return f"{freed[-1].describe(offset)}, freed at {self._places.of(self._freed[freed[-1].start][1])}"
+            place = self._places.of(self._freed[freed[-1].start][1])
+            return f"{freed[-1].describe(offset)}, freed at {place}"
         return best.describe(offset)
 
     def touch(self, offsets: Array, size: int) -> None:

@@ -63,7 +63,7 @@ def problem(slug: str, text: str, hint: str = "") -> FlowError:
 @cache
 def find_toolkit() -> Toolkit:
     """Find CUDA's headers: by CUDA_HOME, CUDA_PATH, nvcc on PATH, or /usr/local/cuda."""
-    nvcc = shutil.which("nvcc") or ""
+    nvcc = shutil.which("nvcc") or _packaged_nvcc()
     homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     if nvcc:
         homes += [str(Path(os.path.realpath(nvcc)).parent.parent), *_top_of(nvcc)]
@@ -74,7 +74,9 @@ def find_toolkit() -> Toolkit:
             header = include / "cuda_runtime_api.h"
             if not header.is_file():
                 continue
-            found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", header.read_text(errors="replace"))
+            found = re.search(
+                r"#define\s+CUDART_VERSION\s+(\d+)", header.read_text(errors="replace")
+            )
             own = Path(home) / "bin" / "nvcc"
             if found:
                 tool = nvcc or (str(own) if own.is_file() else "")
@@ -84,6 +86,13 @@ def find_toolkit() -> Toolkit:
         "install a CUDA toolkit (no GPU is needed), or the packages nvidia-cuda-nvcc and "
         "nvidia-cuda-runtime, and set CUDA_HOME",
     )  # fmt: skip
+
+
+def _packaged_nvcc() -> str:
+    from gpuemu_flow.artifacts.toolchain import Tool, find_tools  # noqa: PLC0415 - seldom needed
+
+    tool = find_tools().first("nvcc")
+    return tool.path if isinstance(tool, Tool) else ""
 
 
 def _top_of(nvcc: str) -> list[str]:
@@ -104,7 +113,9 @@ def _cxx() -> str:
         path = shutil.which(name) if name else None
         if path:
             return path
-    raise problem("exec-no-compiler", "no C++ compiler is on PATH", "install g++; nvcc needs it, too")
+    raise problem(
+        "exec-no-compiler", "no C++ compiler is on PATH", "install g++; nvcc needs it, too"
+    )
 
 
 def cache_folder() -> Path:
@@ -143,8 +154,8 @@ def runtime_folder(toolkit: Toolkit) -> Path:
     types = toolkit.include / "driver_types.h"
     cxx = _cxx()
     key = _digest(
-        *((NATIVE / name).read_bytes() for name in _SOURCES), header.read_bytes(), types.read_bytes(),
-        cxx, Path(__file__).read_bytes(),
+        *((NATIVE / name).read_bytes() for name in _SOURCES), header.read_bytes(),
+        types.read_bytes(), cxx, Path(__file__).read_bytes(),
     )  # fmt: skip
     folder = cache_folder() / f"runtime-{key}"
     if folder.is_dir():
@@ -166,8 +177,9 @@ def _build_runtime(toolkit: Toolkit, cxx: str, made: Path, work: Path) -> None:
     include = [f"-I{NATIVE}", f"-I{work}", f"-I{toolkit.include}"]
     origin = "-Wl,-rpath,$ORIGIN"
     core = made / "libgpuemu.so"
-    _run([cxx, *_FLAGS, *include, str(NATIVE / "core.cpp"), "-Wl,-soname,libgpuemu.so", "-o", str(core)],
-         "building the runtime")  # fmt: skip
+    compile_ = [cxx, *_FLAGS, *include]
+    what = "building the runtime"
+    _run([*compile_, str(NATIVE / "core.cpp"), "-Wl,-soname,libgpuemu.so", "-o", str(core)], what)
     types = (toolkit.include / "driver_types.h").read_text(errors="replace")
     codes = types[types.index("cudaSuccess") :]
     codes = codes[: codes.index("};")]
@@ -184,20 +196,20 @@ def _build_runtime(toolkit: Toolkit, cxx: str, made: Path, work: Path) -> None:
     threaded = set(re.findall(r"__CUDART_API_(PTDS|PTSZ)\((cuda\w+)\)", header))
     aliases = [f"-Wl,--defsym={name}_{kind.lower()}={name}" for kind, name in sorted(threaded)
                if name in known]  # fmt: skip
-    _stubs(work / "stubs.c", known, "gpuemu_missing")
+    _stubs(work / "stubs.cpp", known, "gpuemu_missing")
     (work / "version.map").write_text(f"{soname} {{ global: cuda*; __cuda*; local: *; }};\n")
-    _run([cxx.replace("++", "cc") if cxx.endswith("g++") else "cc", "-w", "-O1", "-fPIC", "-fno-builtin",
-          "-c", "stubs.c", "-o", "stubs.o"], "building the runtime", work)  # fmt: skip
-    _run([cxx, *_FLAGS, *include, str(NATIVE / "runtime.cpp"), "stubs.o", str(core), origin, *aliases,
-          "-Wl,--version-script=version.map", f"-Wl,-soname,{soname}", "-o", str(made / soname)],
-         "building the runtime", work)  # fmt: skip
+    _run([cxx, "-x", "c++", "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
+    parts = [str(NATIVE / "runtime.cpp"), "stubs.o", str(core), origin, *aliases]
+    linker = ["-Wl,--version-script=version.map", f"-Wl,-soname,{soname}"]
+    _run([*compile_, *parts, *linker, "-o", str(made / soname)], what, work)
     (made / "libcudart.so").symlink_to(soname)
 
 
 def _stubs(path: Path, names: Sequence[str], missing: str) -> None:
     """Write weak functions that say that they are missing; ours replace those that exist."""
     lines = [f'__attribute__((weak)) int {n}(void) {{ return {missing}("{n}"); }}' for n in names]
-    path.write_text(f"int {missing}(const char *);\n" + "\n".join(lines) + "\n")
+    declared = f"int {missing}(const char *);"
+    path.write_text('extern "C" {\n' + "\n".join([declared, *lines]) + "\n}\n")
 
 
 # -------------------------------------------------------------------- programs
@@ -207,11 +219,18 @@ class _Built(msgspec.Struct):
 
 def nvcc_flags(arch: int) -> list[str]:
     """Return the flags with which nvcc makes what `exec` can run: PTX with line numbers."""
-    return ["-cudart", "shared", "-lineinfo", "-g", "-gencode", f"arch=compute_{arch},code=compute_{arch}"]
+    return [
+        "-cudart",
+        "shared",
+        "-lineinfo",
+        "-g",
+        "-gencode",
+        f"arch=compute_{arch},code=compute_{arch}",
+    ]
 
 
 def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> Path:
-    """Compile a program of one or several ``.cu`` files; an unchanged one is taken from the cache."""
+    """Compile a program of ``.cu`` files; an unchanged one is taken from the cache."""
     toolkit = find_toolkit()
     if not toolkit.nvcc:
         raise problem(
@@ -220,7 +239,11 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
             "nvcc -cudart shared -lineinfo",
         )  # fmt: skip
     places = [str(path.resolve()) for path in sources]
-    options = [*([] if any(f.startswith("-O") for f in flags) else ["-O1"]), *nvcc_flags(arch), *flags]
+    options = [
+        *([] if any(f.startswith("-O") for f in flags) else ["-O1"]),
+        *nvcc_flags(arch),
+        *flags,
+    ]
     version = _version(toolkit.nvcc)
     folder = cache_folder() / "programs" / _digest(version, *options, "\0", *places)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -229,11 +252,13 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
         return program
     with tempfile.TemporaryDirectory(dir=folder) as name:
         made, depends = Path(name) / "program", Path(name) / "depends"
-        command = [toolkit.nvcc, *options, *places, "-o", str(made)]
+        libraries = f"-L{runtime_folder(toolkit)}"
+        command = [toolkit.nvcc, *options, libraries, *places, "-o", str(made)]
         if len(places) == 1:
             command += ["-MD", "-MF", str(depends)]
         _run(command, f"nvcc {' '.join(str(s) for s in sources)}")
-        inputs = {place: _file_digest(place) for place in places}
+        named = [str(Path(flag).resolve()) for flag in flags if Path(flag).is_file()]
+        inputs = {place: _file_digest(place) for place in (*places, *named)}
         if depends.is_file():
             text = depends.read_text(errors="replace").replace("\\\n", " ").partition(":")[2]
             for path in re.findall(r"(?:[^\s\\]|\\.)+", text):

@@ -84,31 +84,29 @@ def _lz4(data: bytes, size: int) -> bytes:
 
     def length(nibble: int) -> int:
         nonlocal at
-        total = nibble
-        while nibble == 15 or (total > 15 and more == 255):
-            more = data[at]
+        if nibble < 15:
+            return nibble
+        while True:
+            nibble += data[at]
             at += 1
-            total += more
-            nibble = 0
-            if more != 255:
-                break
-        return total
+            if data[at - 1] != 255:
+                return nibble
 
-    while at < len(data) and len(out) < size:
-        token = data[at]
-        at += 1
-        count = length(token >> 4)
-        out += data[at : at + count]
-        at += count
-        if at + 2 > len(data):
-            break
-        back = data[at] | data[at + 1] << 8
-        at += 2
-        count = length(token & 15) + 4
-        if not 0 < back <= len(out):
-            raise _problem("the program's compressed PTX is damaged")
-        for _ in range(count):
-            out.append(out[-back])
+    try:
+        while len(out) < size:
+            token = data[at]
+            at += 1
+            count = length(token >> 4)
+            out += data[at : at + count]
+            at += count
+            if len(out) >= size:
+                break
+            back = data[at] | data[at + 1] << 8
+            at += 2
+            for _ in range(length(token & 15) + 4):
+                out.append(out[-back])
+    except IndexError:
+        raise _problem("the program's compressed PTX is damaged") from None
     return bytes(out[:size])
 
 
@@ -127,8 +125,8 @@ _FUNCTION = re.compile(rb"(?:\([^()]*\)\s*)?([A-Za-z_$%][\w$%]*)\s*(?:\(|$)")
 def link(texts: Sequence[bytes]) -> bytes:
     """Link PTX files, as nvlink does for ``nvcc -rdc=true``: one name, one definition.
 
-    A name that several files keep to themselves gets the file's number; declarations of what another
-    file defines go, as do second definitions of ``.weak`` names.
+    A name that several files keep to themselves gets the file's number; declarations of what
+    another file defines go, as do second definitions of ``.weak`` names.
     """
     if len(texts) == 1:
         return texts[0]
@@ -141,19 +139,24 @@ def link(texts: Sequence[bytes]) -> bytes:
         if not head:
             head = b"\n".join(m.group(0) for m in _HEAD.finditer(text)) + b"\n"
         body = _HEAD.sub(b"", text)
-        shift = 1000 * number
-        body = _FILE.sub(lambda m, s=shift: m[1] + b"%d" % (int(m[2]) + s), body)
-        body = _LOC.sub(
-            lambda m, s=shift: (m[1] or m[3]) + b"%d" % (int(m[2] or m[4]) + s), body
-        )
+        body = _renumber_files(body, 1000 * number)
         body = _EXTERN.sub(lambda m: b"" if _name(m[1], m[2]) in public else m[0], body)
         body = _drop_repeated(body, seen)
         if own:
-            names = b"|".join(sorted(map(re.escape, own), key=len, reverse=True))
-            pattern = re.compile(rb"(?<![\w$%.])(?:" + names + rb")(?![\w$])")
-            body = pattern.sub(lambda m, n=number: m[0] + b"$m%d" % n, body)
+            body = _rename(body, own, b"$m%d" % number)
         parts.append(body)
     return head + b"\n".join(parts)
+
+
+def _renumber_files(text: bytes, shift: int) -> bytes:
+    text = _FILE.sub(lambda m: m[1] + b"%d" % (int(m[2]) + shift), text)
+    return _LOC.sub(lambda m: (m[1] or m[3]) + b"%d" % (int(m[2] or m[4]) + shift), text)
+
+
+def _rename(text: bytes, names: set[bytes], suffix: bytes) -> bytes:
+    longest_first = sorted((re.escape(name) for name in names), key=lambda n: -len(n))
+    pattern = re.compile(rb"(?<![\w$%.])(?:" + b"|".join(longest_first) + rb")(?![\w$])")
+    return pattern.sub(lambda m: m[0] + suffix, text)
 
 
 def _name(kind: bytes, declared: bytes) -> bytes:

@@ -15,7 +15,10 @@ _SECONDS = 60
 _ALLOCATES = (
     r"(?:(?:cuda|cu|hip)(?:Malloc|Mem|HostAlloc)\w*|\w*[aA]lloc\w*)\s*(?:<[^<>;]*>)?\s*\(\s*"
 )
-_FIRST = re.compile(_ALLOCATES + r"(?:\(\s*[\w:\s*]+\)\s*|reinterpret_cast<[^<>]*>\s*\(\s*)?&?\s*([A-Za-z_][\w.\->\[\]]*)")
+_FIRST = re.compile(
+    _ALLOCATES
+    + r"(?:\(\s*[\w:\s*]+\)\s*|reinterpret_cast<[^<>]*>\s*\(\s*)?&?\s*([A-Za-z_][\w.\->\[\]]*)"
+)
 _SIZE = re.compile(r"sizeof\s*\(\s*([\w:\s]+?)\s*\)")
 _ITEMS = {
     "char": 1, "unsigned char": 1, "int8_t": 1, "uint8_t": 1, "bool": 1, "half": 2, "__half": 2,
@@ -24,12 +27,12 @@ _ITEMS = {
     "long long": 8, "unsigned long long": 8, "float2": 8, "int2": 8, "float4": 16, "int4": 16,
     "double2": 16, "T": 0,
 }  # fmt: skip
-_FOREIGN = ("/include/cuda", "/include/crt/", "/cccl/", "/targets/", "/usr/include/", "/include/c++/",
-            "/site-packages/", "/dist-packages/", ".cudafe1.stub.c")  # fmt: skip
+_FOREIGN = ("/include/cuda", "/include/crt/", "/cccl/", "/targets/", "/usr/include/",
+            "/include/c++/", "/site-packages/", "/dist-packages/", ".cudafe1.stub.c")  # fmt: skip
 
 
 class Allocated(NamedTuple):
-    """What the source says about an allocation: its variable, the bytes of an element, its place."""
+    """What the source says about an allocation: variable, bytes of an element, place."""
 
     name: str
     item: int
@@ -151,7 +154,10 @@ def _load_segments(path: str) -> tuple[tuple[int, int, int], ...]:
             head = file.read(64)
             if head[:5] != b"\x7fELF\x02":
                 return ()
-            table, size, count = *struct.unpack_from("<Q", head, 32), *struct.unpack_from("<HH", head, 54)
+            table, size, count = (
+                *struct.unpack_from("<Q", head, 32),
+                *struct.unpack_from("<HH", head, 54),
+            )
             file.seek(table)
             raw = file.read(size * count)
     except (OSError, struct.error):

@@ -1,8 +1,7 @@
-"""Run a program on the imaginary GPU: give it our libcudart, and serve each process that uses it."""
+"""Run a program on the imaginary GPU: give it our libcudart, serve each process that uses it."""
 
 from __future__ import annotations
 
-import array
 import os
 import selectors
 import shutil
@@ -90,7 +89,7 @@ class Device:
             self._socket.close()
             self._serve(connection)
             code = 0
-        except BaseException:  # noqa: BLE001 - a forked process must not return to its parent's work
+        except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
@@ -141,16 +140,19 @@ def prepare(program: str, flags: Sequence[str], arch: int) -> str:
     if needed is None:
         return found
     data = Path(found).read_bytes()
-    if b".nv_fatbin" in data and not any(name.startswith(("libcudart.so", "libcuda.so")) for name in needed):
+    if b".nv_fatbin" in data and not any(
+        name.startswith(("libcudart.so", "libcuda.so")) for name in needed
+    ):
         raise problem(
             "exec-static", f"{program} holds NVIDIA's runtime, which needs a driver",
-            'build it with nvcc -cudart shared, or: NVCC_APPEND_FLAGS="-cudart shared -lineinfo" make',
+            "build it with nvcc -cudart shared -lineinfo, or with "
+            'NVCC_APPEND_FLAGS="-cudart shared -lineinfo" in the environment',
         )  # fmt: skip
     wanted = next((name for name in needed if name.startswith("libcudart.so.")), "")
     toolkit = find_toolkit()
     if wanted and wanted != f"libcudart.so.{toolkit.major}":
         raise problem(
-            "exec-version", f"{program} needs {wanted}, but the toolkit here is CUDA {toolkit.major}",
+            "exec-version", f"{program} needs {wanted}, the toolkit here is CUDA {toolkit.major}",
             "set CUDA_HOME to the toolkit that built it",
         )  # fmt: skip
     return found
@@ -176,7 +178,9 @@ def run_program(command: Sequence[str], options: Options) -> Executed:
         code = child.wait()
         return Executed(128 - code if code < 0 else code, device.finish())
     except OSError as error:
-        raise problem("exec-no-program", f"{command[0]} cannot be started: {error.strerror}") from None
+        raise problem(
+            "exec-no-program", f"{command[0]} cannot be started: {error.strerror}"
+        ) from None
     finally:
         if child is not None and child.poll() is None:
             child.kill()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +17,7 @@ from gpuemu_flow.emulator.clusters import size_of
 from gpuemu_flow.emulator.decode import decode_program
 from gpuemu_flow.emulator.dimensions import check_dimensions
 from gpuemu_flow.emulator.errors import BudgetError, LaunchError
-from gpuemu_flow.emulator.findings import CHECKS, DEFAULT_CHECKS
+from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
 from gpuemu_flow.emulator.host.arena import DeviceArena, DeviceBlock
 from gpuemu_flow.emulator.host.fatbin import link, read_image
 from gpuemu_flow.emulator.host.places import Places
@@ -30,7 +28,7 @@ from gpuemu_flow.emulator.memory import GLOBAL_BASE, READ_ONLY, WRITTEN
 from gpuemu_flow.emulator.native.backend import LARGE
 from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.errors import FlowError, Problem
-from gpuemu_flow.kernel_findings import CodePlace, KernelFinding
+from gpuemu_flow.kernel_findings import KernelFinding
 
 _PARAMETERS, _PARAMETER_ROOM = 4096, 32768
 _WORKSPACE, _WORKSPACE_ROOM = 40960, 4096
@@ -111,7 +109,9 @@ class _Loaded:
 class Session:
     """The emulator's side of one process that uses the device."""
 
-    def __init__(self, connection: socket.socket, memfd: int, pid: int, size: int, options: Options) -> None:  # fmt: skip
+    def __init__(
+        self, connection: socket.socket, memfd: int, pid: int, size: int, options: Options
+    ) -> None:
         self._connection = connection
         self._options = options
         self._checks = frozenset(options.checks)
@@ -311,11 +311,12 @@ class Session:
             self._problem(_one_line(error))
             return f"{_INVALID_CONFIGURATION}\n".encode()
 
+        symbols = [module.addresses.get(v.name, 0) for v in kernel.program.globals]
+
         def fresh() -> KernelLaunch:
             return KernelLaunch(
                 kernel.program, self._arena, shape.grid, shape.block, block,  # type: ignore[arg-type]
-                GLOBAL_BASE + _PARAMETERS, [module.addresses.get(v.name, 0) for v in kernel.program.globals],
-                shared, self._checks, self._options.budget, cluster=shape.cluster,
+                GLOBAL_BASE + _PARAMETERS, symbols, shared, self._checks, self._options.budget, cluster=shape.cluster,
                 workspace=GLOBAL_BASE + _WORKSPACE if cooperative else 0,
             )  # fmt: skip
 
@@ -399,7 +400,8 @@ class Session:
 
     def _add(self, finding: KernelFinding, launched: str = "") -> None:
         place = finding.place
-        key = (finding.check, finding.rule, finding.kernel, place.file, place.line or place.code, finding.instruction)  # fmt: skip
+        at = (finding.kernel, finding.instruction, place.file, place.line or place.code)
+        key = (finding.check, finding.rule, *at)
         known = self._found.get(key)
         if known is not None:
             self._found[key] = replace(known, count=known.count + finding.count)
@@ -441,4 +443,6 @@ def _size(sizes: tuple[int, int, int]) -> str:
 def _one_line(error: FlowError) -> str:
     problem: Problem = error.problems[0]
     where = f"{problem.file}:{problem.line}: " if problem.line else ""
-    return f"{problem.slug}: {where}{problem.message}" + (f"; {problem.hint}" if problem.hint else "")
+    return f"{problem.slug}: {where}{problem.message}" + (
+        f"; {problem.hint}" if problem.hint else ""
+    )

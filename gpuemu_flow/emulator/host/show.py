@@ -16,7 +16,9 @@ def summary(report: HostReport) -> str:
     repeated = sum(use.repeated for use in report.kernels.values())
     lines = []
     if repeated:
-        lines.append(f"{repeated:,} of {launches:,} launches repeated an earlier one: taken from it")
+        lines.append(
+            f"{repeated:,} of {launches:,} launches repeated an earlier one: taken from it"
+        )
     parts = [
         _count(len(report.findings), "finding"), _count(launches, "launch", "es"),
         _count(len(report.kernels), "kernel"),
