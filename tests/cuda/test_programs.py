@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,17 @@ def test_device_code_of_several_files_is_linked(
     assert (code, report["findings"]) == (0, []) and "one\nPASSED" in capfd.readouterr().out
     code, report = run(flags, str(folder / "one.cu"), "--", "bug", tmp_path=tmp_path)
     assert code == 86 and "d_y[20]" in report["findings"][1]["text"]
+
+
+def test_the_drivers_api_runs_modules_of_ptx(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = (sys.executable, str(PROGRAMS / "driver.py"))
+    code, report = run(*command, tmp_path=tmp_path)
+    assert (code, report["findings"]) == (0, []) and "PASSED" in capfd.readouterr().out
+    code, report = run(*command, "bug", tmp_path=tmp_path)
+    assert code == 86 and len(report["findings"]) == 2
+    assert "byte 128 of the memory of cuMemAlloc" in report["findings"][0]["text"]
 
 
 def test_memory_that_is_never_freed_is_found_when_asked_for(tmp_path: Path) -> None:

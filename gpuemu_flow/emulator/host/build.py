@@ -20,7 +20,7 @@ from gpuemu_flow.store.user_cache import user_cache_folder
 
 NATIVE = Path(__file__).parent / "native"
 COMPILE_SECONDS = 600
-_SOURCES = ("core.cpp", "runtime.cpp", "gpuemu.h")
+_SOURCES = ("core.cpp", "runtime.cpp", "driver.cpp", "device.h", "gpuemu.h")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-fvisibility=default")
 _STRINGS = {
     0: "no error", 1: "invalid argument", 2: "out of memory", 3: "initialization error",
@@ -203,6 +203,15 @@ def _build_runtime(toolkit: Toolkit, cxx: str, made: Path, work: Path) -> None:
     linker = ["-Wl,--version-script=version.map", f"-Wl,-soname,{soname}"]
     _run([*compile_, *parts, *linker, "-o", str(made / soname)], what, work)
     (made / "libcudart.so").symlink_to(soname)
+    header = (toolkit.include / "cuda.h").read_text(errors="replace")
+    renamed = dict(re.findall(r"^#define\s+(cu\w+)\s+(cu\w+_v\d)\s*$", header, re.M))
+    known = sorted({*re.findall(r"CUDAAPI\s+(cu\w+)\s*\(", header), *renamed.values()})
+    _stubs(work / "stubs.cpp", known, "gpuemu_driver_missing")
+    _run([cxx, "-x", "c++", "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
+    parts = [str(NATIVE / "driver.cpp"), "stubs.o", str(core), origin, "-ldl"]
+    linker = ["-Wl,-soname,libcuda.so.1", "-o", str(made / "libcuda.so.1")]
+    _run([*compile_, *parts, *linker], what, work)
+    (made / "libcuda.so").symlink_to("libcuda.so.1")
 
 
 def _stubs(path: Path, names: Sequence[str], missing: str) -> None:

@@ -218,7 +218,7 @@ class Session:
         place = self._places.of(tuple(int(w) for w in words if w.isdigit()))
         name = " ".join(w for w in words if not w.isdigit())
         where = f"{place}: " if place.line else ""
-        self._problem(f"{where}{name} is not supported; it returns cudaErrorNotSupported")
+        self._problem(f"{where}{name} is not supported: it returns error 801")
 
     # ---------------------------------------------------------------- modules
     def _on_module(self, words: list[str], images: bytes) -> bytes:

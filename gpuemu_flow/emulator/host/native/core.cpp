@@ -334,6 +334,12 @@ void gpuemu_unsupported(const char* name) {
   static std::set<std::string> said;
   if (said.insert(name).second && open_device()) note(std::string("unsupported ") + name + sites() + "\n");
 }
+int gpuemu_handle(void* handle, int action) {
+  GUARD;
+  static std::set<void*> known;
+  if (action > 0) return known.insert(handle).second;
+  return action ? known.erase(handle) : known.count(handle);
+}
 int gpuemu_architecture(void) {
   static int found = [] { const char* given = getenv("GPUEMU_ARCH"); int n = given ? atoi(given) : 0; return n >= 50 ? n : 80; }();
   return found;

@@ -53,6 +53,7 @@ void gpuemu_pack(GpuKernel* kernel, void** arguments, void* parameters);
 int gpuemu_status(void);                                     // the error of an earlier launch, which stays
 void gpuemu_reset(void);
 void gpuemu_synchronise(void);                               // shows what kernels printed
+int gpuemu_handle(void* handle, int action);                 // of streams and events: 1 adds, 0 asks, -1 removes
 // A mistake of the host's code: `check` and `rule` as in gpuemu_flow's findings.
 void gpuemu_finding(const char* check, const char* rule, const char* words);
 void gpuemu_unsupported(const char* name);                   // says once that a function is missing

@@ -1,12 +1,11 @@
 // Stands for libcudart: one GPU whose calls have all ended when they return. Each function of the
 // real library that is not here is a weak stub, which says its name and returns cudaErrorNotSupported.
 #define __CUDA_API_VERSION_INTERNAL
-#include "gpuemu.h"
+#include "device.h"
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -89,11 +88,6 @@ Error launch(const void* host, dim3 g, dim3 b, void** arguments, size_t shared, 
 struct Pending { dim3 grid, block; size_t shared; cudaStream_t stream; };
 thread_local std::vector<Pending> pending_;
 
-// ------------------------------------------------------------------ the device
-constexpr int kProcessors = 4;  // few, so that grids that are sized by it stay small
-int optin() { int cc = gpuemu_architecture(); return (cc >= 90 ? 227 : cc == 80 || cc == 87 ? 163 : cc >= 80 ? 99 : cc >= 75 ? 64 : 96) << 10; }
-int threads_of_processor() { int cc = gpuemu_architecture(); return cc == 75 ? 1024 : cc == 86 || cc == 87 || cc == 89 || cc >= 120 ? 1536 : 2048; }
-
 cudaDeviceProp properties() {
   int cc = gpuemu_architecture();
   cudaDeviceProp p;
@@ -119,54 +113,8 @@ cudaDeviceProp properties() {
 #endif
   return p;
 }
-int attribute(int which, bool* known) {
-  static const cudaDeviceProp p = properties();
-  *known = true;
-  switch (which) {
-    case cudaDevAttrMaxThreadsPerBlock: case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY: return 1024;
-    case cudaDevAttrMaxBlockDimZ: return 64;
-    case cudaDevAttrMaxGridDimX: case cudaDevAttrMaxPitch: return 0x7fffffff;
-    case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: return 65535;
-    case cudaDevAttrMaxSharedMemoryPerBlock: return 48 << 10;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return optin();
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return optin() + 1024;
-    case cudaDevAttrReservedSharedMemoryPerBlock: return 1024;
-    case cudaDevAttrTotalConstantMemory: return 65536;
-    case cudaDevAttrWarpSize: return 32;
-    case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: return 65536;
-    case cudaDevAttrClockRate: return 1410000;
-    case cudaDevAttrMemoryClockRate: return 1215000;
-    case cudaDevAttrGlobalMemoryBusWidth: return p.memoryBusWidth;
-    case cudaDevAttrL2CacheSize: return p.l2CacheSize;
-    case cudaDevAttrMultiProcessorCount: return kProcessors;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: return p.maxThreadsPerMultiProcessor;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: return 32;
-    case cudaDevAttrComputeCapabilityMajor: return p.major;
-    case cudaDevAttrComputeCapabilityMinor: return p.minor;
-    case cudaDevAttrAsyncEngineCount: return 2;
-    case cudaDevAttrPciBusId: return 1;
-    case cudaDevAttrTextureAlignment: case cudaDevAttrSurfaceAlignment: return 512;
-    case cudaDevAttrClusterLaunch: return p.clusterLaunch;
-    case cudaDevAttrCanMapHostMemory: case cudaDevAttrConcurrentKernels: case cudaDevAttrUnifiedAddressing: case cudaDevAttrManagedMemory:
-    case cudaDevAttrConcurrentManagedAccess: case cudaDevAttrCooperativeLaunch: case cudaDevAttrStreamPrioritiesSupported:
-    case cudaDevAttrGlobalL1CacheSupported: case cudaDevAttrLocalL1CacheSupported: case cudaDevAttrComputePreemptionSupported:
-    case cudaDevAttrMemoryPoolsSupported: case cudaDevAttrHostRegisterSupported: case cudaDevAttrGpuOverlap: return 1;
-    default: *known = which > 0 && which < 200; return 0;
-  }
-}
-int occupancy(GpuKernel* k, int threads, size_t shared) {
-  if (threads < 1 || threads > 1024) return 0;
-  int warps = (threads + 31) / 32, most = std::min(32, threads_of_processor() / (warps * 32));
-  most = std::min(most, 65536 / std::max(1, (int)k->registers * warps * 32));
-  return std::min<int>(most, (optin() + 1024) / (int)(k->shared + shared + 1024));
-}
-
-struct Event { double at; bool timed; };
-double now() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-struct Stream { unsigned flags; int priority; };
-std::set<void*> streams_, events_;
-bool is_stream(cudaStream_t s) { return (uint64_t)s <= 2 || streams_.count(s); }
-#define STREAM(s) do { GUARD; if (!is_stream(s)) return fail(cudaErrorInvalidResourceHandle); } while (0)
+bool is_stream(cudaStream_t s) { return (uint64_t)s <= 2 || gpuemu_handle(s, 0); }
+#define STREAM(s) do { if (!is_stream(s)) return fail(cudaErrorInvalidResourceHandle); } while (0)
 
 Error allocate(void** p, size_t n, int state, uint32_t flags, const char* what) {
   GUARD;
@@ -211,7 +159,6 @@ Error copy3(const cudaMemcpy3DParms* p, const char* what) {
   }
   return cudaSuccess;
 }
-size_t pitched(size_t width) { return (width + 511) & ~(size_t)511; }
 }  // namespace
 
 #include "names.inc"  // error names: made from the headers of the CUDA version at hand
@@ -423,20 +370,18 @@ Error cudaOccupancyAvailableDynamicSMemPerBlock(size_t* n, const void* f, int bl
 Error cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int priority) {
   GUARD;
   *s = (cudaStream_t) new Stream{flags, priority};
-  streams_.insert(*s);
+  gpuemu_handle(*s, 1);
   return cudaSuccess;
 }
 Error cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithPriority(s, 0, 0); }
 Error cudaStreamCreateWithFlags(cudaStream_t* s, unsigned f) { return cudaStreamCreateWithPriority(s, f, 0); }
 Error cudaStreamDestroy(cudaStream_t s) {
   GUARD;
-  if (!streams_.erase(s)) return fail(cudaErrorInvalidResourceHandle);
-  delete (Stream*)s;
-  return cudaSuccess;
+  return gpuemu_handle(s, -1) ? cudaSuccess : fail(cudaErrorInvalidResourceHandle);
 }
 Error cudaStreamSynchronize(cudaStream_t s) { STREAM(s); gpuemu_synchronise(); return fail(gpuemu_status()); }
 Error cudaStreamQuery(cudaStream_t s) { STREAM(s); return fail(gpuemu_status()); }
-Error cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) { STREAM(s); GUARD; return events_.count(e) ? cudaSuccess : fail(cudaErrorInvalidResourceHandle); }
+Error cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) { STREAM(s); return gpuemu_handle(e, 0) ? cudaSuccess : fail(cudaErrorInvalidResourceHandle); }
 Error cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* s) { *s = cudaStreamCaptureStatusNone; return cudaSuccess; }
 Error cudaStreamGetPriority(cudaStream_t s, int* p) { STREAM(s); *p = (uint64_t)s <= 2 ? 0 : ((Stream*)s)->priority; return cudaSuccess; }
 Error cudaStreamGetFlags(cudaStream_t s, unsigned* f) { STREAM(s); *f = (uint64_t)s <= 2 ? 0 : ((Stream*)s)->flags; return cudaSuccess; }
@@ -447,11 +392,11 @@ Error cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void* a, uns
 Error cudaEventCreateWithFlags(cudaEvent_t* e, unsigned flags) {
   GUARD;
   *e = (cudaEvent_t) new Event{-1, !(flags & cudaEventDisableTiming)};
-  events_.insert(*e);
+  gpuemu_handle(*e, 1);
   return cudaSuccess;
 }
 Error cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
-#define EVENT(e) do { GUARD; if (!events_.count(e)) return fail(cudaErrorInvalidResourceHandle); } while (0)
+#define EVENT(e) do { if (!gpuemu_handle(e, 0)) return fail(cudaErrorInvalidResourceHandle); } while (0)
 Error cudaEventRecord(cudaEvent_t e, cudaStream_t s) { EVENT(e); STREAM(s); ((Event*)e)->at = now(); return fail(gpuemu_status()); }
 Error cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) { return cudaEventRecord(e, s); }
 Error cudaEventSynchronize(cudaEvent_t e) { EVENT(e); gpuemu_synchronise(); return fail(gpuemu_status()); }
@@ -466,8 +411,6 @@ Error cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
 Error cudaEventElapsedTime_v2(float* ms, cudaEvent_t a, cudaEvent_t b) { return cudaEventElapsedTime(ms, a, b); }
 Error cudaEventDestroy(cudaEvent_t e) {
   GUARD;
-  if (!events_.erase(e)) return fail(cudaErrorInvalidResourceHandle);
-  delete (Event*)e;
-  return cudaSuccess;
+  return gpuemu_handle(e, -1) ? cudaSuccess : fail(cudaErrorInvalidResourceHandle);
 }
 }
