@@ -108,7 +108,7 @@ def _top_of(nvcc: str) -> list[str]:
     return [found[1].strip()] if found else []
 
 
-def _cxx() -> str:
+def cxx_compiler() -> str:
     for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
         path = shutil.which(name) if name else None
         if path:
@@ -125,7 +125,7 @@ def cache_folder() -> Path:
     return folder
 
 
-def _digest(*parts: bytes | str) -> str:
+def digest(*parts: bytes | str) -> str:
     made = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -133,7 +133,7 @@ def _digest(*parts: bytes | str) -> str:
     return made.hexdigest()[:32]
 
 
-def _run(command: Sequence[str], what: str, folder: Path | None = None) -> None:
+def run_tool(command: Sequence[str], what: str, folder: Path | None = None) -> None:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS,
@@ -152,8 +152,8 @@ def runtime_folder(toolkit: Toolkit) -> Path:
     """Return the folder with our libcudart, libcuda and their core; build them at the first use."""
     header = toolkit.include / "cuda_runtime_api.h"
     types = toolkit.include / "driver_types.h"
-    cxx = _cxx()
-    key = _digest(
+    cxx = cxx_compiler()
+    key = digest(
         *((NATIVE / name).read_bytes() for name in _SOURCES), header.read_bytes(),
         types.read_bytes(), cxx, Path(__file__).read_bytes(),
     )  # fmt: skip
@@ -179,7 +179,7 @@ def _build_runtime(toolkit: Toolkit, cxx: str, made: Path, work: Path) -> None:
     core = made / "libgpuemu.so"
     compile_ = [cxx, *_FLAGS, *include]
     what = "building the runtime"
-    _run([*compile_, str(NATIVE / "core.cpp"), "-Wl,-soname,libgpuemu.so", "-o", str(core)], what)
+    run_tool([*compile_, str(NATIVE / "core.cpp"), "-Wl,-soname,libgpuemu.so", "-o", str(core)], what)
     types = (toolkit.include / "driver_types.h").read_text(errors="replace")
     codes = types[types.index("cudaSuccess") :]
     codes = codes[: codes.index("};")]
@@ -198,19 +198,19 @@ def _build_runtime(toolkit: Toolkit, cxx: str, made: Path, work: Path) -> None:
                if name in known]  # fmt: skip
     _stubs(work / "stubs.cpp", known, "gpuemu_missing")
     (work / "version.map").write_text(f"{soname} {{ global: cuda*; __cuda*; local: *; }};\n")
-    _run([cxx, "-x", "c++", "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
+    run_tool([cxx, "-x", "c++", "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
     parts = [str(NATIVE / "runtime.cpp"), "stubs.o", str(core), origin, *aliases]
     linker = ["-Wl,--version-script=version.map", f"-Wl,-soname,{soname}"]
-    _run([*compile_, *parts, *linker, "-o", str(made / soname)], what, work)
+    run_tool([*compile_, *parts, *linker, "-o", str(made / soname)], what, work)
     (made / "libcudart.so").symlink_to(soname)
     header = (toolkit.include / "cuda.h").read_text(errors="replace")
     renamed = dict(re.findall(r"^#define\s+(cu\w+)\s+(cu\w+_v\d)\s*$", header, re.M))
     known = sorted({*re.findall(r"CUDAAPI\s+(cu\w+)\s*\(", header), *renamed.values()})
     _stubs(work / "stubs.cpp", known, "gpuemu_driver_missing")
-    _run([cxx, "-x", "c++", "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
+    run_tool([cxx, "-x", "c++", "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
     parts = [str(NATIVE / "driver.cpp"), "stubs.o", str(core), origin, "-ldl"]
     linker = ["-Wl,-soname,libcuda.so.1", "-o", str(made / "libcuda.so.1")]
-    _run([*compile_, *parts, *linker], what, work)
+    run_tool([*compile_, *parts, *linker], what, work)
     (made / "libcuda.so").symlink_to("libcuda.so.1")
 
 
@@ -254,7 +254,7 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
         *flags,
     ]
     version = _version(toolkit.nvcc)
-    folder = cache_folder() / "programs" / _digest(version, *options, "\0", *places)
+    folder = cache_folder() / "programs" / digest(version, *options, "\0", *places)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     program, note = folder / "program", folder / "inputs.json"
     if program.is_file() and _is_current(note):
@@ -265,7 +265,7 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
         command = [toolkit.nvcc, *options, libraries, *places, "-o", str(made)]
         if len(places) == 1:
             command += ["-MD", "-MF", str(depends)]
-        _run(command, f"nvcc {' '.join(str(s) for s in sources)}")
+        run_tool(command, f"nvcc {' '.join(str(s) for s in sources)}")
         named = [str(Path(flag).resolve()) for flag in flags if Path(flag).is_file()]
         inputs = {place: _file_digest(place) for place in (*places, *named)}
         if depends.is_file():
@@ -284,7 +284,7 @@ def _is_current(note: Path) -> bool:
         built = msgspec.json.decode(note.read_bytes(), type=_Built)
     except (OSError, msgspec.DecodeError):
         return False
-    return all(_file_digest(path) == digest for path, digest in built.inputs.items())
+    return all(_file_digest(path) == before for path, before in built.inputs.items())
 
 
 def _file_digest(path: str) -> str:

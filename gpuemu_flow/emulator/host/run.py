@@ -23,6 +23,7 @@ from gpuemu_flow.emulator.host.session import HostReport, Options, Session
 FINDINGS_CODE = 86
 """Exit code with findings; that of compute-sanitizer is the user's choice, often this one."""
 NOT_RUN_CODE = 4
+_SITE = Path(__file__).parent / "site"
 
 
 class Executed(msgspec.Struct):
@@ -67,6 +68,8 @@ class Device:
             "GPUEMU_SOCKET": str(self._folder / "device"),
             "GPUEMU_ARCH": str(self.options.arch),
             "NVCC_APPEND_FLAGS": f"{flags} -cudart shared -lineinfo".strip(),
+            "PYTHONPATH": ":".join(filter(None, (str(_SITE), environ.get("PYTHONPATH", "")))),
+            "GPUEMU_PACKAGE": str(_SITE.parents[3]),
         }
 
     def fileno(self) -> int:

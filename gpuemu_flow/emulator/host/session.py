@@ -184,7 +184,11 @@ class Session:
             block.given, block.given_item = " ".join(words[2:]), int(words[1])
 
     def _on_finding(self, words: list[str], rest: bytes) -> None:
-        place = self._places.of(tuple(map(int, words[2:])))
+        if words[2].startswith("@"):
+            file, _, line = words[2][1:].replace("\1", " ").rpartition(":")
+            place = CodePlace(file, int(line))
+        else:
+            place = self._places.of(tuple(map(int, words[2:])))
         self._add(KernelFinding(
             words[0], words[1], "", "", self._named(rest.decode(errors="replace")), place, None,
             (0, 0, 0), (0, 0, 0), 1,

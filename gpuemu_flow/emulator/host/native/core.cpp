@@ -329,6 +329,12 @@ void gpuemu_rename(void* p, uint32_t item, const char* name) {
   if (GpuBlock* b = inside(p) ? find(p) : nullptr) note("name " + std::to_string(b->start) + " " + std::to_string(item) + " " + name + "\n");
 }
 void gpuemu_finding(const char* check, const char* rule, const char* words) { GUARD; if (open_device()) report(check, rule, words); }
+void gpuemu_finding_at(const char* check, const char* rule, const char* place, const char* words) {
+  GUARD;
+  std::string at = place;
+  std::replace(at.begin(), at.end(), ' ', '\1');
+  if (open_device()) note(std::string("finding ") + check + " " + rule + (at.empty() ? sites() : " @" + at) + "\n" + words);
+}
 void gpuemu_unsupported(const char* name) {
   GUARD;
   static std::set<std::string> said;

@@ -56,6 +56,7 @@ void gpuemu_synchronise(void);                               // shows what kerne
 int gpuemu_handle(void* handle, int action);                 // of streams and events: 1 adds, 0 asks, -1 removes
 // A mistake of the host's code: `check` and `rule` as in gpuemu_flow's findings.
 void gpuemu_finding(const char* check, const char* rule, const char* words);
+void gpuemu_finding_at(const char* check, const char* rule, const char* place, const char* words);  // place: FILE:LINE
 void gpuemu_unsupported(const char* name);                   // says once that a function is missing
 int gpuemu_architecture(void);                               // 80 for sm_80
 void gpuemu_rename(void* address, uint32_t item, const char* name);
