@@ -19,8 +19,11 @@ from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.store.user_cache import user_cache_folder
 
 NATIVE = Path(__file__).parent / "native"
+HEADERS = NATIVE / "include"
+"""Headers of libraries that a toolkit may lack."""
+
 COMPILE_SECONDS = 600
-_SOURCES = ("core.cpp", "runtime.cpp", "driver.cpp", "device.h", "gpuemu.h")
+_SOURCES = ("core.cpp", "runtime.cpp", "driver.cpp", "cublas.cpp", "device.h", "gpuemu.h")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-fvisibility=default")
 _STRINGS = {
     0: "no error", 1: "invalid argument", 2: "out of memory", 3: "initialization error",
@@ -179,7 +182,8 @@ def _build_runtime(toolkit: Toolkit, cxx: str, made: Path, work: Path) -> None:
     core = made / "libgpuemu.so"
     compile_ = [cxx, *_FLAGS, *include]
     what = "building the runtime"
-    run_tool([*compile_, str(NATIVE / "core.cpp"), "-Wl,-soname,libgpuemu.so", "-o", str(core)], what)
+    linker = ["-Wl,-soname,libgpuemu.so", "-o", str(core)]
+    run_tool([*compile_, str(NATIVE / "core.cpp"), *linker], what)
     types = (toolkit.include / "driver_types.h").read_text(errors="replace")
     codes = types[types.index("cudaSuccess") :]
     codes = codes[: codes.index("};")]
@@ -198,7 +202,7 @@ def _build_runtime(toolkit: Toolkit, cxx: str, made: Path, work: Path) -> None:
                if name in known]  # fmt: skip
     _stubs(work / "stubs.cpp", known, "gpuemu_missing")
     (work / "version.map").write_text(f"{soname} {{ global: cuda*; __cuda*; local: *; }};\n")
-    run_tool([cxx, "-x", "c++", "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
+    run_tool([cxx, "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
     parts = [str(NATIVE / "runtime.cpp"), "stubs.o", str(core), origin, *aliases]
     linker = ["-Wl,--version-script=version.map", f"-Wl,-soname,{soname}"]
     run_tool([*compile_, *parts, *linker, "-o", str(made / soname)], what, work)
@@ -207,11 +211,17 @@ def _build_runtime(toolkit: Toolkit, cxx: str, made: Path, work: Path) -> None:
     renamed = dict(re.findall(r"^#define\s+(cu\w+)\s+(cu\w+_v\d)\s*$", header, re.M))
     known = sorted({*re.findall(r"CUDAAPI\s+(cu\w+)\s*\(", header), *renamed.values()})
     _stubs(work / "stubs.cpp", known, "gpuemu_driver_missing")
-    run_tool([cxx, "-x", "c++", "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
+    run_tool([cxx, "-w", "-O1", "-fPIC", "-c", "stubs.cpp", "-o", "stubs.o"], what, work)
     parts = [str(NATIVE / "driver.cpp"), "stubs.o", str(core), origin, "-ldl"]
     linker = ["-Wl,-soname,libcuda.so.1", "-o", str(made / "libcuda.so.1")]
     run_tool([*compile_, *parts, *linker], what, work)
     (made / "libcuda.so").symlink_to("libcuda.so.1")
+    soname = f"libcublas.so.{toolkit.major}"
+    (work / "version.map").write_text(f"{soname} {{ global: cublas*; local: *; }};\n")
+    parts = [f"-I{HEADERS}", str(NATIVE / "cublas.cpp"), str(core), origin]
+    linker = ["-Wl,--version-script=version.map", f"-Wl,-soname,{soname}"]
+    run_tool([*compile_, *parts, *linker, "-o", str(made / soname)], what, work)
+    (made / "libcublas.so").symlink_to(soname)
 
 
 def _stubs(path: Path, names: Sequence[str], missing: str) -> None:
@@ -261,8 +271,7 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
         return program
     with tempfile.TemporaryDirectory(dir=folder) as name:
         made, depends = Path(name) / "program", Path(name) / "depends"
-        libraries = f"-L{runtime_folder(toolkit)}"
-        command = [toolkit.nvcc, *options, libraries, *places, "-o", str(made)]
+        command = [toolkit.nvcc, *options, *_libraries(toolkit, places), *places, "-o", str(made)]
         if len(places) == 1:
             command += ["-MD", "-MF", str(depends)]
         run_tool(command, f"nvcc {' '.join(str(s) for s in sources)}")
@@ -277,6 +286,19 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
         made.replace(program)
         note.write_bytes(msgspec.json.encode(_Built(inputs)))
     return program
+
+
+def _libraries(toolkit: Toolkit, sources: Sequence[str]) -> list[str]:
+    """Return flags for the libraries that sources include headers of."""
+    text = "".join(Path(source).read_text(errors="replace") for source in sources)
+    flags = [f"-L{runtime_folder(toolkit)}"]
+    if re.search(r"#\s*include\s*[<\"]cublas", text):
+        flags.append("-lcublas")
+        if not (toolkit.include / "cublas_v2.h").is_file():
+            flags.append(f"-I{HEADERS}")
+    if re.search(r"#\s*include\s*[<\"]cuda\.h[>\"]", text):
+        flags.append("-lcuda")
+    return flags
 
 
 def _is_current(note: Path) -> bool:

@@ -1,5 +1,11 @@
-# Stands for nvcc and for c++ when PyTorch builds an extension: PTX with line numbers only, and small
-# headers of PyTorch first. A source that needs more is compiled again with the whole ones.
+"""Stands for nvcc and for c++ when PyTorch builds an extension.
+
+It asks nvcc for PTX with line numbers only, and tries small headers of PyTorch first; a source that
+needs more is compiled again with the whole ones.
+"""
+# Runs alone, for each file that is compiled: no pathlib.
+# ruff: noqa: PTH119, PTH123, SIM115, PTH110, PTH103, PTH105, S606, PLW1510
+
 import hashlib
 import os
 import re

@@ -28,7 +28,8 @@ _ITEMS = {
     "double2": 16, "T": 0,
 }  # fmt: skip
 _FOREIGN = ("/include/cuda", "/include/crt/", "/cccl/", "/targets/", "/usr/include/",
-            "/include/c++/", "/site-packages/", "/dist-packages/", ".cudafe1.stub.c", "/_ctypes/")  # fmt: skip
+            "/include/c++/", "/site-packages/", "/dist-packages/", ".cudafe1.stub.c",
+            "/_ctypes/")  # fmt: skip
 
 
 class Allocated(NamedTuple):

@@ -28,7 +28,7 @@ from gpuemu_flow.emulator.memory import GLOBAL_BASE, READ_ONLY, WRITTEN
 from gpuemu_flow.emulator.native.backend import LARGE
 from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.errors import FlowError, Problem
-from gpuemu_flow.kernel_findings import KernelFinding
+from gpuemu_flow.kernel_findings import CodePlace, KernelFinding
 
 _PARAMETERS, _PARAMETER_ROOM = 4096, 32768
 _WORKSPACE, _WORKSPACE_ROOM = 40960, 4096
@@ -184,6 +184,8 @@ class Session:
             block.given, block.given_item = " ".join(words[2:]), int(words[1])
 
     def _on_finding(self, words: list[str], rest: bytes) -> None:
+        if words[0] not in self._checks:
+            return
         if words[2].startswith("@"):
             file, _, line = words[2][1:].replace("\1", " ").rpartition(":")
             place = CodePlace(file, int(line))
@@ -320,7 +322,8 @@ class Session:
         def fresh() -> KernelLaunch:
             return KernelLaunch(
                 kernel.program, self._arena, shape.grid, shape.block, block,  # type: ignore[arg-type]
-                GLOBAL_BASE + _PARAMETERS, symbols, shared, self._checks, self._options.budget, cluster=shape.cluster,
+                GLOBAL_BASE + _PARAMETERS, symbols, shared, self._checks, self._options.budget,
+                cluster=shape.cluster,
                 workspace=GLOBAL_BASE + _WORKSPACE if cooperative else 0,
             )  # fmt: skip
 

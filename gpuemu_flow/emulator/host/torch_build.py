@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gpuemu_flow.emulator.host.build import (
+    HEADERS,
     NATIVE,
     Toolkit,
     cache_folder,
@@ -23,7 +23,6 @@ from gpuemu_flow.emulator.host.build import (
     runtime_folder,
 )
 
-_HEADERS = NATIVE / "include"
 _SLIM = NATIVE / "slim"
 _WRAPPER = Path(__file__).parent / "compiler_wrapper.py"
 _EMPTY = ("libc10_cuda.so", "libtorch_cuda.so")
@@ -56,7 +55,7 @@ def make_home(torch: Path) -> Home:
     toolkit = find_toolkit()
     runtime = runtime_folder(toolkit)
     version = (torch / "version.py").read_text(errors="replace")
-    sources = sorted([*_HEADERS.rglob("*.h"), *_SLIM.rglob("*.h"), _WRAPPER, Path(__file__)])
+    sources = sorted([*HEADERS.rglob("*.h"), *_SLIM.rglob("*.h"), _WRAPPER, Path(__file__)])
     key = digest(
         (NATIVE / "torch.cpp").read_bytes(), runtime.name, str(torch), version, cxx_compiler(),
         sys.executable, *(path.read_bytes() for path in sources),
@@ -83,7 +82,7 @@ def make_home(torch: Path) -> Home:
 def _build_device(torch: Path, toolkit: Toolkit, runtime: Path, made: Path) -> None:
     made.mkdir()
     print("gpuemu-flow: building PyTorch's device (once, about half a minute)", file=sys.stderr)
-    include = [NATIVE, toolkit.include, _HEADERS, torch / "include"]
+    include = [NATIVE, toolkit.include, HEADERS, torch / "include"]
     include.append(torch / "include" / "torch" / "csrc" / "api" / "include")
     command = [
         cxx_compiler(), "-std=c++20", "-O1", "-fPIC", "-shared", "-w", *(f"-I{i}" for i in include),
@@ -95,16 +94,14 @@ def _build_device(torch: Path, toolkit: Toolkit, runtime: Path, made: Path) -> N
     run_tool(command, "building PyTorch's device")
 
 
-def _make_cuda_home(
-    torch: Path, toolkit: Toolkit, runtime: Path, home: Path, root: Path
-) -> None:
+def _make_cuda_home(torch: Path, toolkit: Toolkit, runtime: Path, home: Path, root: Path) -> None:
     """Make a folder like a CUDA toolkit: its headers, our libraries, wrappers of the compilers."""
     for part in ("bin", "include", "lib64"):
         (home / part).mkdir(parents=True)
     for header in toolkit.include.iterdir():
         (home / "include" / header.name).symlink_to(header)
-    for stub in _HEADERS.rglob("*.h"):
-        target = home / "include" / stub.relative_to(_HEADERS)
+    for stub in HEADERS.rglob("*.h"):
+        target = home / "include" / stub.relative_to(HEADERS)
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
             target.symlink_to(stub)
@@ -115,7 +112,9 @@ def _make_cuda_home(
     text = _WRAPPER.read_text()
     for name, tool in (("nvcc", toolkit.nvcc), ("c++", cxx_compiler())):
         marks = {"@REAL@": tool, "@SLIM@": str(_SLIM), "@TORCH@": str(torch), "@HOME@": str(root)}
-        body = re.sub("|".join(marks), lambda m: marks[m[0]], text)
+        body = text
+        for mark, value in marks.items():
+            body = body.replace(mark, value)
         wrapper = home / "bin" / name
         wrapper.write_text(f"#!{sys.executable} -S\n{body}")
         wrapper.chmod(0o755)

@@ -17,22 +17,20 @@ from typing import Any
 from gpuemu_flow.emulator.host.torch_build import Home, make_home
 from gpuemu_flow.errors import FlowError
 
-_home: Home | None = None
-_runtime: ctypes.CDLL | None = None
+_loaded: list[tuple[Home, ctypes.CDLL]] = []
 
 
 def load(torch_folder: str) -> bool:
     """Load the device for the PyTorch in a folder; say why not, and return False, if that fails."""
-    global _home, _runtime
     try:
         home = make_home(Path(torch_folder))
-        _runtime = ctypes.CDLL(str(home.runtime / home.cudart), ctypes.RTLD_GLOBAL)
+        runtime = ctypes.CDLL(str(home.runtime / home.cudart), ctypes.RTLD_GLOBAL)
         ctypes.CDLL(f"{torch_folder}/lib/libtorch_global_deps.so", ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(home.device), ctypes.RTLD_GLOBAL)
     except (FlowError, OSError) as error:
         print(f"gpuemu-flow: PyTorch runs without the emulated device: {error}", file=sys.stderr)
         return False
-    _home = home
+    _loaded.append((home, runtime))
     os.environ["CUDA_HOME"] = str(home.folder)
     os.environ["CXX"] = str(home.folder / "bin" / "c++")
     os.environ["TORCH_CUDA_ARCH_LIST"] = home.arch
@@ -44,18 +42,17 @@ def patch(torch: Any) -> None:
     """Make ``torch.cuda`` answer as with a GPU, and extensions build with our CUDA_HOME."""
     from gpuemu_flow.runners.triton_cuda import cuda_patches  # noqa: PLC0415 - after torch
 
-    assert _home is not None
-    major, _, minor = _home.arch.partition(".")
+    home, runtime = _loaded[0]
+    major, _, minor = home.arch.partition(".")
     for owner, name, value in cuda_patches(torch, (int(major), int(minor))):
         if name != "autocast":  # the dispatch key CUDA has its own
             setattr(owner, name, value)
 
     def synchronize(device: object = None) -> None:
-        assert _runtime is not None
-        _runtime.cudaDeviceSynchronize()
+        runtime.cudaDeviceSynchronize()
 
     torch.cuda.synchronize = synchronize
-    torch.version.cuda = _home.cuda
+    torch.version.cuda = home.cuda
     sys.meta_path.insert(0, _ExtensionFinder())
 
 
@@ -84,8 +81,7 @@ class _ExtensionFinder:
 def _patch_extensions(extension: Any) -> None:
     from torch.utils.file_baton import FileBaton  # noqa: PLC0415
 
-    assert _home is not None
-    extension.CUDA_HOME = str(_home.folder)
+    extension.CUDA_HOME = str(_loaded[0][0].folder)
     inline = extension.load_inline
 
     def load_inline(
@@ -139,4 +135,5 @@ def _with_lines(source: str, file: str) -> str:
     at = whole.find(source) if source.strip() else -1
     if at < 0 or re.search(r'["\n\\]', file):
         return source
-    return f'#line {whole.count(chr(10), 0, at) + 1} "{os.path.abspath(file)}"\n{source}\n'
+    line = whole.count("\n", 0, at) + 1
+    return f'#line {line} "{Path(file).absolute()}"\n{source}\n'

@@ -33,19 +33,26 @@ torch::Tensor swish(torch::Tensor x, bool bug) {
   auto y = torch::empty_like(x);
   int n = x.numel();
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "swish", [&] {
-    swish_kernel<scalar_t><<<(n + 255) / 256 - (bug ? 1 : 0), 256>>>(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), n);
+    swish_kernel<scalar_t><<<(n + 255) / 256 - (bug ? 1 : 0), 256>>>(
+        x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), n);
   });
   return y;
 }
 
 torch::Tensor row_sum(torch::Tensor x, bool bug) {
   auto y = torch::zeros({x.size(0)}, x.options());
-  row_sum_kernel<<<x.size(0), 128, 128 * sizeof(float)>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.size(1), bug);
+  row_sum_kernel<<<x.size(0), 128, 128 * sizeof(float)>>>(
+      x.data_ptr<float>(), y.data_ptr<float>(), x.size(1), bug);
   return y;
 }
 """
-CPP = "torch::Tensor swish(torch::Tensor x, bool bug); torch::Tensor row_sum(torch::Tensor x, bool bug);"
-module = load_inline("swish_ext", cpp_sources=CPP, cuda_sources=CUDA, functions=["swish", "row_sum"])
+CPP = """
+torch::Tensor swish(torch::Tensor x, bool bug);
+torch::Tensor row_sum(torch::Tensor x, bool bug);
+"""
+module = load_inline(
+    "swish_ext", cpp_sources=CPP, cuda_sources=CUDA, functions=["swish", "row_sum"]
+)
 bug = sys.argv[1] if len(sys.argv) > 1 else ""
 
 x = torch.randn(33, 50, device="cuda")

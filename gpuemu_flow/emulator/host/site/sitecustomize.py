@@ -1,4 +1,6 @@
 """Give PyTorch the imaginary GPU before it is imported; Python runs this file under `exec`."""
+# Runs at the start of every Python program under `exec`: no pathlib.
+# ruff: noqa: PTH120, PTH100
 
 from __future__ import annotations
 
