@@ -30,6 +30,10 @@ CASES = {
         "unwritten": "initcheck", "freed": "memcheck",
     },
     "libraries": {"grid": "racecheck", "groups": "", "cub": "memcheck", "thrust": ""},
+    "features": dict.fromkeys((
+        "half", "wmma", "structs", "atomic", "warp", "async", "math", "zero_copy", "timing",
+        "variables", "volumes", "warp_sync",
+    ), ""),
 }  # fmt: skip
 ALL = [(file, case) for file, cases in CASES.items() for case in cases]
 OUTSIDE = {"unwritten": ("common.h", "cudaMemcpy(x.data()")}

@@ -19,7 +19,7 @@ _NAMED = re.compile(r"\b(?:torch|at)::(\w+)\s*\(")
 _ALWAYS = ("empty", "empty_like", "zeros", "zeros_like", "from_blob", "full", "ones")
 
 
-def without_architectures(given):
+def without_architectures(given: list[str]) -> list[str]:
     """Drop what chooses GPUs, and debug code; the emulated GPU's PTX comes instead."""
     kept, skip = [], False
     for word in given:
@@ -33,7 +33,7 @@ def without_architectures(given):
     return [*kept, f"-gencode=arch=compute_{arch},code=compute_{arch}", "-lineinfo"]
 
 
-def slim_flags(sources):
+def slim_flags(sources: list[str]) -> list[str] | None:
     """Return flags for the small headers, with the operators that the sources name."""
     text = "".join(open(name, errors="replace").read() for name in sources)
     if not re.search(r"#\s*include\s*[<\"](torch|ATen)/", text):

@@ -26,7 +26,7 @@ def read_image(image: bytes, best: int) -> bytes:
     """
     if image[:4] != struct.pack("<I", MAGIC):
         if image[:4] == b"\x7fELF":
-            raise _problem("machine code without PTX cannot be run")
+            raise _no_ptx("machine code without PTX cannot be run")
         return image.rstrip(b"\0")
     texts, machine = [], []
     header, size = struct.unpack_from("<HQ", image, 6)
@@ -44,11 +44,11 @@ def read_image(image: bytes, best: int) -> bytes:
         at += head + size
     if not texts:
         has = f"for {', '.join(machine)} " if machine else ""
-        raise _problem(f"the program holds machine code {has}only, no PTX")
+        raise _no_ptx(f"the program holds machine code {has}only, no PTX")
     fits = [t for t in texts if t[0] <= best]
     _, body, packed, full, flags = max(fits or texts, key=lambda t: t[0])
     if full > MAX_TEXT:
-        raise _problem(f"the program's PTX has {full:,} bytes")
+        raise _no_ptx(f"the program's PTX has {full:,} bytes")
     if flags & _ZSTD:
         body = _zstd(body[:packed], full)
     elif flags & _LZ4:
@@ -56,7 +56,7 @@ def read_image(image: bytes, best: int) -> bytes:
     return body.rstrip(b"\0")
 
 
-def _problem(text: str) -> UnsupportedError:
+def _no_ptx(text: str) -> UnsupportedError:
     hint = "build it with PTX: nvcc -gencode arch=compute_80,code=compute_80"
     return UnsupportedError(Problem("exec-no-ptx", text, hint))
 
@@ -74,7 +74,7 @@ def _zstd(data: bytes, size: int) -> bytes:
     unpack.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
     out = ctypes.create_string_buffer(size)
     if unpack(out, size, data, len(data)) != size:
-        raise _problem("the program's compressed PTX is damaged")
+        raise _no_ptx("the program's compressed PTX is damaged")
     return out.raw
 
 
@@ -106,7 +106,7 @@ def _lz4(data: bytes, size: int) -> bytes:
             for _ in range(length(token & 15) + 4):
                 out.append(out[-back])
     except IndexError:
-        raise _problem("the program's compressed PTX is damaged") from None
+        raise _no_ptx("the program's compressed PTX is damaged") from None
     return bytes(out[:size])
 
 

@@ -19,6 +19,7 @@ import msgspec
 from gpuemu_flow.emulator.host.build import build_program, find_toolkit, problem, runtime_folder
 from gpuemu_flow.emulator.host.places import needed_libraries
 from gpuemu_flow.emulator.host.session import HostReport, Options, Session
+from gpuemu_flow.errors import Problem
 
 FINDINGS_CODE = 86
 """Exit code with findings; that of compute-sanitizer is the user's choice, often this one."""
@@ -114,7 +115,8 @@ class Device:
             _, status = os.waitpid(pid, 0)
             file = self._folder / f"{pid}.report"
             if status or not file.is_file():
-                report.problems.append("exec-crash: the emulator failed; its traceback is above")
+                crash = Problem("exec-crash", "the emulator failed; its traceback is above")
+                report.problems.append(str(crash))
                 continue
             report.add(msgspec.msgpack.decode(file.read_bytes(), type=HostReport))
         self._servers.clear()

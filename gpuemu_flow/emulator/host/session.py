@@ -224,7 +224,7 @@ class Session:
         place = self._places.of(tuple(int(w) for w in words if w.isdigit()))
         name = " ".join(w for w in words if not w.isdigit())
         where = f"{place}: " if place.line else ""
-        self._problem(f"{where}{name} is not supported: it returns error 801")
+        self._complain(f"{where}{name} is not supported: it returns error 801")
 
     # ---------------------------------------------------------------- modules
     def _on_module(self, words: list[str], images: bytes) -> bytes:
@@ -236,7 +236,7 @@ class Session:
             made = _Loaded(link(texts), f"module {number}")
         except FlowError as error:
             self._modules[number] = _one_line(error)
-            self._problem(_one_line(error))
+            self._complain(_one_line(error))
             return b"problem"
         self._modules[number] = made
         return b"ok\n" + self._unbound(made, made.variables.values())
@@ -276,7 +276,7 @@ class Session:
         try:
             program = module.kernel(words[1]).program
         except FlowError as error:
-            self._problem(_one_line(error))
+            self._complain(_one_line(error))
             return f"problem {_one_line(error)}".encode()
         for variable in program.globals:
             module.variables.setdefault(variable.name, variable)
@@ -314,7 +314,7 @@ class Session:
                 cluster if all(cluster) else (),
             )  # fmt: skip
         except LaunchError as error:
-            self._problem(_one_line(error))
+            self._complain(_one_line(error))
             return f"{_INVALID_CONFIGURATION}\n".encode()
 
         symbols = [module.addresses.get(v.name, 0) for v in kernel.program.globals]
@@ -332,7 +332,7 @@ class Session:
             launch, backend, note = self._run(kernel, fresh, (number, name), size_of(shape.cluster))
         except BudgetError as error:
             self._arena.journal.clear()
-            self._problem(_one_line(error))
+            self._complain(_one_line(error))
             return f"{_TIMEOUT}\n".encode()
         use.instructions += launch.executed
         use.backends[backend] = use.backends.get(backend, 0) + 1
@@ -420,7 +420,7 @@ class Session:
             if launched:
                 self._say(f"    in {launched}")
 
-    def _problem(self, text: str) -> None:
+    def _complain(self, text: str) -> None:
         if text not in self.report.problems:
             self.report.problems.append(text)
             self._say(text)

@@ -112,7 +112,7 @@ def _patch_extensions(extension: Any) -> None:
             pass
         return False
 
-    FileBaton.try_acquire = try_acquire
+    setattr(FileBaton, acquire.__name__, try_acquire)
 
 
 def _as_list(sources: str | Sequence[str]) -> list[str]:

@@ -44,7 +44,7 @@ class _TorchFinder:
 
 
 if "GPUEMU_SOCKET" in os.environ:
-    sys.meta_path.insert(0, _TorchFinder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _TorchFinder())
 sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]
 _found = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if _found is not None and _found.loader is not None:  # the one that this file hides
