@@ -76,6 +76,8 @@ class KernelLaunch:
         Blocks per cluster, by dimension.
     workspace : int
         Address of the barrier of the whole grid, in a cooperative launch: all blocks run together.
+    failed : int
+        The first block in which C met something that a check does not allow; -1 if there is none.
     """
 
     program: KernelProgram
@@ -92,6 +94,7 @@ class KernelLaunch:
     warps_reversed: bool = False
     cluster: Dimensions = ALONE
     workspace: int = 0
+    failed: int = -1
     spent: int = 0
     executed: int = 0
     printed: list[str] = field(default_factory=list)
@@ -151,6 +154,10 @@ class KernelLaunch:
             self._tallies[key] = _Tally(rule, message(), block, thread, count, there)
         else:
             known.count += count
+
+    def take_findings(self, other: KernelLaunch) -> None:
+        """Take over the findings of another run of the same launch."""
+        self._tallies = other._tallies
 
     def findings(self) -> list[CheckFinding]:
         """List findings, sorted by check and step; merge those of one rule, opcode and line."""

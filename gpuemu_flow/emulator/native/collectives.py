@@ -97,7 +97,7 @@ def _shfl(body: WarpBody, step: Step) -> None:
     body.check_members(body.take(step.operands[4], "u32"))
     mode = _MODES[step.opcode.segments[2]]
     body.writer.do(f"int inside; uint32_t from = shuffle({mode}, l, {b}[l], {c}[l], &inside);")
-    body.writer.do("if (s->a->sync && !(mask >> from & 1)) s->err = 1;")
+    body.writer.do("if (s->a->sync && !(mask >> from & 1)) s->err |= 1;")
     body.give(step, [f"{value}[from]", "inside"], ("b32", "pred"))
 
 
@@ -213,7 +213,7 @@ def _mma(body: WarpBody, step: Step) -> None:
     for k in range(form.registers("d")):
         if form.d == "f16":
             pair = f"d[{2 * k}][l]", f"d[{2 * k + 1}][l]"
-            body.writer.do(f"if ({pair[0]} != {pair[0]} || {pair[1]} != {pair[1]}) s->err = 1;")
+            body.writer.do(f"if ({pair[0]} != {pair[0]} || {pair[1]} != {pair[1]}) s->err |= 1;")
             results.append(f"pack(d2h({pair[0]}), d2h({pair[1]}))")
         elif form.d == "f32":
             results.append(f"fau(cf((float)d[{k}][l]))")

@@ -54,10 +54,14 @@ class _Args(ctypes.Structure):
         ("marks", ctypes.c_void_p),
         ("mark", ctypes.c_uint32),
         *((name, ctypes.c_void_p) for name in ("pages", "journal", "touched", "journaled")),
+        ("failed", ctypes.c_int64),
+        ("lenient", ctypes.c_uint32),
     )
 
 
-def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
+def run_blocks(
+    library: ctypes.CDLL, launch: KernelLaunch, ids: Array, *, lenient: bool = False
+) -> bool:
     """Run all blocks of a launch.
 
     Parameters
@@ -67,6 +71,8 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
         The launch. Its arena holds the buffers, into which the results are written.
     ids : int array
         Linear block numbers in the order in which they run.
+    lenient : bool
+        True to go on past accesses that are not allowed; see `prelude`.
 
     Returns
     -------
@@ -79,6 +85,7 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
     BudgetError
     """
     keep, args = _arguments(launch, np.ascontiguousarray(ids, np.int64))
+    args.lenient, args.failed = lenient, -1
     run = library.run
     run.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     run.restype = ctypes.c_int
@@ -91,6 +98,7 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
             done = False
             break
     launch.executed += args.executed
+    launch.failed = args.failed
     del keep
     return done
 
