@@ -55,7 +55,7 @@ def exec(  # noqa: A001 - the command's name
     given = arguments[1:] if arguments[:1] == ("--",) else arguments
     started = run.prepare(program, shlex.split(flags), arch)
     executed = run.run_program([started, *given], options)
-    click.echo(show.summary(executed.report), err=True)
+    click.echo(show.summary(executed), err=True)
     if report_file is not None:
         report_file.write_text(show.as_json(executed))
     raise SystemExit(executed.exit_code)

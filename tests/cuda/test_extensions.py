@@ -59,3 +59,13 @@ def test_a_race_is_found_at_the_line_inside_of_the_python_text(tmp_path: Path) -
     code, said, found = run("swish.py", "race", tmp_path=tmp_path)
     assert code == 86, said
     assert found[0].startswith(f"racecheck: {line_of('swish.py', 'race')} ld.shared reads")
+
+
+def test_what_published_extensions_use_works(tmp_path: Path) -> None:
+    code, said, found = run("styles.py", tmp_path=tmp_path)
+    assert (code, found) == (0, []) and "PASSED" in said, said
+
+
+def test_pytorchs_own_operators_run_on_the_device(tmp_path: Path) -> None:
+    code, said, found = run("operators.py", tmp_path=tmp_path)
+    assert (code, found) == (0, []) and "PASSED" in said, said

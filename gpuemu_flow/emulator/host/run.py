@@ -32,6 +32,7 @@ class Executed(msgspec.Struct):
 
     code: int
     report: HostReport
+    signal: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -181,7 +182,8 @@ def run_program(command: Sequence[str], options: Options) -> Executed:
                     break
         os.close(ended)
         code = child.wait()
-        return Executed(128 - code if code < 0 else code, device.finish())
+        name = signal.Signals(-code).name if code < 0 else ""
+        return Executed(128 - code if code < 0 else code, device.finish(), name)
     except OSError as error:
         raise problem(
             "exec-no-program", f"{command[0]} cannot be started: {error.strerror}"

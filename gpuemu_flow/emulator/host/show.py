@@ -7,14 +7,16 @@ import json
 import msgspec
 
 from gpuemu_flow.emulator.host.run import Executed
-from gpuemu_flow.emulator.host.session import HostReport
 
 
-def summary(report: HostReport) -> str:
+def summary(executed: Executed) -> str:
     """Return the last lines of a run."""
+    report = executed.report
     launches = sum(use.launches for use in report.kernels.values())
     repeated = sum(use.repeated for use in report.kernels.values())
     lines = []
+    if executed.signal:
+        lines.append(f"the program was ended by {executed.signal}")
     if repeated:
         lines.append(
             f"{repeated:,} of {launches:,} launches repeated an earlier one: taken from it"

@@ -52,6 +52,17 @@ def patch(torch: Any) -> None:
         runtime.cudaDeviceSynchronize()
 
     torch.cuda.synchronize = synchronize
+    torch.cuda.get_rng_state = lambda device="cuda": torch.get_rng_state()
+    torch.cuda.set_rng_state = lambda state, device="cuda": torch.set_rng_state(state)
+    torch.backends.cudnn.is_acceptable = lambda tensor: False
+
+    def restore(storage: Any, location: str) -> Any:
+        if not location.startswith("cuda"):
+            return None
+        data = torch.empty(0, dtype=torch.uint8).set_(storage)
+        return data.to("cuda").untyped_storage()
+
+    torch.serialization.register_package(5, lambda _: None, restore)
     torch.version.cuda = home.cuda
     sys.meta_path.insert(0, _ExtensionFinder())
 

@@ -269,7 +269,10 @@ Error cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned, cudaS
 Error cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
 #else
 Error cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t) { return cudaSuccess; }
-Error cudaMemPrefetchAsync_v2(const void*, size_t, void*, unsigned, cudaStream_t) { return cudaSuccess; }
+#if CUDART_VERSION >= 12020
+Error cudaMemPrefetchAsync_v2(const void*, size_t, cudaMemLocation, unsigned, cudaStream_t) { return cudaSuccess; }
+Error cudaMemAdvise_v2(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+#endif
 Error cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
 Error cudaGetDeviceProperties_v2(cudaDeviceProp* p, int d) { if (d) return fail(cudaErrorInvalidDevice); *p = properties(); return cudaSuccess; }
 #endif

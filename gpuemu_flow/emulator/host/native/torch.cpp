@@ -125,18 +125,18 @@ struct Call {  // the tensors of one call, and their aliases for the CPU
   std::vector<std::pair<c10::Storage, c10::Storage>> storages;
   std::vector<std::pair<Tensor, Tensor>> tensors;
 
+  c10::Storage down(const c10::Storage& s) {
+    if (s.device_type() != c10::kCUDA) return s;
+    for (auto& [mine, other] : storages) if (mine.is_alias_of(s)) return other;
+    storages.emplace_back(s, c10::Storage(c10::Storage::use_byte_size_t(), s.nbytes(), c10::DataPtr(s.mutable_data(), c10::Device(c10::kCPU)),
+                                          c10::GetAllocator(c10::kCPU), true));
+    return storages.back().second;
+  }
   Tensor down(const Tensor& t) {
     if (!t.defined() || !t.is_cuda()) return t;
     TORCH_CHECK(t.layout() == at::kStrided, "gpuemu-flow: only dense tensors are emulated on cuda");
     for (auto& [mine, alias] : tensors) if (mine.is_same(t)) return alias;
-    c10::Storage alias;
-    for (auto& [mine, other] : storages) if (mine.is_alias_of(t.storage())) alias = other;
-    if (!alias) {
-      alias = c10::Storage(c10::Storage::use_byte_size_t(), t.storage().nbytes(),
-                           c10::DataPtr(t.storage().mutable_data(), c10::Device(c10::kCPU)), c10::GetAllocator(c10::kCPU), true);
-      storages.emplace_back(t.storage(), alias);
-    }
-    tensors.emplace_back(t, make(alias, DispatchKey::CPU, t));
+    tensors.emplace_back(t, make(down(t.storage()), DispatchKey::CPU, t));
     return tensors.back().second;
   }
   Tensor up(const Tensor& t) {
@@ -182,13 +182,17 @@ void by_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Call call;
   std::vector<Tensor> written;
   bool shape_only = schema.name().rfind("aten::resize", 0) == 0 || schema.name().rfind("aten::set_", 0) == 0;
+  bool unread = false;  // as by addmm with beta = 0
+  for (size_t i = 0; i < n; i++)
+    if (schema.arguments()[i].name() == "beta") unread = (*stack)[base + i].isScalar() && (*stack)[base + i].toScalar().equal(0);
   for (size_t i = 0; i < n; i++) {
     IValue& v = (*stack)[base + i];
     const auto* info = schema.arguments()[i].alias_info();
     if (info && info->isWrite() && !shape_only)
       each(v, [&](const Tensor& t) { if (t.defined() && t.is_cuda()) written.push_back(t); return t; });
-    if (!info) each(v, [&](const Tensor& t) { check_read(schema.name(), t); return t; });  // a view only passes memory on
-    if (v.isDevice() && v.toDevice().is_cuda()) v = IValue(c10::Device(c10::kCPU));
+    if (!info && !(i == 0 && unread)) each(v, [&](const Tensor& t) { check_read(schema.name(), t); return t; });  // a view only passes memory on
+    if (v.isStorage()) v = IValue(call.down(v.toStorage()));
+    else if (v.isDevice() && v.toDevice().is_cuda()) v = IValue(c10::Device(c10::kCPU));
     else v = each(v, [&](const Tensor& t) { return call.down(t); });
   }
   { at::AutoDispatchBelowADInplaceOrView below; op.callBoxed(stack); }
@@ -199,12 +203,36 @@ void by_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 int64_t no_fused_attention(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool, std::optional<double>, bool) { return 0; }
 
+Tensor biased(const Tensor& x, const std::optional<Tensor>& bias) { return bias && bias->defined() ? x + *bias : x; }
+std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& inputs, const Tensor& hidden, const Tensor& cell, const std::optional<Tensor>& input_bias,
+                                             const std::optional<Tensor>& hidden_bias) {
+  Tensor gates = biased(inputs, input_bias) + biased(hidden, hidden_bias);
+  auto g = gates.chunk(4, 1);
+  Tensor next = g[1].sigmoid() * cell + g[0].sigmoid() * g[2].tanh();
+  return {g[3].sigmoid() * next.tanh(), next, gates};
+}
+std::tuple<Tensor, Tensor> gru_cell(const Tensor& inputs, const Tensor& hidden, const Tensor& state, const std::optional<Tensor>& input_bias,
+                                    const std::optional<Tensor>& hidden_bias) {
+  Tensor x = biased(inputs, input_bias), h = biased(hidden, hidden_bias);
+  auto i = x.chunk(3, 1), k = h.chunk(3, 1);
+  Tensor reset = (k[0] + i[0]).sigmoid(), update = (k[1] + i[1]).sigmoid(), next = (i[2] + k[2] * reset).tanh();
+  return {(state - next) * update + next, x};
+}
+
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&by_cpu>()); }
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
   m.impl("_fused_sdp_choice", no_fused_attention);
-  m.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_cpu>());  // its composite kernel needs a stub of the device
+  // Their composite kernels need stubs of the device, or choose kernels by it.
+  for (const char* name : {"copy_", "convolution", "convolution_backward", "_convolution"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&by_cpu>());
+  m.impl("_thnn_fused_lstm_cell", lstm_cell);
+  m.impl("_thnn_fused_gru_cell", gru_cell);
+}
+TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) {  // by operators that have gradients
+  m.impl("_thnn_fused_lstm_cell", lstm_cell);
+  m.impl("_thnn_fused_gru_cell", gru_cell);
 }
 
 // ------------------------------------------------------------------ hooks and guard
