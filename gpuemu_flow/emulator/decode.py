@@ -64,7 +64,8 @@ def decode_program(function: Function) -> KernelProgram:
     return _Decoder(function).decode()
 
 
-def _is_cuda_header(file: str) -> bool:
+def is_cuda_header(file: str) -> bool:
+    """Tell whether a source file is a header of CUDA, not the user's."""
     return "/include/" in file and ("cuda" in file or "/nvidia/" in file or "/cccl/" in file)
 
 
@@ -323,12 +324,12 @@ class _Decoder:
         if location is None:
             return None
         found, seen = location, set()
-        while _is_cuda_header(self._module.files.get(found.file, "")) and found not in seen:
+        while is_cuda_header(self._module.files.get(found.file, "")) and found not in seen:
             seen.add(found)
             call = found.inlined_at
             if call is None:
                 return (location.file, location.line)
-            if not _is_cuda_header(self._module.files.get(call[0], "")):
+            if not is_cuda_header(self._module.files.get(call[0], "")):
                 return call[:2]
             found = next((one for one in body.locations if one[:3] == call), found)
         return (found.file, found.line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuemu_flow.emulator.effects.checking import items_of
 from gpuemu_flow.emulator.effects.matrices import _count as matrix_count
 from gpuemu_flow.emulator.effects.matrices import read_form
+from gpuemu_flow.emulator.effects.warps import vote_mode
 from gpuemu_flow.emulator.ir import KernelProgram, Step
 from gpuemu_flow.emulator.matrices import ELEMENT_BITS
 from gpuemu_flow.emulator.native.c_types import c_type
@@ -102,7 +103,7 @@ def _shfl(body: WarpBody, step: Step) -> None:
 
 
 def _vote(body: WarpBody, step: Step) -> None:
-    mode = step.opcode.segments[2]
+    mode = vote_mode(step)
     predicate, members = body.take(step.operands[1], "pred"), body.take(step.operands[2], "u32")
     body.check_members(members)
     body.work += [

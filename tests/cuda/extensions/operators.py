@@ -4,7 +4,7 @@ import copy
 import io
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - as everybody writes it
 from torch import nn
 
 torch.manual_seed(0)

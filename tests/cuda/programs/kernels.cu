@@ -165,6 +165,11 @@ bool dynamic(bool bug) {
 __global__ void vote(const int* x, unsigned* y, bool bug) {
   unsigned m = 0;
   if (!bug || threadIdx.x < 31) m = __ballot_sync(0xffffffff, x[threadIdx.x] == 1);  // line: ballot
+  if (!bug) {  // as CUB writes it
+    unsigned other;
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, %1, 1; vote.ballot.sync.b32 %0, p, 0xffffffff; }" : "=r"(other) : "r"(x[threadIdx.x]));
+    m &= other;
+  }
   y[threadIdx.x] = m;
 }
 bool votes(bool bug) {
