@@ -23,7 +23,9 @@ from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs import own_code
 from gpuemu_flow.inputs.files import ABSENT, FileTable
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
+from gpuemu_flow.selection.shards import remember_split
 from gpuemu_flow.selection.words import is_set, select
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS, BuildReason
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from gpuemu_flow.config.target_options import TargetOptions
     from gpuemu_flow.engine.elsewhere import Elsewhere
     from gpuemu_flow.engine.run import Executor
-    from gpuemu_flow.runners.pool import Pool
     from gpuemu_flow.selection.shards import Shard
 
 
@@ -237,8 +238,6 @@ def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) 
 
 
 def _other_splits(workspace: Workspace, shard: Shard) -> list[Problem]:
-    from gpuemu_flow.selection.shards import remember_split  # noqa: PLC0415 - seldom needed
-
     return remember_split(workspace.cache.state, workspace.graph, workspace.root, shard)
 
 
@@ -374,8 +373,6 @@ def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
 ) -> Iterator[StageContext]:
     """Yield the context for actions, with new workers if `workers` is None."""
-    from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
-
     own = Pool(jobs, staging=workspace.cache.staging) if workers is None else nullcontext(workers)
     with own as pool:
         yield StageContext(

@@ -14,9 +14,10 @@ from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.graph import snapshot
-from gpuemu_flow.graph.compile import dependent_references
+from gpuemu_flow.graph.compile import Compiler, dependent_references, links_on_the_way
+from gpuemu_flow.graph.compile_kernels import still_holds
 from gpuemu_flow.graph.graph import Graph
-from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.graph.overrides import Overrides, samplings
 from gpuemu_flow.graph.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.inputs import own_code, plan
 from gpuemu_flow.inputs.discovery import Discovery
@@ -301,16 +302,11 @@ class Workspace:
     def _same_kernels(self, known: Snapshot) -> bool:
         if known.basis.kernels is None:
             return True
-        from gpuemu_flow.graph.compile_kernels import still_holds  # noqa: PLC0415
-
         return still_holds(self.root, known.basis.kernels)
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
         """Read the configuration and build the graph; reuse the valid parts of `old`."""
         # Most commands find the graph that the last one compiled.
-        from gpuemu_flow.graph.compile import Compiler, links_on_the_way  # noqa: PLC0415
-        from gpuemu_flow.graph.overrides import samplings  # noqa: PLC0415
-
         config = self.config
         self.target = config.target_options
         if config.cache.dir is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuemu_flow.client.api import Client
 from gpuemu_flow.client.context import ValidationContext, failed, submission
 from gpuemu_flow.client.errors import ClientError, NoOutputError
 from gpuemu_flow.client.results import ValidationResult
@@ -208,8 +209,6 @@ def _judge(client: Any, ref_fn: Any) -> AbstractContextManager[Any]:
     """
     if client is not None or ref_fn is not None:
         return nullcontext(client)
-    from gpuemu_flow.client.api import Client  # noqa: PLC0415 - not needed with a reference
-
     return Client()
 
 

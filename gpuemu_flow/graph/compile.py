@@ -13,7 +13,9 @@ from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.graph.compile_kernels import KernelCompiler
 from gpuemu_flow.graph.compile_programs import ProgramCompiler
+from gpuemu_flow.graph.compile_rules import outputs_apart, rule_tasks
 from gpuemu_flow.graph.graph import STAGES, Graph, Skip
 from gpuemu_flow.graph.overrides import Overrides, Sampling, samplings
 from gpuemu_flow.graph.snapshot import KernelBasis
@@ -111,8 +113,6 @@ class Compiler:
     def _outputs_apart(config: Config) -> tuple[str, ...]:
         if not (config.rules and config.sandbox.apart):
             return ()
-        from gpuemu_flow.graph.compile_rules import outputs_apart  # noqa: PLC0415
-
         return outputs_apart(config)
 
     def _add_rules(self) -> RuleTasks | None:
@@ -122,8 +122,6 @@ class Compiler:
         """
         if not self._config.rules:
             return None
-        from gpuemu_flow.graph.compile_rules import rule_tasks  # noqa: PLC0415
-
         found = rule_tasks(self._config, self._cache, self.sources, self._version, self.fence)
         for rule, spec in found.tasks.items():
             self._tasks[spec.name] = spec
@@ -142,8 +140,6 @@ class Compiler:
         """Make the tasks of the configured kernels; None if there are no kernels."""
         if not self._config.kernels:
             return None
-        from gpuemu_flow.graph.compile_kernels import KernelCompiler  # noqa: PLC0415
-
         return KernelCompiler(
             self._config, self._cache, self.sources, self._version, self.fence, self._rules
         ).compile()

@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from gpuemu_flow.inputs.files import FileTable
@@ -120,8 +121,6 @@ def package_version(name: str) -> str:
         for entry in entries:
             if entry.endswith(_METADATA) and entry.lower().startswith(begin):
                 return entry[len(begin) : -len(_METADATA)]
-    from importlib import metadata  # noqa: PLC0415
-
     try:
         return metadata.version(name)
     except (metadata.PackageNotFoundError, ValueError):

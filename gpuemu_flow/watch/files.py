@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import field
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -329,8 +330,6 @@ class Events:
 @contextmanager
 def open_alarm(*, poll: bool) -> Iterator[Alarm]:
     """Yield `Polling` if `poll` is True or watchfiles is not installed, else `Events`."""
-    from importlib.util import find_spec  # noqa: PLC0415
-
     if poll or find_spec("watchfiles") is None:
         yield Polling()
         return
