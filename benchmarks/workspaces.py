@@ -1,4 +1,4 @@
-"""Workspaces for the benchmarks: one graph of files, written down for each build tool.
+"""Workspaces for the benchmarks.
 
 Per op five tasks, as ``gpuemu-flow run`` makes them: generate → op, reference → compare → diff.
 Every op has two source files of its own, its script and its reference.
@@ -7,7 +7,6 @@ Every op has two source files of its own, its script and its reference.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 
 TASKS_PER_OP = 5
@@ -60,63 +59,6 @@ inputs = {{ x = ["N"] }}
 output = ["N"]
 """
 
-_DODO = '''"""The benchmark's graph for doit's own runner."""
-
-DOIT_CONFIG = {{"backend": "{backend}", "dep_file": "state.{backend}", "verbosity": 0}}
-
-
-def touch(targets):
-    for target in targets:
-        with open(target, "w"):
-            pass
-
-
-def one(name, inputs):
-    task = {{"name": name, "actions": [touch], "targets": ["out/" + name], "file_dep": inputs}}
-    if not inputs:
-        task["uptodate"] = [True]
-    return task
-
-
-def task_flow():
-    for n in range({ops}):
-        kinds = ("gen", "op", "ref", "cmp")
-        made, ran, expected, judged = (f"out/{{kind}}_{{n}}" for kind in kinds)
-        yield one(f"gen_{{n}}", [])
-        yield one(f"op_{{n}}", [made, f"scripts/op_{{n}}.py"])
-        yield one(f"ref_{{n}}", [made, f"scripts/reference_{{n}}.py"])
-        yield one(f"cmp_{{n}}", [made, ran, expected])
-        yield one(f"diff_{{n}}", [judged])
-'''
-
-_SNAKEFILE = """rule all:
-    input: expand("out/diff_{{n}}", n=range({ops}))
-
-rule gen:
-    output: "out/gen_{{n}}"
-    shell: ": > {{output}}"
-
-rule op:
-    input: "out/gen_{{n}}", "scripts/op_{{n}}.py"
-    output: "out/op_{{n}}"
-    shell: ": > {{output}}"
-
-rule ref:
-    input: "out/gen_{{n}}", "scripts/reference_{{n}}.py"
-    output: "out/ref_{{n}}"
-    shell: ": > {{output}}"
-
-rule cmp:
-    input: "out/gen_{{n}}", "out/op_{{n}}", "out/ref_{{n}}"
-    output: "out/cmp_{{n}}"
-    shell: ": > {{output}}"
-
-rule diff:
-    input: "out/cmp_{{n}}"
-    output: "out/diff_{{n}}"
-    shell: ": > {{output}}"
-"""
-
 
 def write_scripts(folder: Path, ops: int) -> None:
     """The source files of all ops, below ``scripts/``."""
@@ -143,52 +85,6 @@ def write_gpuemu(folder: Path, ops: int) -> None:
     """``gpuemu.toml``."""
     parts = (_GPUEMU_HEAD, *(_GPUEMU_OP.format(n=n) for n in range(ops)))
     (folder / "gpuemu.toml").write_text("".join(parts))
-
-
-def edges(n: int) -> list[tuple[str, list[str]]]:
-    """Outputs of one op's tasks, each with what it is made from."""
-    made, ran, expected, judged, done = (
-        f"out/{kind}_{n}" for kind in ("gen", "op", "ref", "cmp", "diff")
-    )
-    return [
-        (made, []),
-        (ran, [made, f"scripts/op_{n}.py"]),
-        (expected, [made, f"scripts/reference_{n}.py"]),
-        (judged, [made, ran, expected]),
-        (done, [judged]),
-    ]
-
-
-def write_ninja(folder: Path, ops: int) -> None:
-    """``build.ninja``."""
-    lines = ["rule touch", "  command = : > $out"]
-    for n in range(ops):
-        lines += [f"build {out}: touch {' '.join(inputs)}" for out, inputs in edges(n)]
-    (folder / "build.ninja").write_text("\n".join(lines) + "\n")
-
-
-def write_make(folder: Path, ops: int) -> None:
-    """``Makefile``, without the built-in rules, which would cost make a search per file."""
-    lines = ["MAKEFLAGS += --no-builtin-rules", ".SUFFIXES:"]
-    lines.append("all: " + " ".join(f"out/diff_{n}" for n in range(ops)))
-    for n in range(ops):
-        for out, inputs in edges(n):
-            lines += [f"{out}: {' '.join(inputs)}", "\t@: > $@"]
-    (folder / "Makefile").write_text("\n".join(lines) + "\n")
-
-
-def write_doit(backend: str) -> Callable[[Path, int], None]:
-    """A writer of ``dodo.py`` for one of doit's databases."""
-
-    def write(folder: Path, ops: int) -> None:
-        (folder / "dodo.py").write_text(_DODO.format(backend=backend, ops=ops))
-
-    return write
-
-
-def write_snakemake(folder: Path, ops: int) -> None:
-    """``Snakefile``: one rule per kind of task, as its users write them."""
-    (folder / "Snakefile").write_text(_SNAKEFILE.format(ops=ops))
 
 
 _SOFTMAX = '''"""Softmax over the last axis."""

@@ -4,11 +4,6 @@ import io
 import os
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from gpuemu_flow.inputs.answers import Answer
-    from gpuemu_flow.inputs.plan import Seen
-
 _GARBAGE_THRESHOLD = 100_000  # what is imported stays: looking for garbage among it is waste
 
 
@@ -71,106 +66,24 @@ def _answer() -> int:
             # A path may hold bytes that are no text, and the locale may lack our signs.
             stream.reconfigure(errors="backslashreplace")
     if sys.argv[1:] == ["run"] and "GPUEMU_CONFIG" not in os.environ:
-        from gpuemu_flow.inputs import plan  # noqa: PLC0415 - only the fast path needs it
+        from gpuemu_flow.inputs.plan import find_workspace  # noqa: PLC0415 - before anything heavy
+        from gpuemu_flow.inputs.stamps import clean_summary  # noqa: PLC0415
 
-        root = plan.find_workspace(os.getcwd())  # noqa: PTH109
-        if root is not None:
-            path = f"{root}/{plan.CACHE_NAME}/{plan.PLAN_NAME}"
-            seen: dict[str, Seen] = {}
-            summary, works, holds = plan.look(path, os.environ, seen)
-            if summary is not None:
-                print(summary, flush=True)
-                os._exit(0)
-            return _run_plainly(seen, works=works, holds=holds)
-    return _run_cli()
-
-
-def _run_plainly(seen: "dict[str, Seen]", *, works: bool, holds: bool) -> int:
-    """Run the command ``run``, given without arguments, and return the exit code.
-
-    Parameters
-    ----------
-    seen : dict of absolute path to Seen
-        Stamps of files that were just read and need not be read again.
-    works : bool
-        True to start the fork server first.
-    holds : bool
-        True if the stored manifests, which record the results of tasks, are known to be unchanged
-        since the last run in which everything passed.
-    """
-    from gpuemu_flow.runners import early  # noqa: PLC0415 - seldom needed
-
-    if works:
-        early.start(os.environ)
-    try:
-        _prepare_imports()
-        import gc  # noqa: PLC0415
-
-        gc.disable()  # until the workspace is loaded: almost all of it stays, too
-        try:
-            from gpuemu_flow.cli.validate import run_plainly  # noqa: PLC0415 - loads no click
-        except KeyboardInterrupt:
-            return 130
-        return run_plainly(seen, holds=holds)
-    finally:
-        early.drop()
-
-
-def _prepare_imports() -> None:
-    """Prepare this process for the imports that the fast path avoids."""
+        root = find_workspace(os.getcwd())  # noqa: PTH109
+        summary = None if root is None else clean_summary(root, os.environ)
+        if summary is not None:
+            print(summary, flush=True)
+            os._exit(0)
     import gc  # noqa: PLC0415
 
     gc.set_threshold(_GARBAGE_THRESHOLD)
     # Our own arithmetic uses no BLAS, whose threads spin for a while once numpy is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
-def _run_cli() -> int:
-    """Run the command line and return the exit code, or print a valid cached answer and end."""
-    answer = _cached_answer()
-    _prepare_imports()
     try:
         from gpuemu_flow.cli.main import run_cli  # noqa: PLC0415 - click only when it is needed
     except KeyboardInterrupt:  # later ones are the commands' own
         return 130
-    code = run_cli()
-    if answer is not None and code == 0:
-        answer.keep()
-    return code
-
-
-def _cached_answer() -> "Answer | None":
-    """Print a command's cached answer and end the process, if there is one.
-
-    Otherwise return a recorder of the command's new answer; None if it must not be cached.
-    """
-    arguments = sys.argv[1:]
-    if arguments[:1] not in (["run"], ["list"], ["status"], ["explain"], ["ci"]):
-        return None
-    from time import perf_counter  # noqa: PLC0415
-
-    begin = perf_counter()
-    from gpuemu_flow.inputs import answers, plan  # noqa: PLC0415
-
-    if "GPUEMU_CONFIG" in os.environ or not answers.may_be_cached(arguments, os.environ):
-        return None
-    root = plan.find_workspace(os.getcwd())  # noqa: PTH109
-    if root is None:
-        return None
-    answer = answers.Answer(root, arguments, os.environ, terminal=sys.stdout.isatty())
-    if not answer.text:
-        answers.recording = answer
-        return answer
-    text = answers.with_duration(answer.text, perf_counter() - begin)
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader went away (`| head`)
-        os._exit(1)
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"error: cannot write the output: {error}\n")
-        os._exit(3)
-    os._exit(0)
+    return run_cli()
 
 
 def for_vscode() -> None:

@@ -18,15 +18,9 @@ import one_thread  # noqa: F401  # before anything that loads numpy
 import pytest
 import warm
 from mini_workspace import Mini, make_mini
-from suite_part import (  # noqa: F401  # hooks of pytest, which looks for them here
-    choose_part,
-    keep_part,
-    pytest_addoption,
-    pytest_sessionfinish,
-    pytest_terminal_summary,
-    pytest_testnodedown,
-)
 
+FOR_CI = {"exploits", "faults", "properties", "public_kernels", "quality"}
+"""Folders of tests that take long: kills, cheats, planted bugs, thousands of random inputs."""
 _FOLDERS_TOGETHER = 32
 _folder_numbers = itertools.count()
 
@@ -119,13 +113,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the tests that wait, so that none is left when the processors have no more to do.
-
-    One worker gets them all, and the others take its further tests meanwhile.
-    """
-    keep_part(config, items)
-    items.sort(key=lambda item: item.get_closest_marker("long_wait") is None)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of whole folders, before pytest looks which ones are wanted."""
+    for item in items:
+        if item.path.parent.name in FOR_CI:
+            item.add_marker(pytest.mark.ci)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -137,7 +130,6 @@ def pytest_configure(config: pytest.Config) -> None:
     Programs below ``pytest &`` would not hear Ctrl-C, those below ``nohup pytest`` not that a
     terminal closed; where Python writes no bytecode, none is ever stale.
     """
-    choose_part(config)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

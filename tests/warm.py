@@ -86,9 +86,9 @@ class _Loaded:
 
 def _one_thread() -> dict[str, str]:
     """Return the variables that the product adds to a fork server and that its start reads."""
-    from gpuemu_flow.runners import early
+    from gpuemu_flow.runners.process import THREAD_VARIABLES
 
-    return {**dict.fromkeys(early.THREAD_VARIABLES, "1"), "PYTHONHASHSEED": "0"}
+    return {**dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONHASHSEED": "0"}
 
 
 _FORK_SERVERS = _Loaded("gpuemu_flow.runners.forkserver")

@@ -7,7 +7,6 @@ is started all the same where it would start in another way than the loaded one 
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import select
@@ -208,5 +207,3 @@ def lend(controls: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
         sock.set_inheritable(False)
         module, replacement = stand_in(program, lambda s=sock, v=variables: (s, v))  # type: ignore[misc]
         module.subprocess = replacement
-    early = importlib.import_module("gpuemu_flow.runners.early")
-    early.start = lambda _: None  # type: ignore[attr-defined]  # an interpreter, where a fork will do

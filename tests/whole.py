@@ -3,51 +3,12 @@
 from __future__ import annotations
 
 import os
-import zlib
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
-
-import pytest
 
 T = TypeVar("T")
 
 WHOLE = os.environ.get("WHOLE_MATRICES") == "all"
-
-
-_EVERY = 5
-_QUICK = {"unit", "gold"}
-"""Folders of tests that start next to no processes.
-
-None of theirs is left out, but for variants of tests marked ``sampled``."""
-
-
-def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Return the tests that a run of the whole suite leaves to ``pytest --left-out``.
-
-    These are the ones marked ``long``, and a part of the variants of the others: of a test's
-    variants, one for each set of parameters, every fifth is run, and at least two. Where to begin
-    depends on the test's name, so that tests with the same list of parameters do not all run the
-    same ones.
-
-    Parameters
-    ----------
-    items : sequence of pytest.Item
-        All that were collected.
-    """
-    found = {item for item in items if item.get_closest_marker("long")}
-    variants = defaultdict[str, list[pytest.Item]](list)
-    for item in items:
-        quick = _QUICK & set(Path(item.nodeid).parts[1:2])
-        if item not in found and (not quick or item.get_closest_marker("sampled")):
-            variants[item.nodeid.partition("[")[0]].append(item)
-    for name, group in variants.items():
-        step = min(_EVERY, len(group) // 2)
-        if step > 1:
-            first = zlib.crc32(name.encode()) % step
-            found.update(item for n, item in enumerate(group) if n % step != first)
-    return found
 
 
 def sample(

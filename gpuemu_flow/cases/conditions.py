@@ -1,143 +1,360 @@
-"""Simple statements about a case, as data: a dim that is odd, a layout, a strategy, a dtype."""
+"""Conditions on a case (sizes, layouts, scalars, values) that separate failing from passing ones.
+
+A condition predicts that a case fails or passes, or nothing: a wrong size, layout or scalar shows
+only on cases with ordinary values, so a case of zeros that passes is no evidence against it.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
-from gpuemu_flow.cases.shapes import is_prime
+import msgspec
+import numpy as np
+
+from gpuemu_flow.cases.cause import Condition
+from gpuemu_flow.cases.generate import input_values
 from gpuemu_flow.expressions import is_made_of
-from gpuemu_flow.types import Case
+from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
+from gpuemu_flow.numerics.effective_layouts import effective_layout
+from gpuemu_flow.types import DTYPES, Case
+from gpuemu_flow.value_rules import ABSENT, STRATEGIES
 
-STEPS = (128, 64, 32, 16, 8)
-"""Numbers of which a dim may be a multiple in a condition, the widest tile first."""
+ORDINARY = ("normal", "uniform")
+"""Strategies whose values hide no error."""
 
-LARGEST_POWER = 24
-"""Bounds on dims are powers of two up to 2 to this power."""
+TINY = 4
+"""Sizes below are too few to say that an op is right up to them."""
+
+STEPS = (2, 4, 8, 16, 32, 64, 128)
+INFINITE = 1e300
+ELEMENTS = "the number of elements"
+"""Stands among the sizes for the number of elements of the largest input."""
+
+SENTENCES = {
+    "scattered": "{s} is not contiguous",
+    "layout": "the layout of {s} is {v}",
+    "absent": "{s} is not given",
+    "is_true": "{s} is True",
+    "is_false": "{s} is False",
+    "equal": "{s} and {v} are equal",
+    "not_multiple": "{s} is not a multiple of {v}",
+    "multiple": "{s} is a multiple of {v}",
+    "above": "{s} is above {v}",
+    "at_most": "{s} is at most {v}",
+    "value_above": "{s} is {v} or more",
+    "value_below": "{s} is {v} or less",
+    "not_power_of_two": "{s} is not a power of two",
+    "power_of_two": "{s} is a power of two",
+    "larger": "{s} is larger than {v}",
+    "different": "{s} and {v} differ",
+    "nan": "{s} holds NaN",
+    "plus_inf": "{s} holds +Inf",
+    "minus_inf": "{s} holds -Inf",
+    "infinite": "{s} holds Inf",
+    "not_finite": "{s} holds NaN or Inf",
+    "negative": "{s} holds a negative element",
+    "strategy": "the values of {s} are of the strategy {v}",
+}
+"""All kinds that may be stated. Of those that no case tells apart, the first one is."""
+
+OF_SIZES = ("equal", "different", "larger", "multiple", "not_multiple", "power_of_two",
+            "not_power_of_two", "above", "at_most")  # fmt: skip
+OF_VALUES = ("nan", "plus_inf", "minus_inf", "infinite", "not_finite", "negative", "strategy",
+             "absent", "zero", "ties", "largest_above", "lowest_below", "magnitude_above",
+             "magnitude_below", "row_top_below")  # fmt: skip
+"""Kinds that are about the values of inputs. Those without a sentence are never stated: they are
+rivals, which new cases have to rule out before another condition is stated."""
+
+_BORDERS = {
+    "above": True, "at_most": False, "value_above": True, "value_below": False,
+    "largest_above": True, "lowest_below": False, "magnitude_above": True,
+    "magnitude_below": False, "row_top_below": False,
+}  # fmt: skip
+"""Kinds that compare a number with a border: whether cases beyond the border fail, or up to it."""
 
 
-class Condition(NamedTuple):
-    """One statement about a case.
+class Facts:
+    """What is known of a case before it runs; its values are made only where they are asked for."""
 
-    Attributes
-    ----------
-    kind : str
-        A key of `_SENTENCES`.
-    subject : str
-        The dim, two dims (written ``M and N``) or the input; empty for the case as a whole.
-    value : str or int
-        The subject's value, or the value that it is compared with.
+    def __init__(self, case: Case, ordinary: Sequence[str] = ORDINARY) -> None:
+        self.case = case
+        self.sizes = _sizes_of(case)
+        free = [spec for spec in case.inputs if spec.shape or spec.strategy == ABSENT]
+        self.ordinary = not self.is_empty and all(
+            spec.strategy not in (*STRATEGIES, ABSENT)
+            or (spec.strategy in ordinary and not spec.turn)  # a turn puts in zeros, for example
+            for spec in free
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether an input has no elements, so that nothing can be wrong."""
+        return any(0 in spec.shape for spec in self.case.inputs)
+
+    @property
+    def repeats(self) -> bool:
+        """Tell whether an input repeats its values, which hides where they are taken from."""
+        return any(spec.layout == "expanded" for spec in self.case.inputs)
+
+    @cached_property
+    def tags(self) -> frozenset[tuple[str, str, str]]:
+        """Return what is known of each input without its values, as (kind, input, value)."""
+        found: set[tuple[str, str, str]] = set()
+        for spec in self.case.inputs:
+            found.add(("strategy", spec.name, spec.strategy))
+            if spec.strategy == ABSENT:
+                found.add(("absent", spec.name, ""))
+                continue
+            layout = effective_layout(spec.layout, spec.shape)
+            found.add(("layout", spec.name, layout))
+            if layout not in ("contiguous", "offset"):
+                found.add(("scattered", spec.name, ""))
+        return frozenset(found)
+
+    @cached_property
+    def marks(self) -> frozenset[tuple[str, str, str]]:
+        """Return what the values of each input hold, as (kind, input, "")."""
+        return frozenset(mark for mark, holds in self._values[0].items() if holds)
+
+    def number(self, kind: str, subject: str) -> float | None:
+        """Return the number that a condition of this kind compares with its border."""
+        if kind in OF_SIZES:
+            return self.sizes.get(subject)
+        return self._values[1].get((kind.rpartition("_")[0], subject))
+
+    @cached_property
+    def _values(self) -> tuple[dict[tuple[str, str, str], bool], dict[tuple[str, str], float]]:
+        marks: dict[tuple[str, str, str], bool] = {}
+        numbers: dict[tuple[str, str], float] = {}
+        for spec in self.case.inputs:
+            if spec.strategy == ABSENT or not spec.has_values or 0 in spec.shape:
+                continue
+            values = input_values(self.case, spec)
+            if dtype_name(values.dtype) is None:
+                continue
+            kind, name = DTYPES[spec.dtype].kind, spec.name
+            if not spec.shape and kind == "bool":
+                marks["is_true" if values else "is_false", name, ""] = True
+                continue
+            given = to_float64(values)
+            if not spec.shape:
+                numbers["value", name] = float(np.clip(given, -INFINITE, INFINITE))
+                continue
+            nan, plus, minus = np.isnan(given), given == np.inf, given == -np.inf
+            marks["nan", name, ""] = bool(nan.any())
+            marks["plus_inf", name, ""] = bool(plus.any())
+            marks["minus_inf", name, ""] = bool(minus.any())
+            marks["infinite", name, ""] = bool((plus | minus).any())
+            marks["not_finite", name, ""] = bool((nan | plus | minus).any())
+            marks["negative", name, ""] = bool((given < 0).any())
+            marks["zero", name, ""] = bool((given == 0).any())
+            ordered = np.sort(given, axis=-1)
+            marks["ties", name, ""] = bool((ordered[..., 1:] == ordered[..., :-1]).any())
+            known = np.clip(np.where(nan, 0.0, given), -INFINITE, INFINITE)
+            numbers["largest", name] = float(known.max())
+            numbers["lowest", name] = float(known.min())
+            numbers["magnitude", name] = float(np.abs(known).max())
+            numbers["row_top", name] = float(known.max(axis=-1).min())
+        return marks, numbers
+
+
+def _sizes_of(case: Case) -> dict[str, int]:
+    """Map the dims of a case to their sizes; without a schema, the axes of its inputs."""
+    sizes: dict[str, int] = {}
+    if case.dims:
+        # A dim given by an expression says no more than the dims in the expression.
+        names = {name for name, _ in case.dims}
+        sizes = {name: size for name, size in case.dims if not is_made_of(name, names)}
+    else:
+        for spec in {spec.shape: spec for spec in reversed(case.inputs)}.values():
+            rank = len(spec.shape)
+            sizes |= {f"{spec.name}[{axis - rank}]": n for axis, n in enumerate(spec.shape)}
+    if len(sizes) > 1:
+        sizes[ELEMENTS] = max((math.prod(spec.shape) for spec in case.inputs), default=0)
+    return sizes
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A condition under which cases fail.
+
+    Of numbers, `value` is the border up to which cases are known to fail, and `other` the one up to
+    which they pass; nothing is predicted between them.
     """
 
     kind: str
     subject: str
-    value: str | int
+    value: int | float | str = ""
+    other: float = 0.0
 
     @property
-    def sentence(self) -> str:
-        """Return the condition in words, such as ``N is not a multiple of 128``."""
-        of_subject = f" of {self.subject}" if self.subject else ""
-        return _SENTENCES[self.kind].format(s=self.subject, of_s=of_subject, v=self.value)
+    def key(self) -> tuple[str, str, int | float | str]:
+        """Return what stays the same when a border moves."""
+        return self.kind, self.subject, "" if self.kind in _BORDERS else self.value
+
+    @property
+    def is_border(self) -> bool:
+        """Tell whether the rule compares a number with a border."""
+        return self.kind in _BORDERS
+
+    @property
+    def may_be_stated(self) -> bool:
+        """Tell whether the condition says anything: not that a dim is above 1, for example."""
+        return self.kind in SENTENCES and not (self.kind == "above" and self.other < TINY)
+
+    def distance(self, facts: Facts) -> float:
+        """Return how far the case's number is from the border."""
+        number = facts.number(self.kind, self.subject)
+        if number is None:
+            return 0.0
+        return min(abs(number - float(self.value)), abs(number - self.other))
+
+    def predicts(self, facts: Facts) -> bool | None:
+        """Tell whether a case fails (True) or passes (False); None if it may do either."""
+        holds = self._holds(facts)
+        if holds and not self.shows(facts):
+            return None
+        return holds
+
+    def shows(self, facts: Facts) -> bool:
+        """Tell whether a case that meets the condition has to show the error, or may hide it."""
+        hidden = not facts.ordinary or (facts.repeats and self.kind not in ("scattered", "layout"))
+        if facts.is_empty or (hidden and self.kind not in OF_VALUES):
+            return False
+        own = self.subject if self.kind in ("above", "at_most") else ""
+        return all(size > 1 for name, size in facts.sizes.items() if name != own)
+
+    def _holds(self, facts: Facts) -> bool | None:
+        kind, value = self.kind, self.value
+        if kind in _BORDERS:
+            number = facts.number(kind, self.subject)
+            if number is None:
+                return None
+            beyond = 1 if _BORDERS[kind] else -1
+            if beyond * number >= beyond * float(value):
+                return True
+            return False if beyond * number <= beyond * self.other else None
+        if kind in OF_SIZES:
+            size, other = facts.sizes.get(self.subject), facts.sizes.get(str(value), 0)
+            # Nothing is odd about a dim of size 1: there is nothing to reduce, share or mix up.
+            return None if size in (None, 0, 1) else _size_holds(kind, size, value, other)
+        if kind in ("strategy", "layout", "scattered", "absent"):
+            return (kind, self.subject, value) in facts.tags
+        known = _has_values(facts.case, self.subject)
+        return (kind, self.subject, value) in facts.marks if known else None
+
+    def condition(self, *, whole: bool) -> Condition:
+        """Return the condition as it is reported; `whole` says that the border is a whole number.
+
+        A border that is not known exactly is given with the one up to which cases pass.
+        """
+        kind, value = self.kind, self.value
+        if kind not in _BORDERS:
+            sentence = SENTENCES[kind].format(s=self.subject, v=value)
+            if value == 2 and kind in ("multiple", "not_multiple"):
+                sentence = f"{self.subject} is {'even' if kind == 'multiple' else 'odd'}"
+            return Condition(kind, self.subject, value, sentence)
+        shown, beyond = _shown(float(value)), _BORDERS[kind]
+        exact = whole and abs(float(value) - self.other) == 1
+        if kind == "above" and exact:
+            shown = _shown(self.other)
+        elif kind in OF_SIZES:
+            kind = "value_above" if beyond else "value_below"
+        sentence = SENTENCES[kind].format(s=self.subject, v=shown)
+        if not exact:
+            sentence += f" (not when it is {_shown(self.other)} or {'less' if beyond else 'more'})"
+        return Condition(kind, self.subject, self.other if kind == "above" else value, sentence)
 
 
-_SENTENCES = {
-    "dtype": "dtype {v}",
-    "layout": "layout {v}{of_s}",
-    "not_layout": "{s} not {v}",
-    "strategy": "strategy {v}{of_s}",
-    "shape_class": "shape class {v}",
-    "size": "{s} is {v}",
-    "above": "{s} above {v}",
-    "at_most": "{s} at most {v}",
-    "multiple": "{s} is a multiple of {v}",
-    "not_multiple": "{s} is not a multiple of {v}",
-    "odd": "{s} is odd",
-    "even": "{s} is even",
-    "power_of_two": "{s} is a power of two",
-    "not_power_of_two": "{s} is not a power of two",
-    "prime": "{s} is a prime above 2",
-    "maximum": "{s} is at its maximum, {v}",
-    "equal": "{s} are equal",
-    "different": "{s} differ",
-    "elements_above": "an input of more than {v} elements",
-}
-
-PREFERENCE = (
-    "strategy", "layout", "not_layout", "dtype", "not_multiple", "equal", "size", "odd", "multiple",
-    "not_power_of_two", "power_of_two", "above", "maximum", "different", "at_most", "even", "prime",
-    "elements_above", "shape_class",
-)  # fmt: skip
-"""All kinds. Of conditions that distinguish cases equally well, the first one is reported."""
+def _shown(number: float) -> str:
+    return f"{number:.0f}" if number == int(number) and abs(number) < 1e9 else f"{number:.4g}"
 
 
-def sizes_of(case: Case) -> dict[str, int]:
-    """Map the dims of a case to their sizes, leaving out dims that are expressions of other dims.
+def _has_values(case: Case, name: str) -> bool:
+    return any(spec.name == name and spec.has_values for spec in case.inputs)
 
-    Without a schema, map the axes of inputs instead: ``x[-1]`` is the last axis of ``x``. Of inputs
-    with the same shape, only the first is used.
+
+def _size_holds(kind: str, size: int, value: int | float | str, other: int) -> bool:
+    if kind in ("equal", "different", "larger"):
+        return {"equal": size == other, "different": size != other, "larger": size > other}[kind]
+    if kind in ("power_of_two", "not_power_of_two"):
+        return (size > 0 and size & (size - 1) == 0) is (kind == "power_of_two")
+    return (size % int(value) == 0) is (kind == "multiple")
+
+
+def necessary(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
+    """Return the rules on sizes, layouts and strategies that no failing case contradicts."""
+    failing = [facts for facts, failed in known if failed]
+    return [
+        rule
+        for rule in _rules(failing[0])
+        if all(rule.predicts(facts) is not False for facts in failing)
+    ]
+
+
+def separating(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
+    """Return the rules that no known case contradicts, in the order of `SENTENCES`.
+
+    `known` are cases, each with whether it failed.
     """
-    if case.dims:
-        # A dim given by an expression says no more than the dims in the expression.
-        names = {name for name, _ in case.dims}
-        return {name: size for name, size in case.dims if not is_made_of(name, names)}
-    sizes: dict[str, int] = {}
-    seen: set[tuple[int, ...]] = set()
-    for spec in case.inputs:
-        if spec.shape in seen:
-            continue
-        seen.add(spec.shape)
-        rank = len(spec.shape)
-        sizes.update({f"{spec.name}[{axis - rank}]": n for axis, n in enumerate(spec.shape)})
-    return sizes
+    failing = [facts for facts, failed in known if failed]
+    passing = [facts for facts, failed in known if not failed]
+    if not failing or not passing:
+        return []
+    found = [
+        rule
+        for rule in (
+            *_rules(failing[0]),
+            *_rules_of_values(failing[0]),
+            *_with_borders(failing, passing),
+        )
+        if all(rule.predicts(facts) is not False for facts in failing)
+        and all(rule.predicts(facts) is not True for facts in passing)
+        and any(rule.predicts(facts) is False for facts in passing)
+    ]
+    order = {kind: n for n, kind in enumerate(SENTENCES)}
+    return sorted(found, key=lambda rule: order.get(rule.kind, len(order)))
 
 
-def conditions_of(case: Case, maxima: dict[str, int] | None = None) -> Iterator[Condition]:
-    """Yield every condition that holds for a case.
-
-    Parameters
-    ----------
-    case : Case
-    maxima : dict of str to int, optional
-        Largest size of each dim in all cases that are compared.
-    """
-    yield Condition("dtype", "", case.dtype)
-    yield Condition("shape_class", "", case.shape_class)
-    if len(case.inputs) > 1:
-        yield Condition("layout", "", case.layout)
-        yield Condition("strategy", "", case.strategy)
-    for spec in case.inputs:
-        yield Condition("layout", spec.name, spec.layout)
-        if spec.layout != "contiguous":
-            yield Condition("not_layout", spec.name, "contiguous")
-        yield Condition("strategy", spec.name, spec.strategy)
-    sizes = sizes_of(case)
+def _rules(facts: Facts) -> Iterator[Rule]:
+    """Yield the rules on sizes, layouts and strategies that hold for a failing case."""
+    sizes = {name: size for name, size in facts.sizes.items() if name != ELEMENTS}
     for name, size in sizes.items():
-        yield from _size_conditions(name, size)
-        if maxima and size == maxima.get(name, -1) and size > 1:
-            yield Condition("maximum", name, size)
-    for (first, n), (second, m) in itertools.combinations(sizes.items(), 2):
-        if n == m and n > 1:
-            yield Condition("equal", f"{first} and {second}", "")
-        elif n != m:
-            yield Condition("different", f"{first} and {second}", "")
-    largest = max((math.prod(spec.shape) for spec in case.inputs), default=0)
-    for power in range(8, LARGEST_POWER + 1):
-        if largest > 1 << power:
-            yield Condition("elements_above", "", 1 << power)
+        for step in STEPS:
+            yield Rule("not_multiple" if size % step else "multiple", name, step)
+        yield Rule("power_of_two" if size & (size - 1) == 0 else "not_power_of_two", name)
+    for (first, n), (second, m) in itertools.permutations(sizes.items(), 2):
+        if n > m:
+            yield Rule("larger", first, second)
+        if first < second:
+            yield Rule("equal" if n == m else "different", first, second)
+    yield from (Rule(*tag) for tag in facts.tags)
 
 
-def _size_conditions(name: str, size: int) -> Iterator[Condition]:
-    if size <= 1:
-        yield Condition("size", name, size)
-    yield Condition("odd" if size % 2 else "even", name, "")
-    for step in STEPS:
-        yield Condition("not_multiple" if size % step else "multiple", name, step)
-    power = size > 0 and size & (size - 1) == 0
-    yield Condition("power_of_two" if power else "not_power_of_two", name, "")
-    if size > 2 and is_prime(size):
-        yield Condition("prime", name, "")
-    for exponent in range(LARGEST_POWER + 1):
-        bound = 1 << exponent
-        yield Condition("above" if size > bound else "at_most", name, bound)
+def _rules_of_values(facts: Facts) -> Iterator[Rule]:
+    yield from (Rule(*mark) for mark in facts.marks)
+
+
+def _with_borders(failing: Iterable[Facts], passing: Sequence[Facts]) -> Iterator[Rule]:
+    """Yield the rules with a border between all failing cases and the passing ones that count."""
+    failing = list(failing)
+    names = {name for facts in failing for name in facts.sizes}
+    names |= {spec.name for facts in failing for spec in facts.case.inputs}
+    for kind, beyond in _BORDERS.items():
+        for name in sorted(names):
+            shown = [facts for facts in passing if Rule(kind, name).shows(facts)]
+            each = _numbers(kind, name, failing)
+            others = _numbers(kind, name, shown)
+            if len(each) < len(failing) or len(others) < len(shown) or not others:
+                continue
+            border = min(each) if beyond else max(each)
+            other = max(others) if beyond else min(others)
+            if other < border if beyond else other > border:
+                yield Rule(kind, name, border, other)
+
+
+def _numbers(kind: str, name: str, cases: Iterable[Facts]) -> list[float]:
+    """Return the numbers of the cases that have one."""
+    return [number for facts in cases if (number := facts.number(kind, name)) is not None]

@@ -16,7 +16,6 @@ from gpuemu_flow.cli.options import (
     part_options,
     seed_overrides,
 )
-from gpuemu_flow.cli.plan_saving import save_plan
 from gpuemu_flow.cli.report_output import (
     FORMATS,
     check_outputs,
@@ -27,7 +26,6 @@ from gpuemu_flow.cli.report_output import (
     wants_pictures,
 )
 from gpuemu_flow.cli.say import wants_color
-from gpuemu_flow.inputs import answers
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
@@ -82,6 +80,7 @@ def ci(
     -o results.xml -o report.html -o report.md
     """
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
+    from gpuemu_flow.engine.clean_run import save_if_clean  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check  # noqa: PLC0415
 
@@ -117,9 +116,7 @@ def ci(
         make_listener(live=wants_color() and output_format == "text") as listener,
     ):
         request = replace(request, elsewhere=cluster)
-        report = check(workspace, request, listener, announce=say_looking, conclude=save_plan)
-    if answers.recording is not None and not workspace.has_plain_cases:
-        answers.recording.discard()  # a stored plan does not cover the cases of this run
+        report = check(workspace, request, listener, announce=say_looking, conclude=save_if_clean)
     publish(
         report,
         outputs,

@@ -31,4 +31,3 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
         say(f"nothing is stale: {len(workspace.graph.tasks)} tasks are current")
     else:
         say(workspace_text.render_explanations(found, text.Style(wants_color())))
-    workspace.keep_compiled()

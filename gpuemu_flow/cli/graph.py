@@ -25,4 +25,3 @@ def graph(words: tuple[str, ...], output_format: str) -> None:
         for source in tasks.tasks[name].inputs
     ]  # fmt: skip
     say(WRITERS[output_format]([n for n in tasks.tasks if n in chosen], edges))
-    workspace.keep_compiled()

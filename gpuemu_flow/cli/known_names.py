@@ -8,7 +8,6 @@ from typing import Any
 
 from gpuemu_flow.config.included import read_included
 from gpuemu_flow.config.read import read_source
-from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
 from gpuemu_flow.graph import snapshot
 from gpuemu_flow.graph.graph import STAGES
 from gpuemu_flow.graph.snapshot import Snapshot
@@ -81,7 +80,11 @@ class KnownNames:
         return [found.tag for found in BaselineStore(self._cache()).list()]
 
     def _last(self) -> Snapshot | None:
-        return snapshot.load(self._root / plan.CACHE_NAME / SNAPSHOT_NAME, self._root)
+        home = WorkspaceCache(self._root / plan.CACHE_NAME)
+        try:
+            return snapshot.load(home, self._root)
+        finally:
+            home.close()
 
     def _cache(self) -> WorkspaceCache:
         known = self._last()

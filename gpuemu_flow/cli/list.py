@@ -40,4 +40,3 @@ def list_tasks(
         say(json_writer.dumps({"schema_version": 1, **found.to_json()}))
     else:
         say(workspace_text.render_list(found, text.Style(wants_color())))
-    workspace.keep_compiled()

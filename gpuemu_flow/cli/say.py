@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from gpuemu_flow.inputs import answers
 from gpuemu_flow.plain_text import inert
 
 _ESCAPE = "\x1b"
@@ -15,8 +14,6 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text, on standard error if `err`; with `nl`, add a newline."""
     shown = inert(text)
     line = f"{shown}\n" if nl else shown
-    if answers.recording is not None:
-        answers.recording.record(line, err=err)
     stream = sys.stderr if err else sys.stdout
     if str(stream.encoding).lower() == "utf-8" and _ESCAPE not in shown:
         stream.write(line)

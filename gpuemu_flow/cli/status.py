@@ -10,11 +10,9 @@ import click
 
 from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.inputs import answers
 
 if TYPE_CHECKING:
     from gpuemu_flow.daemon.state import DaemonState
-    from gpuemu_flow.engine.workspace import Workspace
 
 
 @click.command(short_help="Show the workspace, its results, cache and daemon.")
@@ -31,8 +29,6 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     found = workspace_status(workspace)
     daemon = _daemon(workspace.root)
-    if answers.recording is not None:
-        _rest_on(answers.recording, workspace, daemon)
     if output_format == "json":
         say(
             json_writer.dumps(
@@ -42,24 +38,6 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
     else:
         say(daemon.line(__version__))
         say(workspace_text.render_status(found, text.Style(wants_color())))
-    workspace.keep_compiled()
-
-
-def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) -> None:
-    """Make a stored answer valid only while no daemon runs and the cache is unchanged."""
-    from gpuemu_flow.daemon.files import possible_places  # noqa: PLC0415
-
-    if daemon.running:
-        answer.discard()
-    cache = workspace.cache
-    places = possible_places(workspace.root, os.environ)
-    answer.rest_on_unlocked(str(place.lock) for place in places)
-    blobs = cache.blobs.folder
-    below = (path for path in sorted(blobs.glob("*")) if path.is_dir())
-    answer.rest_on(
-        folders=map(str, (blobs, *below, cache.folder / "actions")),
-        files=[str(path) for path in sorted((cache.folder / "actions").glob("*"))],
-    )
 
 
 def _daemon(root: Path) -> DaemonState:

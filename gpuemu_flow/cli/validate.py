@@ -1,7 +1,4 @@
-"""Do the work of `run` once its options are known.
-
-This module does not import click: that takes long, and ``run`` without arguments does not use it.
-"""
+"""Do the work of `run` once its options are known."""
 
 from __future__ import annotations
 
@@ -11,41 +8,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.cli.ending import exit_code_of
 from gpuemu_flow.cli.progress import make_listener, say_looking
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.graph.overrides import Overrides
-from gpuemu_flow.inputs.sights import Sights
 from gpuemu_flow.reporting.report import run_and_report
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.elsewhere import Elsewhere
-    from gpuemu_flow.inputs.plan import Seen
     from gpuemu_flow.results.model import RunReport
-
-
-def run_plainly(seen: dict[str, Seen], *, holds: bool) -> int:
-    """Run the command ``run``, given without arguments, and return the exit code.
-
-    Parameters
-    ----------
-    seen : dict of absolute path to Seen
-        Stamps and owners of files, by folder. This process has just read them, and need not read
-        them again.
-    holds : bool
-        True if the folders of the manifests are known to be unchanged since the last clean run.
-    """
-    return exit_code_of(lambda: _run_plainly(Sights(seen, none_replaced=holds)))
-
-
-def _run_plainly(sights: Sights) -> int:
-    options = session.RunOptions()
-    workspace = Workspace(overrides=Overrides(given=options.given), sights=sights)
-    gc.freeze()  # spares the garbage collector modules and graph
-    gc.enable()
-    return validate(workspace, options.under(workspace.target))
 
 
 def _here(_jobs: int) -> AbstractContextManager[None]:
@@ -74,6 +45,7 @@ def validate(
     confirm : bool
         True if new cases may be run to confirm the causes of failures.
     """
+    gc.freeze()  # spares the garbage collector modules and graph, all of which stay
     jobs = session.count_jobs(workspace, options)
     with (
         open_cluster(jobs) as cluster,
@@ -93,7 +65,7 @@ def validate(
 
 def _conclude(workspace: Workspace, outcome: session.RunOutcome, report: RunReport) -> None:
     """Store the results of a run for later commands."""
-    from gpuemu_flow.cli.plan_saving import save_plan  # noqa: PLC0415
+    from gpuemu_flow.engine.clean_run import save_if_clean  # noqa: PLC0415
     from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
     from gpuemu_flow.reporting import history  # noqa: PLC0415
 
@@ -101,7 +73,7 @@ def _conclude(workspace: Workspace, outcome: session.RunOutcome, report: RunRepo
         say(str(problem), err=True)
     if outcome.executed:
         history.append(workspace.cache, report)
-    save_plan(workspace, outcome, report)
+    save_if_clean(workspace, outcome, report)
 
 
 def _show_report(workspace: Workspace, report: RunReport, output_format: str) -> None:

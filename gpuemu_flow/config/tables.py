@@ -166,8 +166,8 @@ VALIDATION = Section(
             "cause_budget",
             COUNT,
             "Largest number of new cases per op that are run to confirm the cause of its "
-            "failures; 0 for none.",
-            40,
+            "failures; below 8, none are run and no cause is stated.",
+            12,
             ours=True,
         ),
     ),

@@ -57,11 +57,11 @@ def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
     Other machines can run only such units.
     """
     found = []
-    for name, outline in graph.outlines.items():
-        if outline.stage != stages.COMPARE or name not in todo:
+    for name, spec in graph.tasks.items():
+        if spec.stage != stages.COMPARE or name not in todo:
             continue
-        if all(graph.outlines[each].stage in FAR_STAGES for each in graph.upstream([name])):
-            found.append(Unit(outline.subject, outline.dtype))
+        if all(graph.tasks[each].stage in FAR_STAGES for each in graph.upstream([name])):
+            found.append(Unit(spec.subject, spec.dtype))
     return found
 
 

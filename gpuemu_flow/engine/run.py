@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import queue
 import time
@@ -12,20 +13,15 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from gpuemu_flow.engine.deps import FlowDependency
-from gpuemu_flow.engine.doit_parts import (
-    BaseAction,
-    BaseFail,
-    MThreadRunner,
-    Stream,
-    Task,
-    TaskControl,
-    TaskError,
-    TaskFailed,
-    UnmetDependency,
-    ZeroReporter,
-)
-from gpuemu_flow.engine.durations import known_durations, longest_first
+from doit.action import BaseAction
+from doit.control import TaskControl
+from doit.dependency import Dependency, DependencyStatus
+from doit.exceptions import BaseFail, TaskError, TaskFailed, UnmetDependency
+from doit.reporter import ZeroReporter
+from doit.runner import MThreadRunner
+from doit.task import Stream, Task
+
+from gpuemu_flow.engine.durations import known_durations, longest_first, with_real_duration
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.revealed import as_inputs, hidden_by, without_hidden
 from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
@@ -44,8 +40,6 @@ from gpuemu_flow.types import Json, Verdict
 _ATTEMPTS = 3
 _TICKS = 50
 
-Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
-
 
 def _consists_of(parts: KeyParts) -> dict[str, str]:
     """Return digests of a program's sources and of the built files that it needs.
@@ -58,79 +52,30 @@ def _consists_of(parts: KeyParts) -> dict[str, str]:
     return {**parts.code, **made, **as_inputs(hidden_by(parts.input))}
 
 
-# A stage is imported only when one of its tasks runs, since most runs need few of them.
-def _generate(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import generate  # noqa: PLC0415
-
-    return generate.run(spec, context, parts)
-
-
-def _op(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import run_op  # noqa: PLC0415
-
-    return run_op.run(spec, context, _consists_of(parts))
-
-
-def _reference(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import run_reference  # noqa: PLC0415
-
-    return run_reference.run(spec, context, _consists_of(parts))
-
-
-def _compare(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import compare  # noqa: PLC0415
-
-    return compare.run(spec, context, _consists_of(parts))
-
-
-def _diff(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import diff  # noqa: PLC0415
-
-    return diff.run(spec, context)
-
-
-def _build(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import build_kernel  # noqa: PLC0415
-
-    return build_kernel.run(spec, context, parts)
-
-
-def _code(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import kernel_code  # noqa: PLC0415
-
-    return kernel_code.run(spec, context)
-
-
-def _rule(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import build_rule  # noqa: PLC0415
-
-    return build_rule.run(spec, context, parts)
-
-
-def _lint(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import lint  # noqa: PLC0415
-
-    return lint.run(spec, context)
-
-
-def _kernel_diff(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
-    from gpuemu_flow.tasks import diff_kernel  # noqa: PLC0415
-
-    return diff_kernel.run(spec, context)
-
-
-ACTIONS: Mapping[str, Action] = {
-    stages.GENERATE: _generate,
-    stages.OP: _op,
-    stages.REFERENCE: _reference,
-    stages.COMPARE: _compare,
-    stages.DIFF: _diff,
-    stages.BUILD: _build,
-    stages.RULE: _rule,
-    stages.CODE: _code,
-    stages.LINT: _lint,
-    stages.KERNEL_DIFF: _kernel_diff,
+_MODULES = {
+    stages.GENERATE: "generate",
+    stages.OP: "run_op",
+    stages.REFERENCE: "run_reference",
+    stages.COMPARE: "compare",
+    stages.DIFF: "diff",
+    stages.BUILD: "build_kernel",
+    stages.RULE: "build_rule",
+    stages.CODE: "kernel_code",
+    stages.LINT: "lint",
+    stages.KERNEL_DIFF: "diff_kernel",
 }
+"""The module in `tasks` of each stage, imported only when one of its tasks runs."""
+_OF_PROGRAMS = (stages.OP, stages.REFERENCE, stages.COMPARE)
+_OF_MANIFESTS = (stages.DIFF, stages.CODE, stages.LINT, stages.KERNEL_DIFF)
+
+
+def act(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
+    """Run a task's action; `parts` are those of its key that need no observed inputs."""
+    run = importlib.import_module(f"gpuemu_flow.tasks.{_MODULES[spec.stage]}").run
+    if spec.stage in _OF_MANIFESTS:
+        return run(spec, context)  # type: ignore[no-any-return]
+    given = _consists_of(parts) if spec.stage in _OF_PROGRAMS else parts
+    return run(spec, context, given)  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -268,6 +213,70 @@ class _Action(BaseAction):  # type: ignore[misc]  # doit has no types
             return done
         self.values = done
         return None
+
+
+class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
+    """doit's interface to `TaskStates`.
+
+    doit's own class keeps its state in memory until the end, so that a killed run loses everything.
+    It also trusts equal mtimes, and checks only that a target exists, not its content.
+    """
+
+    def __init__(
+        self, states: TaskStates, specs: Mapping[str, TaskSpec], forced: Collection[str] = ()
+    ) -> None:
+        # The base class opens a database of its own; none of its attributes are used.
+        self._states = states
+        self._specs = specs
+        self._forced = forced
+        self.parts: dict[str, KeyParts] = {}
+        self.left: set[str] = set()  # tasks that did not run, so that their records stay valid
+
+    def get_status(self, task: Task, tasks_dict: Any, get_log: bool = False) -> DependencyStatus:
+        """Return ``run`` or ``up-to-date``, and keep the task's key for `save`."""
+        spec = self._specs[task.name]
+        parts = self.parts[task.name] = self._states.parts(spec)
+        task.dep_changed = []
+        result = DependencyStatus(get_log)
+        stale = task.name in self._forced or self._states.reasons(spec, parts)
+        result.status = "run" if stale else "up-to-date"
+        return result
+
+    def save_success(self, task: Task, result_hash: object = None) -> None:
+        """Store the success of one task."""
+        self.save(self._specs[task.name], StageResult(**task.values))
+
+    def save(self, spec: TaskSpec, result: StageResult) -> None:
+        """Store the success of one task under the key that `get_status` kept."""
+        before = self._states.record(spec.name)
+        values = with_real_duration(
+            result.values, {} if before is None else before.values, executed=result.executed
+        )
+        self._states.save(
+            spec,
+            self.parts[spec.name],
+            result.digest,
+            result.complete,
+            values,
+            result.discovered,
+        )
+
+    def remove_success(self, task: Task) -> None:
+        """Delete the record of a task that failed, unless the task was not run at all."""
+        if task.name not in self.left:
+            self._states.forget(task.name)
+
+    def status_is_ignore(self, task: Task) -> bool:
+        """Return False: no task is ever ignored."""
+        return False
+
+    def get_values(self, task_name: str) -> dict[str, Json]:
+        """Return the values that the last success of a task stored; empty if there is none."""
+        record = self._states.record(task_name)
+        return dict(record.values) if record else {}
+
+    def close(self) -> None:
+        """Do nothing: everything is already on disk."""
 
 
 def _written_meanwhile(names: Discovered, moved: Sequence[str]) -> Discovered:
@@ -443,7 +452,7 @@ class Executor:
             if spec.judge:
                 settings = without_hidden(spec.stage, spec.settings, parts, context.root)
                 task = replace(spec, settings=settings)
-            result = ACTIONS[spec.stage](task, context, parts)
+            result = act(task, context, parts)
             if not unchanged():
                 continue
             moved = self._context.inputs.moved(result.discovered, begun)

@@ -183,8 +183,6 @@ def run(
     listener: Listener | None = None,
     pool: Pool | None = None,
     conclude: Callable[[RunOutcome], None] | None = None,
-    *,
-    prepare: Callable[[], None] = lambda: None,
 ) -> RunOutcome:
     """Bring the selected tasks up to date.
 
@@ -194,8 +192,6 @@ def run(
         Workers, which stay open after the run. By default, workers are started and ended here.
     conclude : callable, optional
         Called at the end, under the run lock, so that no other run changes the tasks' files yet.
-    prepare : callable, optional
-        Called before tasks run, while the old names of renamed ops are still known.
 
     Raises
     ------
@@ -219,16 +215,11 @@ def run(
                 workspace.renew()
                 _check_fence(workspace)
                 selected = selected_tasks(workspace, options)
-            else:
-                workspace.look_again_if_replaced()
             forced = _forced(workspace, options) & selected
             outcome = RunOutcome(workspace.graph, options, selected)
-            workspace.take_over_renamed()
-            prepare()
             todo = selected
             if not options.force:
-                put_off = not (options.dry_run or options.fail_fast)
-                todo = workspace.stale(selected, options.triggers, put_off=put_off) | forced
+                todo = workspace.stale(selected, options.triggers) | forced
             outcome.problems += _ignored_changes(workspace, options, selected - todo)
             outcome.status = dict.fromkeys(selected - todo, "current")
             if options.shard is not None and not options.dry_run:
@@ -240,12 +231,6 @@ def run(
             else:
                 if todo:
                     _execute(workspace, options, todo, outcome, shown, pool, forced)
-                damaged = workspace.damaged(selected - todo, options.triggers)
-                damaged = workspace.graph.downstream(damaged) & selected if damaged else set()
-                outcome.status.update(dict.fromkeys(damaged, "pending"))
-                if damaged and not (outcome.interrupted or outcome.timed_out):
-                    shown.on_plan(len(selected), len(todo | damaged))
-                    _execute(workspace, options, damaged, outcome, shown, pool, set())
                 outcome.problems += refuse_unordered(workspace, outcome.status)
                 _remember(workspace, outcome)
             outcome.problems += cache.problems
@@ -253,7 +238,7 @@ def run(
             if conclude is not None:
                 conclude(outcome)
         finally:
-            cache.close()
+            workspace.close()
     return outcome
 
 
@@ -362,7 +347,7 @@ def _execute(
 
     require_trust(workspace)
     jobs = count_jobs(workspace, options)
-    workspace.drop_plan()
+    workspace.forget_clean()
     workspace.cache.clear_staging()
     _set_damaged_aside(workspace, todo)
     # Changed inputs always count, whatever the triggers: else a new output would keep the verdict

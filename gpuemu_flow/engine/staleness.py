@@ -1,7 +1,4 @@
-"""Find the tasks that may have to run.
-
-Most manifests can be checked later, after these tasks have run, so that the run starts sooner.
-"""
+"""Find the tasks that may have to run."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections.abc import Iterable, Set
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.graph.snapshot import Snapshot
 from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.inputs.sights import Sights
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import TRIGGERS
 
@@ -35,47 +31,20 @@ class StaleSearch:
     names: Set[str]
     triggers: Set[str]
 
-    def stale(self, lookup: Discovery, sights: Sights, *, put_off: bool) -> set[str]:
+    def stale(self, lookup: Discovery) -> set[str]:
         """Return the tasks that may have to run.
 
         A task is checked only if it reads or writes a changed file, was not current before, or
-        always has to be checked; see `TaskOutline.wavers`.
-
-        Parameters
-        ----------
-        lookup : Discovery
-        sights : Sights
-        put_off : bool
-            True to examine only some manifests: those that the tasks to check, or tasks downstream
-            of them, write or read. The caller must then call `damaged`, which examines all others.
+        always has to be checked; see `TaskSpec.wavers`.
         """
-        files, graph = self.snapshot.files, self.snapshot.graph
-        self.snapshot.current = self.states.with_manifest(self.snapshot.current, graph)
-        changed = files.refresh(sights, targets=not put_off)
+        files = self.snapshot.files
+        self.snapshot.current = self.states.with_manifest(
+            self.snapshot.current, self.snapshot.graph
+        )
+        changed = files.refresh()
         with files.as_refreshed():
             moved_sets = self.snapshot.observed.changed(lookup)
-        looked: set[str] = set()
-        while True:
-            touched = self._touched(changed, moved_sets)
-            if not put_off:
-                break
-            concerned = graph.with_read(graph.downstream(touched))
-            near = {self.states.manifest(graph.outlines[n].target) for n in concerned} - looked
-            looked |= near
-            damaged = files.refresh(sights, near)
-            if not damaged:
-                break
-            changed |= damaged  # whose tasks read further manifests
-        return self._have_to_run(touched)
-
-    def damaged(self) -> set[str]:
-        """Return the tasks that have to run because a manifest was changed since it was written."""
-        files = self.snapshot.files
-        targets = self.states.targets_in(files.refresh(Sights(), files.targets()))
-        if not targets:
-            return set()
-        outlines = self.snapshot.graph.outlines
-        return self._have_to_run({n for n, o in outlines.items() if o.target in targets})
+            return self._have_to_run(self._touched(changed, moved_sets))
 
     def _touched(self, changed: set[str], moved_sets: set[str]) -> set[str]:
         """Return the tasks to check: those with a changed file or a changed set of observed inputs.
@@ -85,12 +54,12 @@ class StaleSearch:
         targets, current = self.states.targets_in(changed), self.snapshot.current
         return {
             name
-            for name, outline in self.snapshot.graph.outlines.items()
+            for name, spec in self.snapshot.graph.tasks.items()
             if name not in current
-            or outline.wavers
+            or spec.wavers
             or name in moved_sets
-            or outline.target in targets
-            or not changed.isdisjoint(outline.sources)
+            or spec.target in targets
+            or not changed.isdisjoint(spec.sources)
         }
 
     def _have_to_run(self, touched: set[str]) -> set[str]:

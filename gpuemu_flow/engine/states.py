@@ -147,8 +147,8 @@ class TaskStates:
         The other tasks must not be considered current. The table reports a missing manifest as
         changed only once, and then forgets it, so that a later check would not notice it.
         """
-        listed, outlines = self.targets_in(self._files.targets()), graph.outlines
-        return {name for name in names if outlines[name].target in listed}
+        listed, tasks = self.targets_in(self._files.targets()), graph.tasks
+        return {name for name in names if tasks[name].target in listed}
 
     def parts(self, spec: TaskSpec) -> KeyParts:
         """Collect the present values of everything that decides whether `spec` must run."""
@@ -285,12 +285,6 @@ class TaskStates:
         record = TaskRecord(
             parts.to_json(), parts.key(), digest, complete, values, discovered.to_json()
         )
-        self._cache.state.put(f"task:{spec.name}", record.to_json())
-        self._drop(spec.name)
-
-    def restore(self, spec: TaskSpec, record: TaskRecord) -> None:
-        """Store the record of a renamed task as the record of `spec`."""
-        self._files.record(self.manifest(spec.target), record.digest)
         self._cache.state.put(f"task:{spec.name}", record.to_json())
         self._drop(spec.name)
 

@@ -75,11 +75,10 @@ def require_trust(
     if workspace.trusted:
         return
     root = workspace.root
-    sources = {path for outline in workspace.graph.outlines.values() for path in outline.sources}
+    sources = {path for spec in workspace.graph.tasks.values() for path in spec.sources}
     own, inside = own_users(environ), f"{root}/".replace("//", "/")
     paths = {path if path.startswith("/") else inside + path for path in sources}
-    others = paths - workspace.sights.owned_by(own)
-    foreign = foreign_owners(str(root), [str(workspace.config_path), *sorted(others)], own)
+    foreign = foreign_owners(str(root), [str(workspace.config_path), *sorted(paths)], own)
     if not foreign:
         workspace.trusted = True
         return

@@ -57,7 +57,7 @@ class RuleOutputs:
     @classmethod
     def of(cls, graph: Graph, root: Path) -> RuleOutputs:
         """Collect the outputs of all rules of a graph."""
-        named = (n for n, outline in graph.outlines.items() if outline.stage == stages.RULE)
+        named = (n for n, spec in graph.tasks.items() if spec.stage == stages.RULE)
         rules = [graph.tasks[name] for name in named]  # no other task of a stored graph is parsed
         places = {_placed(str(root / o)): (spec.subject, o) for spec in rules for o in spec.outputs}
         return cls(root, places)
@@ -69,8 +69,8 @@ class RuleOutputs:
         if not found.producers:
             return found
         runs = (stages.OP, stages.REFERENCE)
-        outlines = graph.outlines.items()
-        names = [n for n, outline in outlines if outline.subject == op and outline.stage in runs]
+        tasks = graph.tasks.items()
+        names = [n for n, spec in tasks if spec.subject == op and spec.stage in runs]
         own = [graph.tasks[name] for name in names]
         before = _rules_before(graph, [spec.name for spec in own])
         others = {path: made for path, made in found.producers.items() if made[0] not in before}
@@ -135,8 +135,8 @@ class RuleOutputs:
         found: dict[str, Problem] = {}
         looked: dict[str | Discovered, dict[str, str]] = {}
         told: dict[tuple[str, str], set[str]] = {}
-        for name, outline in graph.outlines.items():
-            if name not in names or outline.stage not in _PROGRAMS:
+        for name, spec in graph.tasks.items():
+            if name not in names or spec.stage not in _PROGRAMS:
                 continue
             # Thousands of tasks may use the same set; check each set only once.
             key: str | Discovered = "" if name in finished else observed.task_sets.get(name, "")
@@ -150,11 +150,11 @@ class RuleOutputs:
             if looked[key]:
                 before = _rules_before(graph, [name])
                 # A comparison's files include those of its reference, already reported there.
-                before |= told.setdefault((outline.subject, outline.dtype), set())
+                before |= told.setdefault((spec.subject, spec.dtype), set())
                 used = {rule: file for rule, file in looked[key].items() if rule not in before}
                 if used:
-                    told[outline.subject, outline.dtype].update(used)
-                    who = f"{outline.stage} of {outline.subject}"
+                    told[spec.subject, spec.dtype].update(used)
+                    who = f"{spec.stage} of {spec.subject}"
                     found[name] = _without_needs(who, _named_needs([graph.tasks[name]]), used)
         return found
 
@@ -249,8 +249,8 @@ def refuse_unordered(workspace: Workspace, status: dict[str, str]) -> list[Probl
 
 def _rules_before(graph: Graph, tasks: Iterable[str]) -> set[str]:
     """Return the rules that tasks wait for, directly or through other tasks."""
-    before = map(graph.outlines.__getitem__, graph.upstream(tasks))
-    return {outline.subject for outline in before if outline.stage == stages.RULE}
+    before = map(graph.tasks.__getitem__, graph.upstream(tasks))
+    return {spec.subject for spec in before if spec.stage == stages.RULE}
 
 
 def _named_needs(specs: Iterable[TaskSpec]) -> list[str]:

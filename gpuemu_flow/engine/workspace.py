@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,40 +11,29 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
-from gpuemu_flow.engine.compiled_from import (
-    content_digest,
-    link_target,
-    same_imports,
-    scanned,
-    settings_of,
-)
-from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
 from gpuemu_flow.engine.staleness import StaleSearch
 from gpuemu_flow.engine.states import TaskStates
-from gpuemu_flow.errors import FlowError, StoreError
-from gpuemu_flow.graph import snapshot, task_file
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.graph import snapshot
+from gpuemu_flow.graph.dependent_references import dependent_references
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.graph.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.inputs import own_code, plan
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.environment import fingerprint
-from gpuemu_flow.inputs.files import FileTable, Stamp, stamp_of
+from gpuemu_flow.inputs.files import ABSENT, FileTable, Stamp
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.observed_sets import ObservedSets
-from gpuemu_flow.inputs.sights import Sights
+from gpuemu_flow.inputs.sources import SourceIndex
+from gpuemu_flow.inputs.stamps import Row
 from gpuemu_flow.runners.sandbox.level import level_for
-from gpuemu_flow.store.keys import TRIGGERS
-from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.config.model import Config
-
-SNAPSHOT_NAME = "graph.json"
-COMPILED_NAME = "compiled.json"
 
 
 class Workspace:
@@ -59,14 +47,6 @@ class Workspace:
     environ : mapping
     copied : bool
         True if this is a copy of another workspace and may lack some of its files.
-    sights : Sights, optional
-        Stamps that the command has read since it began, for the first call of `stale`. Without
-        them, this call reads all stamps again.
-
-    Attributes
-    ----------
-    sights : Sights
-        Stamps that are still valid for the next call of `stale`.
 
     Raises
     ------
@@ -83,29 +63,21 @@ class Workspace:
         overrides: Overrides | None = None,
         environ: Mapping[str, str] = os.environ,
         copied: bool = False,
-        sights: Sights | None = None,
     ) -> None:
         self._copied = copied
-        self.sights = sights or Sights()
-        self._used_sights = self._put_off = False
         self._environ = dict(environ)  # looked through often; ``os.environ`` decodes each time
         self._overrides = overrides or Overrides()
         self.target = TargetOptions()
         self.config_path = find_config(start or Path.cwd(), environ)
         self.root = self.config_path.parent.resolve()
-        self.identity = plan.identity(self._environ, str(self.plan_path.parent))
+        self._home = self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
+        self.identity = plan.identity(self._environ, str(self._home.folder))
         self._config: Config | None = None
         self._own_folders: tuple[Path, ...] = ()
         self.environment = fingerprint()
         self.watched: dict[str, Stamp | None] = {}
         self.trusted = False  # its code may be run: see `engine.trust`
-        self._renamed: dict[str, TaskSpec] = {}
-        self.moved_names = MovedNames()
-        self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
-        self._snapshot_stamp = stamp_of(self._snapshot_path)
-        known = self._load(self._snapshot_path)
-        if plan.is_damaged(str(self.plan_path)):
-            self.cache.set_aside(self.plan_path, "damaged plan")
+        known = snapshot.load(self._home, self.root)
         try:
             if known is not None and not self._names_own_cache(known):
                 known = None
@@ -113,50 +85,11 @@ class Workspace:
                 problems = self.cache.problems
                 self.cache = WorkspaceCache(Path(known.settings.cache_dir))
                 self.cache.problems += problems
-            if known is None or not self._still_holds(known, self.sights):
-                known = self._cached_compilation(known) or self._compile(self._sound(known))
+            if known is None or not self._still_holds(known):
+                known = self._compile(known)
         except (KeyError, TypeError, ValueError):  # an intact snapshot of another version
             known = self._compile(None)
         self.snapshot = known
-        if sights is None:
-            self.look_again()
-
-    def look_again(self) -> None:
-        """Discard the known stamps of files, so that later changes of the files are noticed."""
-        self.sights, self._used_sights = Sights(), False
-
-    def look_again_if_replaced(self) -> None:
-        """Discard known stamps if another run has stored a snapshot since ours was read."""
-        if stamp_of(self._snapshot_path) != self._snapshot_stamp:
-            self.look_again()
-
-    def _load(self, path: Path) -> Snapshot | None:
-        return snapshot.load(path, self.root, self.cache.set_aside, self._repair)
-
-    def _repair(self, path: Path, reason: str) -> Mapping[str, TaskSpec]:
-        """Return the tasks of the graph, compiled again because the graph's file is damaged.
-
-        Raises
-        ------
-        StoreError
-            ``cache-damaged`` if the configuration has changed and gives another graph.
-        """
-        self.cache.set_aside(path, f"damaged graph: {reason}")
-        now = self._compiled_anew(None).graph
-        if task_file.digest_of(task_file.render(now)) != self.snapshot.graph_digest:
-            task_file.refuse(f"{reason}, and the configuration changed meanwhile")
-        return now.tasks
-
-    def _sound(self, old: Snapshot | None) -> Snapshot | None:
-        """Return `old` if its whole graph can be read; else set the graph aside and return None."""
-        try:
-            if old is not None:
-                task_file.check(old.graph)
-        except ValueError as error:
-            path = snapshot.tasks_path(self._snapshot_path, old.graph_digest if old else "")
-            self.cache.set_aside(path, f"damaged graph: {error}")
-            return None
-        return old
 
     def _names_own_cache(self, known: Snapshot) -> bool:
         """Tell whether a snapshot's cache folder is in the workspace or is the configured folder.
@@ -167,42 +100,6 @@ class Workspace:
         if not known.settings.cache_dir or Path(os.path.normpath(folder)).is_relative_to(self.root):
             return True
         return folder == self.config.cache.dir
-
-    @property
-    def _compiled_path(self) -> Path:
-        return self._snapshot_path.with_name(COMPILED_NAME)
-
-    def _cached_compilation(self, old: Snapshot | None) -> Snapshot | None:
-        """Return the valid snapshot that another command compiled to replace `old`, or None."""
-        if old is None:
-            return None
-        found = self._load(self._compiled_path)
-        if found is None or found.base != old.mark:
-            return None
-        own = found.settings.cache_dir == old.settings.cache_dir
-        return found if own and self._still_holds(found, self.sights) else None
-
-    def keep_compiled(self) -> None:
-        """Store the graph that this command compiled, to be reused by commands before the next run.
-
-        The last run's snapshot is not replaced, since the next run needs the graph in it to find
-        renamed ops. Nothing is stored if ops were renamed.
-        """
-        found = self.snapshot
-        moved = self._renamed or self.moved_names != MovedNames()
-        if found.mark or not found.base or moved or found.settings.drawn_seed is not None:
-            return
-        with suppress(OSError, StoreError):  # the next command compiles anew
-            snapshot.save(self._compiled_path, found)
-
-    @property
-    def _snapshot_path(self) -> Path:
-        return self.root / plan.CACHE_NAME / SNAPSHOT_NAME
-
-    @property
-    def plan_path(self) -> Path:
-        """Return the path of the plan; see `plan_file`."""
-        return self.root / plan.CACHE_NAME / plan.PLAN_NAME
 
     @property
     def overrides(self) -> Overrides:
@@ -279,46 +176,20 @@ class Workspace:
         return Discovery(
             files,
             self._environ,
-            ignored=(self.cache.folder, self._snapshot_path.parent, *self._own_folders),
+            ignored=(self.cache.folder, self._home.folder, *self._own_folders),
             staging=self.cache.folder / "staging",
         )
 
-    def take_over_renamed(self) -> None:
-        """Take over the results of ops renamed since the last run; call under the run lock."""
-        if self._renamed:
-            states, observed = self.states(), self.snapshot.observed
-            take_over(self._renamed, self.graph, self.cache, states, observed)
-
-    def stale(
-        self, names: set[str], triggers: Iterable[str] = TRIGGERS, *, put_off: bool = False
-    ) -> set[str]:
+    def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
         """Return the tasks in `names` that may have to run: changed, or downstream of a change.
 
-        Parameters
-        ----------
-        triggers : iterable of str
-            Kinds of changes that count, some of `keys.TRIGGERS`.
-        put_off : bool
-            True to check only those manifests that the returned tasks write or read. Call `damaged`
-            after these tasks have run, to check the others. If a manifest was replaced since the
-            last clean run, all are checked at once.
+        `triggers` are the kinds of changes that count, some of `keys.TRIGGERS`.
         """
-        if self._used_sights:
-            self.look_again()
-        self._used_sights = True
-        self._put_off = put_off and self.sights.none_replaced
         search = StaleSearch(self.snapshot, self.states(triggers), names, set(triggers))
-        return search.stale(self.inputs, self.sights, put_off=self._put_off)
-
-    def damaged(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
-        """Check the manifests that `stale` postponed; return the tasks in `names` that must run."""
-        put_off, self._put_off = self._put_off, False
-        if not put_off:
-            return set()
-        return StaleSearch(self.snapshot, self.states(triggers), names, set(triggers)).damaged()
+        return search.stale(self.inputs)
 
     def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
-        """Register files that a report read, so that the plan is void if one of them changes.
+        """Register files that a report read, so that `run` notices if one of them changes.
 
         Only files that no task reads need this. `stamps` are the files' stamps, taken before the
         report read the files.
@@ -332,11 +203,22 @@ class Workspace:
         """
         self.snapshot.current = self.states().with_manifest(current, self.graph)
         # With [cache] dir there are two folders, and each needs a .gitignore for itself.
-        if self.cache.folder != self._snapshot_path.parent:
-            WorkspaceCache(self._snapshot_path.parent).create()
-        self.snapshot.base = ""
-        snapshot.save(self._snapshot_path, self.snapshot)
-        snapshot.remove(self._compiled_path)
+        self._home.create()
+        snapshot.save(self._home.state, self.snapshot)
+
+    def save_clean(self, rows: Iterable[Row], summary: str) -> None:
+        """Store that this run checked everything, that all passed, and what that rests on."""
+        snapshot.save_clean(self._home.state, self.snapshot, rows, summary, self.identity)
+
+    def forget_clean(self) -> None:
+        """Make the next plain ``run`` check everything itself."""
+        if self._home.folder.is_dir():
+            snapshot.forget_clean(self._home.state)
+
+    def close(self) -> None:
+        """Close the databases that were opened."""
+        self.cache.close()
+        self._home.close()
 
     @property
     def has_plain_cases(self) -> bool:
@@ -349,12 +231,12 @@ class Workspace:
     def is_as_judged(self) -> bool:
         """Tell whether configuration, globs and observed inputs are as when the tasks were judged.
 
-        The contents of input files are not compared: the plan stores the stamps that the files had
+        The contents of input files are not compared: the stored stamps are those that the files had
         when the tasks were judged. A glob may match new files if they make no task stale.
         """
         if self.environment != fingerprint():
             return False
-        if not self._still_holds(self.snapshot, Sights()):
+        if not self._still_holds(self.snapshot):
             try:
                 now = self._compiled_anew(self.snapshot)
             except FlowError:
@@ -378,10 +260,9 @@ class Workspace:
         ConfigError
             Lists all errors of the configuration.
         """
-        self.look_again()
-        if self._still_holds(self.snapshot, self.sights):
+        if self._still_holds(self.snapshot):
             return
-        compiled = self._compiled_anew(self._sound(self.snapshot))
+        compiled = self._compiled_anew(self.snapshot)
         if compiled.settings.cache_dir == self.settings.cache_dir:
             self.snapshot = compiled
             self.__dict__.pop("inputs", None)  # it uses the old snapshot's table of files
@@ -394,25 +275,21 @@ class Workspace:
         finally:
             self.cache = cache
 
-    def drop_plan(self) -> None:
-        """Delete the plan, so that the next plain ``run`` checks everything itself."""
-        PrivateFolder(self.plan_path.parent).remove(self.plan_path)
-
-    def _still_holds(self, known: Snapshot, sights: Sights) -> bool:
-        """Tell whether compiling now, with stamps from `sights`, would give `known`'s graph."""
+    def _still_holds(self, known: Snapshot) -> bool:
+        """Tell whether compiling now would give `known`'s graph."""
         basis = known.basis
         return bool(
             known.settings.drawn_seed is None
             and basis.variables == self.identity
-            and all(content_digest(Path(path)) == digest for path, digest in basis.config)
+            and all(_content_digest(Path(path)) == digest for path, digest in basis.config)
             and basis.overrides == self._changes_under(known.settings)
             and basis.own_code == own_code.digest(known.files)
-            and all(link_target(path) == target for path, target in basis.links)
+            and all(_link_target(path) == target for path, target in basis.links)
             and basis.environment == self.environment
             and basis.sandbox == level_for(known.settings.sandbox)
             and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
             and all(plan.look_of(path) == look for path, look in basis.looks)
-            and same_imports(self.root, known, sights)
+            and _same_imports(self.root, known)
             and self._same_kernels(known)
         )
 
@@ -481,20 +358,78 @@ class Workspace:
             globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
             looks=[(str(path), plan.look_of(str(path))) for path in config.looked_at],
             kernels=compiler.kernel_basis,
-            imports={p: scanned(compiler.sources, self.root / p) for p in sorted(sources)},
+            imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,
         )
-        settings = settings_of(config, graph, sampled, compiler.drawn_seed)
-        current, observed = set[str](), ObservedSets()
-        if old is not None:
-            observed = old.observed.of(graph.tasks)
-            self._renamed = renamed_tasks(old.graph, graph)
-            self.moved_names = moved_names(old.graph, graph)
-            same = basis.environment == old.basis.environment
-            current = {
-                name
-                for name in old.current
-                if same and graph.tasks.get(name) == old.graph.tasks[name]
-            }
-        base = "" if old is None else old.mark
-        return Snapshot(graph, settings, basis, files, current, observed, base=base)
+        settings = _settings_of(config, graph, sampled, compiler.drawn_seed)
+        # All tasks of a new graph are looked at; those that are unchanged prove to be current.
+        observed = ObservedSets() if old is None else old.observed.of(graph.tasks)
+        return Snapshot(graph, settings, basis, files, observed=observed)
+
+
+def _settings_of(
+    config: Config, graph: Graph, sampled: Mapping[str, Json], drawn_seed: int | None
+) -> Settings:
+    """Return the part of a configuration that a run needs besides the graph.
+
+    The settings contain the warnings about the configuration, and about references that import the
+    files of their ops.
+    `sampled` holds the number of cases, the shapes and the seed of each mode of ``[ci]``.
+    """
+    return Settings(
+        jobs=config.execution.parallel,
+        cache_dir=str(config.cache.dir) if config.cache.dir is not None else "",
+        size_limit=config.cache.size_limit,
+        remote=config.cache.remote,
+        remote_mode=config.cache.remote_mode,
+        fail_on_regression=config.policies.fail_on_regression,
+        fuzz_iterations={op.name: op.fuzz_iterations for op in config.ops},
+        cause_budget=config.validation.cause_budget,
+        samplings=sampled,
+        warn_threshold=config.policies.warn_threshold,
+        drawn_seed=drawn_seed,
+        sandbox=config.sandbox.mode,
+        warnings=(*config.warnings, *dependent_references(config, graph.tasks.values())),
+        targets=config.target_tables,
+    )
+
+
+def _same_imports(root: Path, known: Snapshot) -> bool:
+    """Tell whether all imports of scripts still resolve to the same files as at compile time.
+
+    If a script has changed but its imports have not, its new digest is stored in `known`.
+    """
+    if any((root / path).exists() for path in known.basis.absent):
+        return False
+    found, files = known.basis.imports, known.files
+    moved = set(files.moved(found))
+    index, apart = SourceIndex(root), FileTable(root)
+    for path, (content, imports) in found.items():
+        now = apart.digest(path) if path in moved else files.known_digest(path)
+        if now == content:
+            continue
+        if now == ABSENT or index.imports_digest(root / path) != imports:
+            return False
+        found[path] = [now, imports]
+    return True
+
+
+def _link_target(path: str) -> str:
+    """Return the target of a symbolic link; empty if `path` is not a link."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
+    except OSError:
+        return ""
+
+
+def _content_digest(path: Path) -> str:
+    """Return the digest of a file's content; empty if it cannot be read."""
+    try:
+        return digest_bytes(path.read_bytes())
+    except OSError:
+        return ""
+
+
+def _scanned(index: SourceIndex, path: Path) -> list[str]:
+    """Return two digests: of a script's content, and of the list of its imports."""
+    return [index.content_digest(path), index.imports_digest(path)]

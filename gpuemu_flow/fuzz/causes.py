@@ -1,19 +1,19 @@
-"""Find the causes of a report's failures by experiments, and store them."""
+"""Find one condition that all failing cases of an op share, and confirm it by a few new cases."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from gpuemu_flow.engine.signals import unwrapped_interrupts
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
-from gpuemu_flow.judging.verdicts import UNSTEADY
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.judging.verdicts import UNSTEADY, reason
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.keys import digest_json
@@ -21,121 +21,17 @@ from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Verdict
 from gpuemu_flow.value_rules import GENERATOR_SLUGS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpuemu_flow.cases.cause import Cause
-    from gpuemu_flow.fuzz.budget import Budget
-    from gpuemu_flow.fuzz.relation_search import Tried
     from gpuemu_flow.fuzz.subjects import OpSubject
-    from gpuemu_flow.judging.case_evaluator import CaseEvaluator
     from gpuemu_flow.runners.pool import Pool
 
-VERSION = 6
+VERSION = 8
+MOST_KNOWN = 100
+"""Maximum number of failing cases, and of passing ones, that are compared."""
+
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
-RERUNS = 12
-"""Maximum number of evaluations of the reference on other inputs per case of the budget."""
-
-MOST_OPS = 8
-"""Maximum budget of new cases of a whole report, as a multiple of the budget per op."""
-
-LEAST_SECONDS, MOST_SECONDS, SHARE_OF_RUN = 30.0, 300.0, 0.5
-"""Time after which a report with many failing ops begins no more experiments: a share of the run's
-duration, within limits in seconds. A running experiment ends by its own limit."""
-
-MOST_PASSING = 200
-MOST_FAILING = 60
-MOST_ELEMENTS = 1 << 15
-"""Maximum number of elements of an experiment's tensors, unless all failing cases are larger."""
 
 Judged = tuple[Case, CheckResult]
-
-
-class _Workers:
-    """Context manager for the workers of experiments.
-
-    Workers are started when an experiment first needs them, and closed at the end of the context.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    pool : Pool, optional
-        Existing workers. If given, no other workers are started, and these are not closed.
-    """
-
-    def __init__(self, workspace: Workspace, pool: Pool | None = None) -> None:
-        self._workspace = workspace
-        self._pool = pool
-        self._own: Pool | None = None
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._own is not None:
-            self._own.close()
-
-    def pool(self) -> Pool:
-        """Return the workers, which are made on first use."""
-        from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
-        from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
-
-        if self._pool is None:
-            staging = self._workspace.cache.staging
-            self._pool = self._own = Pool(SESSIONS_PER_EVALUATOR, staging=staging)
-        return self._pool
-
-
-@dataclass
-class ExperimentBudget:
-    """The time and cases that remain for a report's experiments, and the ops that were cut short.
-
-    Attributes
-    ----------
-    cases : int
-        Number of new cases that may still be run.
-    until : float
-        Monotonic time after which no experiment begins.
-    announce : callable
-        Called with an op's name before its experiment begins.
-    left_out, cut : set of str
-        Ops for which no experiment was made because time or cases ran out, and ops whose experiment
-        was ended by the time limit.
-    """
-
-    cases: int
-    until: float
-    announce: Callable[[str], None] = lambda _: None
-    left_out: set[str] = field(default_factory=set)
-    cut: set[str] = field(default_factory=set)
-
-    @property
-    def over(self) -> bool:
-        """Tell whether no cases or no time are left for another experiment."""
-        return self.cases <= 0 or time.monotonic() > self.until
-
-    def problems(self) -> tuple[Problem, ...]:
-        """Return the report's warnings about experiments that were left out or cut short."""
-        found = []
-        if self.left_out:
-            names = ", ".join(sorted(self.left_out))
-            message = f"no causes were searched for, as other ops took too long: {names}"
-            hint = "run again: causes already found are kept, and the search continues"
-            found.append(Problem("causes-cut-short", message, hint, warning=True))
-        if self.cut:
-            names = ", ".join(sorted(self.cut))
-            message = f"the search for a cause was stopped by its time limit: {names}"
-            found.append(Problem("causes-cut-short", message, warning=True))
-        return tuple(found)
-
-
-def family(result: CheckResult) -> str:
-    """Return the group of a failure: ``values`` for wrong values of any kind, else its reason."""
-    from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
-
-    first = result.failures[0] if result.failures else None
-    if first is None:
-        return ""
-    return "values" if first.kind in WRONG_VALUES else reason(first)
 
 
 def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
@@ -162,13 +58,13 @@ def with_causes(
     workspace : Workspace
     report : RunReport
     budget : int
-        New cases per op; 0 makes no experiment.
+        Maximum number of new cases per op; 0 runs none.
     known_only : bool
-        True to add only causes that earlier experiments found, without new experiments.
+        True to add only causes that were found earlier.
     announce : callable, optional
-        Called with an op's name before an experiment on its failures begins.
+        Called with an op's name before new cases of it are run.
     pool : Pool, optional
-        Workers for the experiments, of at least `SESSIONS_PER_EVALUATOR` sessions.
+        Workers for the new cases, of at least `SESSIONS_PER_EVALUATOR` sessions.
     """
     if not report.failures or report.interrupted:
         return report
@@ -177,8 +73,6 @@ def with_causes(
         if any(f.result.verdict in BAD for f in result.failures):
             by_op.setdefault(result.op, []).append(result)
     found: dict[str, tuple[Cause, ...]] = {}
-    seconds = min(MOST_SECONDS, max(LEAST_SECONDS, SHARE_OF_RUN * report.duration_s))
-    effort = ExperimentBudget(MOST_OPS * budget, time.monotonic() + seconds, announce)
     stopped: tuple[Problem, ...] = ()
     try:
         with unwrapped_interrupts(), _Workers(workspace, pool) as workers:
@@ -192,19 +86,18 @@ def with_causes(
                     passing,
                     budget=budget,
                     known_only=known_only,
-                    effort=effort,
+                    announce=announce,
                     workers=workers,
                 )
     except (KeyboardInterrupt, CancelledRunError):
         message = "the search for causes was interrupted; the verdicts are complete"
-        hint = "run again: the search continues"
-        stopped = (Problem("causes-cut-short", message, hint, warning=True),)
+        stopped = (Problem("causes-cut-short", message, "run again to go on", warning=True),)
     workspace.cache.close()
     told = tuple(
         replace(r, causes=found[r.op]) if r.failures and r.op in found else r
         for r in report.results
     )
-    problems = (*report.problems, *effort.problems(), *stopped)
+    problems = (*report.problems, *stopped)
     return replace(report, results=told, problems=problems, interrupted=bool(stopped))
 
 
@@ -217,206 +110,134 @@ def causes_of(
     budget: int,
     known_only: bool = False,
     cancel: Event | None = None,
-    effort: ExperimentBudget | None = None,
+    announce: Callable[[str], None] = lambda _: None,
     workers: _Workers | None = None,
 ) -> tuple[Cause, ...]:
-    """Return the causes of one op's failures, confirmed causes first; empty if none is found.
+    """Return the causes of one op's failures: at most one for each kind; empty if none is found.
 
-    Parameters
-    ----------
-    failing : sequence of (Case, CheckResult)
-    passing : sequence of Case
-        Cases of the op that passed, which the experiments compare with the failing ones.
-    budget : int
-        Number of new cases that may be run; no cause is returned if it is 0.
-    known_only : bool
-        True to return only causes that earlier experiments found.
-    cancel : Event, optional
-        Ends the experiments when it is set.
-    effort : ExperimentBudget, optional
-        Limits on the experiments of all ops of a report; what is used is subtracted.
-    workers : _Workers, optional
-        Workers shared by the experiments of several ops; by default each experiment starts its own.
+    New cases are run in one dtype. Failing cases of another dtype are members of a cause if the
+    cases at hand of that dtype agree with it, too. Parameters are those of `with_causes`.
     """
     from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
-    from gpuemu_flow.fuzz.budget import Budget  # noqa: PLC0415
+    from gpuemu_flow.fuzz.cause_search import CauseSearch  # noqa: PLC0415 - brings numpy
     from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject  # noqa: PLC0415
 
     if budget <= 0 or op not in op_names(workspace):
         return ()
-    families = _families(failing)
-    known = dtypes_of(workspace, op)
+    dtypes = dtypes_of(workspace, op)
     causes: list[Cause] = []
-    for kind, members in families.items():
-        dtype = next((case.dtype for case, _ in members if case.dtype in known), None)
+    for kind, cases in _by_kind(failing).items():
+        dtype = next((case.dtype for case in cases if case.dtype in dtypes), None)
         if dtype is None:
             continue
         subject = op_subject(workspace, op, dtype, to_run=not known_only)
-        here = [case for case, _ in members if case.dtype == dtype][:MOST_FAILING]
-        others = [case for case in passing if case.dtype == dtype]
-        others = others[:: max(1, len(others) // MOST_PASSING)]
-        # Each case that hangs would take the op's full time limit.
-        share = 0 if TIMEOUT in kind else budget // len(families)
-        key = _key(subject, kind, share, here, others)
+        bad, good = _known(cases, dtype), _known(passing, dtype)
+        key = _key(subject, kind, budget, cases, passing)
         cached = workspace.cache.actions.get(key)
         if cached is not None:
-            found = [Cause.from_json(each) for each in cached]
-        elif known_only:
-            continue
-        elif effort is not None and effort.over:
-            effort.left_out.add(op)
-            continue
-        else:
-            if effort is not None and share:
-                effort.announce(op)
-            allowance = Budget(share)
-            try:
-                with _Workers(workspace) if workers is None else nullcontext(workers) as opened:
-                    pool = opened.pool()
-                    found = _found(pool, subject, kind, members, here, others, allowance, cancel)
-            except FlowError:
-                continue
-            if effort is not None:
-                effort.cases -= allowance.used
-                effort.cut |= {op} if allowance.cut else set()
+            causes += [msgspec.convert(cause, Cause) for cause in cached]
+        elif not known_only:
+            search = CauseSearch(subject, bad, good, budget)
+            cause: Cause | None = None
+            if search.is_worthwhile:
+                announce(op)
+                try:
+                    with (
+                        workers or _Workers(workspace) as opened,
+                        _judge(opened.pool(), subject, kind, cancel) as fails,
+                    ):
+                        cause = search.cause(fails, cases, passing)
+                except FlowError:
+                    continue
             if cancel is None or not cancel.is_set():
-                workspace.cache.actions.put(key, [cause.to_json() for cause in found])
-        causes += [_with_members(cause, [case for case, _ in members]) for cause in found]
-    return tuple(sorted(causes, key=lambda cause: not cause.stated))
+                kept = [] if cause is None else [msgspec.to_builtins(cause)]
+                workspace.cache.actions.put(key, kept)
+            causes += [] if cause is None else [cause]
+    return tuple(causes)
 
 
-def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Group the failing cases by kind of failure; leave out cases that need no experiment.
+class _Workers:
+    """Workers for new cases, started when they are first needed, closed at the context's end.
 
-    No experiment is made for a case if the user's function that makes its inputs failed, or if the
-    reference's outputs differ between calls. A function that failed might also hang, and use up
-    an experiment's time.
+    An existing pool is used as it is, and not closed. The context may be entered again within.
     """
-    families: dict[str, list[Judged]] = {}
+
+    def __init__(self, workspace: Workspace, pool: Pool | None = None) -> None:
+        self._workspace = workspace
+        self._pool = pool
+        self._stack = ExitStack()
+        self._depth = 0
+
+    def __enter__(self) -> _Workers:
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._stack.close()
+
+    def pool(self) -> Pool:
+        from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
+        from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
+
+        if self._pool is None:
+            self._pool = Pool(SESSIONS_PER_EVALUATOR, staging=self._workspace.cache.staging)
+            self._stack.callback(self._pool.close)
+        return self._pool
+
+
+def _kind(result: CheckResult) -> str:
+    """Return the kind of a failure: ``values`` for wrong values of any kind, else its reason."""
+    if not result.failures:
+        return ""
+    first = result.failures[0]
+    return "values" if first.kind in WRONG_VALUES else reason(first)
+
+
+def _by_kind(failing: Sequence[Judged]) -> dict[str, list[Case]]:
+    """Group the failing cases by kind of failure; leave out those for which no new case is run.
+
+    These are cases whose inputs were not made or whose reference is unsteady, for which the op is
+    not to blame, and cases that hang, since each new one would take the full time limit.
+    """
+    kinds: dict[str, list[Case]] = {}
     for case, result in failing:
-        untold = (*GENERATOR_SLUGS, UNSTEADY)
-        made = not result.failures or result.failures[0].why not in untold
-        if made and result.verdict in BAD and result.failures:
-            families.setdefault(family(result), []).append((case, result))
-    return families
+        untold = not result.failures or result.failures[0].why in (*GENERATOR_SLUGS, UNSTEADY)
+        if result.verdict in BAD and not untold:
+            kinds.setdefault(_kind(result), []).append(case)
+    return {kind: cases for kind, cases in kinds.items() if TIMEOUT not in kind}
+
+
+def _known(cases: Sequence[Case], dtype: str) -> list[Case]:
+    here = [case for case in cases if case.dtype == dtype]
+    return here[:: -(-len(here) // MOST_KNOWN) or 1]
 
 
 def _key(
-    subject: OpSubject, kind: str, budget: int, failing: Iterable[Case], passing: Iterable[Case]
+    subject: OpSubject, kind: str, budget: int, failing: Sequence[Case], passing: Sequence[Case]
 ) -> str:
     keys = [subject.op_key, subject.reference_key, subject.judge_key, kind, budget]
-    schema = repr(subject.schema)
     cases = [[case.identity() for case in cases] for cases in (failing, passing)]
-    given = [schema, list(subject.strategies), list(subject.layouts)]
+    given = [repr(subject.schema), list(subject.strategies), list(subject.layouts)]
     return digest_json(["cause", VERSION, *keys, given, *cases])
 
 
-def _with_members(cause: Cause, failing: Sequence[Case]) -> Cause:
-    """Return the cause, with the ids of the failing cases that it explains as its members."""
-    from gpuemu_flow.cases.cause import case_id  # noqa: PLC0415
-    from gpuemu_flow.cases.hypotheses import holds  # noqa: PLC0415
-    from gpuemu_flow.cases.measured import facts_of  # noqa: PLC0415
-
-    if not cause.predicates:
-        members = list(failing)
-    else:
-        members = [case for case in failing if holds(cause.predicates, facts_of(case))]
-    return replace(cause, members=tuple(case_id(case) for case in members))
-
-
-def _found(
-    pool: Pool,
-    subject: OpSubject,
-    kind: str,
-    members: Sequence[Judged],
-    failing: Sequence[Case],
-    passing: Sequence[Case],
-    budget: Budget,
-    cancel: Event | None,
-) -> list[Cause]:
-    from gpuemu_flow.cases.variants import Variants  # noqa: PLC0415
-    from gpuemu_flow.fuzz.experiment import Experiment  # noqa: PLC0415
-    from gpuemu_flow.fuzz.relation_search import RelationSearch  # noqa: PLC0415
+@contextmanager
+def _judge(
+    pool: Pool, subject: OpSubject, kind: str, cancel: Event | None
+) -> Iterator[Callable[[Case], bool | None]]:
+    """Open a function that tells whether a case fails in the same way; None if in another way."""
     from gpuemu_flow.judging.case_evaluator import open_evaluator  # noqa: PLC0415
+    from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN  # noqa: PLC0415
 
-    smallest = min(_largest(case) for case in failing)
-    variants = Variants(
-        subject.schema,
-        subject.subject.dtype,
-        subject.strategies,
-        subject.layouts,
-        subject.seed,
-        max(MOST_ELEMENTS, 2 * smallest),
-    )
-    watched = any(r.failures[0].kind not in WRONG_VALUES for _, r in members)
+    checks = PLAIN if kind == "values" else FULL_CHECKS
     with open_evaluator(pool, subject.subject, cancel) as evaluator:
-        judge = _Judge(evaluator, kind, watched=watched)
-        relations = RelationSearch(subject.schema, _Reference(evaluator, budget).ask)
-        experiment = Experiment(variants, judge.run, relations, budget, failing, passing)
-        cause = experiment.cause()
-        return [cause] if cause is not None else experiment.seen_with()
 
+        def fails(case: Case) -> bool | None:
+            result = evaluator.judge(case, checks).result
+            if result.verdict is Verdict.PASSED:
+                return False
+            return True if result.verdict in BAD and _kind(result) == kind else None
 
-def _largest(case: Case) -> int:
-    largest = 0
-    for spec in case.inputs:
-        count = 1
-        for size in spec.shape:
-            count *= size
-        largest = max(largest, count)
-    return largest
-
-
-class _Judge:
-    """Runs the cases of an experiment, and judges them."""
-
-    def __init__(self, evaluator: CaseEvaluator, kind: str, *, watched: bool) -> None:
-        from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN  # noqa: PLC0415
-
-        self._evaluator = evaluator
-        self._kind = kind
-        self._checks = FULL_CHECKS if watched else PLAIN
-
-    def run(self, case: Case, inputs: Mapping[str, NDArray[Any]] | None = None) -> Tried:
-        """Judge one case, on the given inputs or, without any, on those that the case describes."""
-        from gpuemu_flow.fuzz.relation_search import Tried  # noqa: PLC0415
-
-        evaluated = (
-            self._evaluator.judge(case, self._checks)
-            if inputs is None
-            else self._evaluator.judge_arrays(case, inputs, self._checks)
-        )
-        verdict = evaluated.result.verdict
-        failed: bool | None = None
-        if verdict is Verdict.PASSED:
-            failed = False
-        elif verdict in BAD and family(evaluated.result) == self._kind:
-            failed = True
-        contracts = self._evaluator.subject.compare.outputs
-        plain = failed is not None and self._kind == "values"
-        plain = plain and all(contract.plain for contract in contracts)
-        actual = {name: array.copy() for name, array in evaluated.actual.items()} if plain else {}
-        expected = {n: a.copy() for n, a in evaluated.expected.items()} if plain else {}
-        return Tried(case, failed, evaluated.inputs, actual, expected)
-
-
-class _Reference:
-    """Evaluates the reference on inputs of an experiment, within limits on calls and time."""
-
-    def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
-        self._evaluator = evaluator
-        self._budget = budget
-        self._left = RERUNS * budget.left
-
-    def ask(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
-        """Return the reference's outputs; None if the reference fails or a limit is reached."""
-        from gpuemu_flow.numerics.dtypes import to_float64  # noqa: PLC0415
-
-        if self._left <= 0 or self._budget.late():
-            return None
-        self._left -= 1
-        try:
-            given = self._evaluator(inputs)
-        except FlowError:
-            return None
-        return {name: to_float64(array) for name, array in given.items()}
+        yield fails

@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gpuemu_flow.cases.coverage import Coverage
-from gpuemu_flow.cases.features import MOST_PASSING
 from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES, FailureSample
 from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.results.fuzz_model import MARGIN_BUCKETS
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS, TIMEOUT
 from gpuemu_flow.types import BAD, Case, Verdict
 from gpuemu_flow.verdicts import Tally
+
+MOST_PASSING = 2000
+"""Maximum number of passing cases that are kept, to be compared with failing ones."""
 
 
 class OpFuzzOutcome:

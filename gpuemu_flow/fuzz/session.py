@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from threading import Event
 
 from gpuemu_flow.cases.cause import Cause, case_id
-from gpuemu_flow.cases.features import group
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
@@ -209,57 +207,31 @@ def _causes(
 
 
 def _groups(
-    log: FailureLog, op: str, outcome: OpFuzzOutcome, known_causes: Sequence[Cause]
+    log: FailureLog, op: str, outcome: OpFuzzOutcome, causes: Sequence[Cause]
 ) -> list[CauseGroup]:
-    """Group failures by cause, and store the cause in each record."""
-    by_reason: dict[str, list[Judged]] = {}
-    stated = {each: c for c in reversed(known_causes) if c.stated for each in c.members}
-    by_cause: dict[Cause, list[Judged]] = {}
-    for judged in outcome.failures:
-        if case_id(judged.case) in stated:
-            by_cause.setdefault(stated[case_id(judged.case)], []).append(judged)
-        elif judged.result.failures:
-            by_reason.setdefault(reason(judged.result.failures[0]), []).append(judged)
-    passing = outcome.passing if by_reason else []
+    """Group failures by cause or else by kind, smallest case first; store causes in the records."""
+    of_case = {member: cause for cause in reversed(causes) for member in cause.members}
+    groups: dict[tuple[Cause | None, str], list[Judged]] = {}
+    for judged in sorted(outcome.failures, key=lambda j: (j.case.numel, j.number)):
+        cause = of_case.get(case_id(judged.case))
+        if cause is not None or judged.result.failures:
+            kind = "" if cause is not None else reason(judged.result.failures[0])
+            groups.setdefault((cause, kind), []).append(judged)
     known = _recorded(log, op, outcome.failures)
-    causes = []
-    for stated_cause, judged_so in by_cause.items():
-        members = sorted(judged_so, key=lambda j: (j.case.numel, j.number))
-        found = _group(log, known, op, members, outcome, stated_cause.text)
-        causes.append(
-            ((members[0].case.numel, members[0].number), replace(found, cause=stated_cause))
+    found = []
+    for (cause, _), members in groups.items():
+        text = "" if cause is None else cause.text
+        smallest = members[0].result
+        group = CauseGroup(
+            smallest.failures[0].kind.value,
+            text,
+            tuple(_record(log, known, op, judged, text) for judged in members),
+            notes=_notes(smallest),
+            shape_classes=_shape_classes(members, outcome),
+            cause=cause,
         )
-    for failing in by_reason.values():
-        results = {(j.case.dtype, j.case.seed, j.case.index): j for j in failing}
-        for cause in group(((j.case, j.result.failures[0].kind) for j in failing), passing):
-            members = [results[c.dtype, c.seed, c.index] for c in cause.members]
-            ids = {case_id(case) for case in cause.members}
-            seen = [c.text for c in known_causes if 2 * len(ids & set(c.members)) > len(ids)]
-            if not seen and cause.feature is not None:
-                seen = [f"seen with: {cause.feature.sentence}"]
-            found = _group(log, known, op, members, outcome, seen[0] if seen else "")
-            causes.append(((members[0].case.numel, members[0].number), found))
-    return [found for _, found in sorted(causes, key=itemgetter(0))]
-
-
-def _group(
-    log: FailureLog,
-    known: Mapping[str, str],
-    op: str,
-    members: Sequence[Judged],
-    outcome: OpFuzzOutcome,
-    text: str,
-) -> CauseGroup:
-    """Make one group of failures whose cause is `text`, and store the cause in each record."""
-    records = [_record(log, known, op, judged, text) for judged in members]
-    smallest = members[0].result
-    return CauseGroup(
-        smallest.failures[0].kind.value,
-        text,
-        tuple(records),
-        notes=_notes(smallest),
-        shape_classes=_shape_classes(members, outcome),
-    )
+        found.append(group)
+    return found
 
 
 def _shape_classes(failing: Iterable[Judged], outcome: OpFuzzOutcome) -> dict[str, tuple[int, int]]:

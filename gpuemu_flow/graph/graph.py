@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean, nearest
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks.base import TaskSpec
-from gpuemu_flow.tasks.stages import OBSERVED
 
 _WILDCARDS = frozenset("*?[")
 STAGES = ("generate", "op", "reference", "compare", "build", "code", "lint", "diff")
@@ -23,44 +21,6 @@ class Skip:
     op: str
     dtype: str
     reason: str
-
-
-class TaskOutline(NamedTuple):
-    """The part of a task that is needed to tell whether a change may affect it.
-
-    Attributes
-    ----------
-    stage, subject, dtype, target : str
-        As in the task's `TaskSpec`.
-    sources : sequence of str
-    reads : sequence of str
-        Names of the tasks whose manifests this task reads, in the order of its inputs.
-    wavers : bool
-        True if the task must always be checked, since it can be stale although no source and no
-        observed input has changed. Such a task has outputs in the workspace, which may be edited,
-        or an unobserved program, whose packages may be upgraded.
-    """
-
-    stage: str
-    subject: str
-    dtype: str
-    target: str
-    sources: Sequence[str]
-    reads: Sequence[str]
-    wavers: bool
-
-    @classmethod
-    def of(cls, spec: TaskSpec) -> TaskOutline:
-        """Return the outline of a task."""
-        return cls(
-            spec.stage,
-            spec.subject,
-            spec.dtype,
-            spec.target,
-            spec.sources,
-            [source.task for source in spec.inputs],
-            bool(spec.outputs) or bool(spec.packages and spec.stage not in OBSERVED),
-        )
 
 
 @dataclass(frozen=True)
@@ -80,17 +40,6 @@ class Graph:
     groups: Mapping[str, tuple[str, ...]]
     skips: tuple[Skip, ...] = ()
     _readers: dict[str, list[str]] = field(default_factory=dict, repr=False, compare=False)
-    _outlines: dict[str, TaskOutline] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def outlines(self) -> Mapping[str, TaskOutline]:
-        """Return the outline of each task, in the order of `tasks`."""
-        stored: Mapping[str, TaskOutline] | None = getattr(self.tasks, "outlines", None)
-        if stored is not None:
-            return stored
-        if not self._outlines:
-            self._outlines.update((name, TaskOutline.of(spec)) for name, spec in self.tasks.items())
-        return self._outlines
 
     def differing(self, other: Graph) -> list[TaskSpec] | None:
         """Return the tasks of this graph that differ from the task of the same name in `other`.
@@ -120,15 +69,10 @@ class Graph:
     def readers(self, task: str) -> list[str]:
         """Return the names of the tasks that read `task`'s manifest."""
         if not self._readers:
-            for name, outline in self.outlines.items():
-                for source in outline.reads:
+            for name, spec in self.tasks.items():
+                for source in spec.reads:
                     self._readers.setdefault(source, []).append(name)
         return self._readers.get(task, [])
-
-    def with_read(self, names: Iterable[str]) -> set[str]:
-        """Return `names` and the tasks whose manifests they read directly."""
-        outlines = self.outlines
-        return {found for name in names for found in (name, *outlines[name].reads)}
 
     def downstream(self, names: Iterable[str]) -> set[str]:
         """Return `names` and all tasks that depend on them, directly or through other tasks."""
@@ -136,10 +80,10 @@ class Graph:
 
     def upstream(self, names: Iterable[str]) -> set[str]:
         """Return `names` and all tasks that they depend on, directly or through other tasks."""
-        outlines, found = self.outlines, set(names)
-        if len(found) == len(outlines):
+        found = set(names)
+        if len(found) == len(self.tasks):
             return found
-        return _reached(found, lambda name: outlines[name].reads)
+        return _reached(found, lambda name: self.tasks[name].reads)
 
     def select(self, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
         """Return the tasks that the words of a command line name, without their dependencies.

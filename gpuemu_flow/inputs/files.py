@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuemu_flow.inputs.sights import Sights
 from gpuemu_flow.store.private_files import LARGEST, PrivateFolder
-from gpuemu_flow.types import Json
 
 ABSENT = ""
 NO_TARGETS = "\0"  # no path begins so
@@ -22,7 +20,6 @@ _SETTLED_NS = 2_000_000_000
 """Age above which a file's stamp identifies its content: two changes may share a clock tick."""
 _MOST_KNOWN = 1 << 13
 
-_Entry = tuple[str, str]  # stamp and digest
 Stamp = tuple[int, int, int, int]
 """(mtime_ns, ctime_ns, size, inode). ctime cannot be set back, so restored mtimes are noticed."""
 
@@ -45,18 +42,6 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _stamp_text(path: str) -> str:
-    """Return a file's stamp as `plan.look_into` writes it; empty when there is none."""
-    stamp = stamp_of(path)
-    return "" if stamp is None else ",".join(map(str, stamp))
-
-
-def _numbers(stamp: str) -> Stamp:
-    """Convert a stamp from text to numbers."""
-    mtime_ns, ctime_ns, size, inode = map(int, stamp.split(","))
-    return mtime_ns, ctime_ns, size, inode
-
-
 def is_settled(stamp: Stamp, now: int) -> bool:
     """Tell whether a stamp, seen at the time `now` in ns, will differ after any later change."""
     return now - max(stamp[:2]) > _SETTLED_NS
@@ -65,48 +50,38 @@ def is_settled(stamp: Stamp, now: int) -> bool:
 class FileTable:
     """Table of the stamp and sha256 of each path; reads a file again only if its stamp changed.
 
-    Parameters
-    ----------
-    root : Path
-        Folder that relative paths start from.
-
-    Attributes
-    ----------
-    root : Path
+    `root` is the folder that relative paths start from. Digests in `entries` were made by earlier
+    runs.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, entries: Mapping[str, tuple[Stamp, str]] | None = None) -> None:
         self.root = root
         self._prefix = str(root)
-        # By folder, as the snapshot stores them: a path up to its last slash, and the rest of it.
-        self._folders: dict[str, dict[str, _Entry]] = {}
+        self._entries = dict(entries or {})
         self._targets = NO_TARGETS
         self._checked: set[Path] = set()
         self._fresh = False
 
     def __len__(self) -> int:
-        return sum(map(len, self._folders.values()))
+        return len(self._entries)
+
+    @property
+    def entries(self) -> Mapping[str, tuple[Stamp, str]]:
+        """Return the stamp and the digest of each path."""
+        return self._entries
 
     def copy(self) -> FileTable:
         """Return another table with the same entries."""
-        found = FileTable(self.root)
-        found._folders = {folder: dict(inside) for folder, inside in self._folders.items()}
-        return found
-
-    def folders(self) -> dict[str, list[str]]:
-        """Map each folder, with a slash at its end, to its paths in the table; '' is `root`."""
-        return {
-            folder: [folder + name for name in inside] for folder, inside in self._folders.items()
-        }
+        return FileTable(self.root, self._entries)
 
     def stamp(self, path: str) -> Stamp | None:
         """Return the stamp under which a path is listed; None if the path is not listed."""
-        known = self._known(path)
-        return None if known is None else _numbers(known[0])
+        known = self._entries.get(path)
+        return None if known is None else known[0]
 
     def known_digest(self, path: str) -> str:
         """Return the table's digest for a path, even if the file changed; `ABSENT` if unlisted."""
-        known = self._known(path)
+        known = self._entries.get(path)
         return ABSENT if known is None else known[1]
 
     def expect_targets(self, prefix: str) -> None:
@@ -124,13 +99,13 @@ class FileTable:
         StoreError
             ``cache-unsafe-entry`` where a folder of the cache is a link.
         """
-        known = self._known(path)
+        known = self._entries.get(path)
         if self._fresh and known is not None:
             return known[1]
         full = os.path.join(self._prefix, path)  # noqa: PTH118 - thousands of times per look
-        stamp = _stamp_text(full)
-        if not stamp:
-            self._drop(path)
+        stamp = stamp_of(full)
+        if stamp is None:
+            self._entries.pop(path, None)
             return ABSENT
         if known is not None and known[0] == stamp:
             return known[1]
@@ -140,23 +115,10 @@ class FileTable:
         else:
             digest = _digest_file(full)
         if digest is None:
-            self._drop(path)
+            self._entries.pop(path, None)
             return ABSENT
-        self._set(path, (stamp, digest))
+        self._entries[path] = stamp, digest
         return digest
-
-    def _known(self, path: str) -> _Entry | None:
-        end = path.rfind("/") + 1
-        inside = self._folders.get(path[:end])
-        return None if inside is None else inside.get(path[end:])
-
-    def _set(self, path: str, entry: _Entry) -> None:
-        end = path.rfind("/") + 1
-        self._folders.setdefault(path[:end], {})[path[end:]] = entry
-
-    def _drop(self, path: str) -> None:
-        end = path.rfind("/") + 1
-        self._folders.get(path[:end], {}).pop(path[end:], None)
 
     def _check_folder(self, folder: Path) -> None:
         if folder not in self._checked:
@@ -165,9 +127,9 @@ class FileTable:
 
     def record(self, path: str, digest: str) -> None:
         """Store a digest that the writer of the file computed."""
-        stamp = _stamp_text(os.path.join(self._prefix, path))  # noqa: PTH118 - for each task
-        if stamp:
-            self._set(path, (stamp, digest))
+        stamp = stamp_of(os.path.join(self._prefix, path))  # noqa: PTH118 - for each task
+        if stamp is not None:
+            self._entries[path] = stamp, digest
 
     @contextmanager
     def as_refreshed(self) -> Iterator[None]:
@@ -183,109 +145,28 @@ class FileTable:
 
     def targets(self) -> set[str]:
         """Return the listed files that tasks wrote into the cache; see `expect_targets`."""
-        return {
-            folder + name
-            for folder, inside in self._folders.items()
-            if folder.startswith(self._targets)
-            for name in inside
-        }
+        return {path for path in self._entries if path.startswith(self._targets)}
 
-    def refresh(
-        self,
-        sights: Sights | None = None,
-        paths: Iterable[str] | None = None,
-        *,
-        targets: bool = True,
-    ) -> set[str]:
-        """Look at paths again, and return the paths whose content changed.
-
-        Parameters
-        ----------
-        sights : Sights, optional
-            Stamps of files (times, size and inode), of which some may have been read earlier. By
-            default, all are read now.
-        paths : iterable of str, optional
-            By default, all paths in the table.
-        targets : bool
-            False to leave out files that tasks wrote into the cache. If `paths` are given, all of
-            them are looked at nevertheless.
-        """
+    def refresh(self) -> set[str]:
+        """Look at all paths again, and return the paths whose content changed."""
         changed = set()
-        for path in self.moved(paths, sights, targets=targets):
+        for path in self.moved():
             before = self.known_digest(path)
             if self.digest(path) != before:
                 changed.add(path)
         return changed
 
-    def moved(
-        self,
-        paths: Iterable[str] | None = None,
-        sights: Sights | None = None,
-        *,
-        targets: bool = True,
-    ) -> list[str]:
+    def moved(self, paths: Iterable[str] | None = None) -> list[str]:
         """Return the paths that are missing, not in the table, or in it with another stamp.
 
-        Parameters
-        ----------
-        paths : iterable of str, optional
-            Paths to look at; by default, all paths in the table.
-        sights : Sights, optional
-            Stamps of files (times, size and inode), of which some may have been read earlier. By
-            default, all are read now.
-        targets : bool
-            False to leave out files that tasks wrote into the cache. If `paths` are given, all of
-            them are looked at nevertheless.
+        By default, all paths in the table are looked at.
         """
-        sights = sights or Sights()
-        by_folder: dict[str, list[str]] = {}
-        if paths is None:
-            by_folder = {
-                folder: list(inside)
-                for folder, inside in self._folders.items()
-                if targets or not folder.startswith(self._targets)
-            }
-        else:
-            for path in paths:
-                end = path.rfind("/") + 1
-                by_folder.setdefault(path[:end], []).append(path[end:])
+        entries, start = self._entries, f"{self._prefix}/"
         found = []
-        for folder, names in by_folder.items():
-            known = self._folders.get(folder, {})
-            place = os.path.join(self._prefix, folder)  # noqa: PTH118
-            now = sights.stamps(place.rstrip("/"), names)
-            found += [
-                folder + name
-                for name, stamp in zip(names, now, strict=True)
-                if not stamp or name not in known or known[name][0] != stamp
-            ]
-        return found
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON: for each folder, one text of all names, one of all stamps, and so on.
-
-        One long text is parsed many times faster than a list of short texts.
-        """
-        found = {}
-        for folder, inside in self._folders.items():
-            if inside:
-                stamps, digests = zip(*inside.values(), strict=True)
-                found[folder] = ["/".join(inside), " ".join(stamps), " ".join(digests)]
-        return found
-
-    @classmethod
-    def from_json(cls, root: Path, data: Mapping[str, Json]) -> FileTable:
-        """Rebuild from the result of `to_json`.
-
-        Raises
-        ------
-        AttributeError, TypeError, ValueError
-            The data have another form.
-        """
-        found = cls(root)
-        for folder, (names, stamps, digests) in data.items():
-            entries = zip(stamps.split(" "), digests.split(" "), strict=True)
-            found._folders[folder] = dict(zip(names.split("/"), entries, strict=True))
+        for path in list(entries) if paths is None else paths:
+            stamp = stamp_of(path if path.startswith("/") else start + path)
+            if stamp is None or path not in entries or entries[path][0] != stamp:
+                found.append(path)
         return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -83,8 +82,7 @@ class ObservedSets:
     def __init__(self) -> None:
         self.task_sets: dict[str, str] = {}
         self._facts: dict[_Fact, int] = {}
-        # Thousands of sets share most of their facts in one block, which is searched only once.
-        self._members: dict[str, tuple[_Numbers, ...]] = {}
+        self._members: dict[str, _Numbers] = {}
         self._untracked: dict[str, frozenset[str]] = {}
 
     @property
@@ -121,7 +119,7 @@ class ObservedSets:
         if states:
             facts.append(_UNKNOWN)
         numbers = (self._facts.setdefault(fact, len(self._facts)) for fact in facts)
-        self._members[key] = (tuple(sorted(numbers)),)
+        self._members[key] = tuple(sorted(numbers))
         if names.untracked:
             self._untracked[key] = names.untracked
 
@@ -183,12 +181,7 @@ class ObservedSets:
             }
         if not moved:
             return set()
-        hit_blocks = {id(b) for b in self._blocks(self._members) if not moved.isdisjoint(b)}
-        hit = {
-            key
-            for key, blocks in self._members.items()
-            if not hit_blocks.isdisjoint(map(id, blocks))
-        }
+        hit = {key for key, numbers in self._members.items() if not moved.isdisjoint(numbers)}
         return {task for task, key in self.task_sets.items() if key in hit}
 
     def moved(self, lookup: Discovery, kind: str) -> set[str]:
@@ -203,18 +196,9 @@ class ObservedSets:
                 if lookup.state(kind, (member,)) != fact.state
             }
 
-    def _blocks(self, keys: Iterable[str]) -> Collection[_Numbers]:
-        """Return the blocks of the sets with these keys, without repeating shared blocks.
-
-        A set is stored as one or more blocks. A block is a tuple of numbers of facts.
-        """
-        return {
-            id(b): b for blocks in map(self._members.__getitem__, keys) for b in blocks
-        }.values()
-
     def _used(self, keys: Iterable[str]) -> set[int]:
         """Return the indices of all facts that are in at least one of the sets with these keys."""
-        return set().union(*self._blocks(keys))
+        return set().union(*map(self._members.__getitem__, keys))
 
     def needed(self, lookup: Discovery) -> Needed:
         """Collect what must be unchanged for the tasks to be up to date, besides contents of files.
@@ -261,47 +245,14 @@ class ObservedSets:
         return found
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON that holds each text, and each block of shared facts, only once."""
-        texts: dict[str, int] = {}
-        keys = list(self._members)
-        used = sorted(self._used(keys))
-        places = {number: place for place, number in enumerate(used)}
-        all_facts = list(self._facts)
-        facts = [
-            [texts.setdefault(text, len(texts)) for text in (fact.kind, fact.state, *fact.members)]
-            for fact in map(all_facts.__getitem__, used)
-        ]
-        # Thousands of sets have the same first block, which is counted and divided once.
-        uses = Counter(id(block) for parts in self._members.values() for block in parts)
-        all_blocks = {id(block): block for parts in self._members.values() for block in parts}
-        common: Counter[int] = Counter()
-        for one, block in all_blocks.items():
-            for number in block:
-                common[number] += uses[one]
-        shared = {number for number, count in common.items() if count > len(keys) // 2}
-        divided = {
-            one: (
-                tuple(places[n] for n in block if n in shared),
-                tuple(places[n] for n in block if n not in shared),
-            )
-            for one, block in all_blocks.items()
-        }
-        blocks: dict[tuple[int, ...], int] = {}
-        sets = []
-        for parts in self._members.values():
-            halves = [divided[id(block)] for block in parts]
-            block = tuple(itertools.chain.from_iterable(half for half, _ in halves))
-            rest = itertools.chain.from_iterable(half for _, half in halves)
-            sets.append([blocks.setdefault(block, len(blocks)), *rest])
-        numbers_of = {key: number for number, key in enumerate(keys)}
+        """Return plain JSON, without facts that no set has."""
+        facts = list(self._facts)
+        places = {number: place for place, number in enumerate(sorted(self._used(self._members)))}
         return {
-            "texts": list(texts),
-            "facts": facts,
-            "blocks": list(map(list, blocks)),
-            "keys": keys,
-            "sets": sets,
+            "facts": [[facts[n].kind, facts[n].state, *facts[n].members] for n in places],
+            "sets": {key: [places[n] for n in numbers] for key, numbers in self._members.items()},
             "untracked": {key: sorted(reasons) for key, reasons in self._untracked.items()},
-            "tasks": {task: numbers_of[key] for task, key in self.task_sets.items()},
+            "tasks": self.task_sets,
         }
 
     @classmethod
@@ -313,32 +264,15 @@ class ObservedSets:
         KeyError, TypeError, ValueError
             The data have another form.
         """
-        try:
-            return cls._from_json(data)
-        except IndexError:
-            raise ValueError("a number of nothing") from None
-
-    @classmethod
-    def _from_json(cls, data: Mapping[str, Json]) -> ObservedSets:
-        texts, keys = data["texts"], data["keys"]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("a text is none")
         found = cls()
         for kind, state, *members in data["facts"]:
-            fact = _Fact(texts[kind], tuple([texts[n] for n in members]), texts[state])
-            found._facts[fact] = len(found._facts)
-        count = len(found._facts)
-        if count != len(data["facts"]):
-            raise ValueError("a fact occurs twice")
-        blocks = [tuple(block) for block in data["blocks"]]
-        rest = [tuple(numbers) for _, *numbers in data["sets"]]
-        shared = [blocks[number] for number, *_ in data["sets"]]
-        found._members = dict(zip(keys, zip(shared, rest, strict=True), strict=True))
-        used = set().union(*blocks, *rest)
-        if used and not 0 <= min(used) <= max(used) < count:
-            raise ValueError("a fact is missing")
+            found._facts[_Fact(kind, tuple(members), state)] = len(found._facts)
+        found._members = {key: tuple(numbers) for key, numbers in data["sets"].items()}
         found._untracked = {key: frozenset(why) for key, why in data["untracked"].items()}
-        found.task_sets = {task: keys[number] for task, number in data["tasks"].items()}
+        found.task_sets = dict(data["tasks"])
+        known = found._used(found.task_sets.values()) | found._used(found._members)
+        if not known <= set(range(len(found._facts))):
+            raise ValueError("a fact is missing")
         return found
 
 

@@ -1,25 +1,19 @@
-"""The plan file, which tells whether anything changed since the last clean run.
+"""Facts about the process, its variables and paths, compared with those of an earlier run.
 
-The file is read before anything heavy is imported. Hence it is plain text that needs no parser, and
-this module uses only ``os`` and ``sys``. The file can only ever say "nothing changed"; in any
-doubt, the command does its full work.
+This module imports next to nothing, since the entry point uses it.
 """
 
 import os
-import stat
 import sys
 
 from gpuemu_flow import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-FORMAT = "gpuemu-flow plan 4"
-_ANY_FORMAT = b"gpuemu-flow plan "
 CONFIG_NAME = "gpuemu.toml"
 CACHE_NAME = ".gpuemu-cache"
-PLAN_NAME = "plan"
 _VARIABLES = ("GPUEMU_ALLOW_OUTSIDE", "GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME")
 
 ALL_VARIABLES = "*"
@@ -51,12 +45,7 @@ WORKER_DEFAULTS = {
     "PYTHONHASHSEED": "0",
 }
 """Defaults of variables that the environment leaves unset; the same as in `runners.process`."""
-_WORKERS = "workers shared"
-"""A line of a plan: most programs run in workers of one fork server without settings."""
-_FEW = 4
 _BITS = 16
-
-Stamp = tuple[int, int, int, int]
 
 
 def is_of_a_session(name: str) -> bool:
@@ -135,314 +124,14 @@ def look_of(path: str, *, size: bool = False) -> str:
 
 
 def identity(environ: "Mapping[str, str]", folder: str) -> str:
-    """Return the facts about the process and the folder on which a plan depends, as one text.
+    """Return the facts about the process on which a run's results depend, as one text.
 
-    Parameters
-    ----------
-    environ : mapping
-    folder : str
-        Real path of the folder that holds the plan. A copy of a workspace contains the original's
-        plan and graph, which name the original's files. Because the folder differs, that plan is
-        not valid in the copy.
+    `folder` is the real path of the cache. A copy of a workspace contains the original's database,
+    which names the original's files: its folder differs, so that nothing in it counts.
     """
     values = [__version__, sys.version, sys.executable, folder]
     values += [environ.get(name, "") for name in _VARIABLES]
-    return repr(values)
-
-
-def _checksum(body: bytes) -> str:
-    return digest_of(body)  # zlib would be one more module to load
-
-
-def render(
-    *,
-    identity_text: str,
-    summary: str,
-    files: "Mapping[str, Stamp]",
-    absent: "Iterable[str]",
-    folders: "Mapping[str, Stamp]",
-    links: "Mapping[str, str] | None" = None,
-    variables: "Mapping[str, str] | None" = None,
-    looks: "Mapping[str, str] | None" = None,
-    own: "Mapping[str, Stamp] | None" = None,
-    workers: bool = False,
-) -> bytes | None:
-    """Return the content of the plan file.
-
-    Parameters
-    ----------
-    identity_text : str
-        `identity` of the run that ends.
-    summary : str
-        Text to print if nothing has changed.
-    files : mapping of absolute path to stamp
-        (mtime_ns, ctime_ns, size, inode) of every source and manifest.
-    absent : iterable of absolute paths
-        Files whose appearance would change the configuration.
-    folders : mapping of absolute path to stamp
-        Folders whose listing matters.
-    links : mapping of absolute path to str
-        Links on the way to files, and their targets.
-    variables : mapping of str to str
-        `variable_digest` of the environment variables that programs read.
-    looks : mapping of absolute path to str
-        The result of `look_of` for each path whose existence or kind programs checked, and for
-        each path that the configuration expects. It includes a file's size if a program may have
-        learned the size.
-    own : mapping of absolute path to stamp
-        Folders of the cache, none of which may be a link.
-    workers : bool
-        True if some ops can run in a fork server that they share. A later command can then start
-        this server early.
-
-    Returns
-    -------
-    bytes or None
-        None if a path contains a character that the format cannot represent: no plan can be kept.
-    """
-    links, variables, looks, own = links or {}, variables or {}, looks or {}, own or {}
-    by_folder: dict[str, dict[str, Stamp]] = {}
-    for path, stamp in sorted(files.items()):  # equal plans are equal bytes
-        folder, _, name = path.rpartition("/")
-        by_folder.setdefault(folder, {})[name] = stamp
-    lines = [f"identity {identity_text}", f"summary {_quote(summary)}"]
-    lines += [_WORKERS] if workers else []
-    lines += [f"absent {path}" for path in sorted(absent)]
-    lines += ["\t".join((f"folder {path}", *map(str, s))) for path, s in sorted(folders.items())]
-    lines += ["\t".join((f"own {path}", *map(str, s))) for path, s in sorted(own.items())]
-    lines += [f"link {path}\t{target}" for path, target in sorted(links.items())]
-    lines += [f"look {path}\t{seen}" for path, seen in sorted(looks.items())]
-    lines += [f"variable {name}\t{digest}" for name, digest in sorted(variables.items())]
-    sections = []
-    for folder, entries in sorted(by_folder.items()):
-        if len(entries) >= _FEW:
-            stamps = "\t".join(",".join(map(str, stamp)) for stamp in entries.values())
-            sections.append("\n".join((folder, "/".join(entries), stamps)))
-        else:
-            lines += [
-                "\t".join((f"file {folder}/{name}", *map(str, stamp)))
-                for name, stamp in entries.items()
-            ]
-    sections.insert(0, "\n".join(lines))
-    text = "\f".join(sections)
-    paths = (*files, *absent, *folders, *own, *links, *links.values(), *variables, *looks)
-    if "\f" in summary or any(c in path for path in paths for c in "\n\t\f"):
-        return None
-    try:
-        body = text.encode()
-    except UnicodeEncodeError:
-        return None
-    return f"{FORMAT} {_checksum(body)}\n".encode() + body
-
-
-def look(
-    plan_path: str, environ: "Mapping[str, str]", seen: "dict[str, Seen] | None" = None
-) -> tuple[str | None, bool, bool]:
-    """Find out whether anything changed since the last clean run.
-
-    Parameters
-    ----------
-    plan_path : str
-    environ : mapping
-    seen : dict of absolute path to Seen, optional
-        An empty dict. This function adds the stamps and owners that it reads, by folder, so that
-        later steps of the command need not read them again.
-
-    Returns
-    -------
-    summary : str or None
-        Text to print if the plan is intact and nothing changed.
-    works : bool
-        True if something changed, and some ops can run in a fork server that they share. It is then
-        worth starting this server early.
-    holds : bool
-        True only if all conditions of the plan hold, except possibly those on the stamps of files.
-        This exception does not include the stamps of the manifests' folders. Hence True also shows
-        that no manifest was replaced.
-    """
-    try:
-        data = read(plan_path)
-    except OSError:
-        return None, False, False
-    seen = {} if seen is None else seen
-    summary = _summary_if_up_to_date(plan_path, data, environ, seen)
-    works = summary is None and _expects_workers(plan_path, data, environ)
-    return summary, works, bool(seen)
-
-
-def _expects_workers(plan_path: str, data: bytes, environ: "Mapping[str, str]") -> bool:
-    """Tell whether a plan fits this workspace and process, and says that programs need workers."""
-    head = data.partition(b"\n")[2].partition(b"\f")[0].split(b"\n")
-    folder = os.path.realpath(os.path.dirname(plan_path))  # noqa: PTH120
-    mine = f"identity {identity(dict(environ), folder)}".encode("utf-8", "surrogateescape")
-    return head[0] == mine and _WORKERS.encode() in head
-
-
-def digest_if_up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str:
-    """Return a digest of the plan if it is intact and nothing changed; else an empty text."""
-    try:
-        data = read(plan_path)
-    except OSError:
-        return ""
-    return "" if _summary_if_up_to_date(plan_path, data, environ, {}) is None else digest_of(data)
-
-
-def _summary_if_up_to_date(
-    plan_path: str, data: bytes, environ: "Mapping[str, str]", seen: "dict[str, Seen]"
-) -> str | None:
-    try:
-        head, _, body = data.partition(b"\n")
-        if head != f"{FORMAT} {_checksum(body)}".encode():
-            return None
-        sections = body.decode().split("\f")
-        folder = os.path.realpath(os.path.dirname(plan_path))  # noqa: PTH120 - hot
-        summary = _check_head(sections[0].split("\n"), dict(environ), folder)  # decoded once
-        if summary is None:
-            return None
-        for section in sections[1:]:
-            folder, names, stamps = section.split("\n")
-            seen[folder] = now = look_into(folder, names.split("/"))
-            if "\t".join(now.stamps) != stamps:
-                return None
-    except (OSError, ValueError, IndexError):
-        return None
-    return summary
-
-
-def read(plan_path: str) -> bytes:
-    """Return the content of the plan, or of a cached answer in the plan's folder.
-
-    Parameters
-    ----------
-    plan_path : str
-        Path of the plan or of the cached answer.
-
-    Raises
-    ------
-    OSError
-        There is no such file, it is not a regular file, or its folder is a symbolic link.
-    """
-    if stat.S_ISLNK(os.lstat(os.path.dirname(plan_path)).st_mode):  # noqa: PTH120 - hot
-        raise OSError("a link to the cache is looked at by the full program")
-    descriptor = os.open(plan_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - pathlib is an import too many here
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("not a file")
-        return file.read()
-
-
-def is_damaged(plan_path: str) -> bool:
-    """Tell whether a plan exists that is not intact; a plan of another version counts as intact."""
-    try:
-        head, _, body = read(plan_path).partition(b"\n")
-    except OSError:
-        return False
-    form, _, checksum = head.rpartition(b" ")
-    if form != FORMAT.encode():
-        return not form.startswith(_ANY_FORMAT)
-    return checksum != _checksum(body).encode()
-
-
-class Seen:
-    """The stamps and owners of some files of one folder.
-
-    Attributes
-    ----------
-    names : list of str
-    stamps : list of str
-        The stamp of each file (of the target, if it is a link), as numbers with commas; empty if
-        there is no file.
-    owners : set of int
-        Users who own one of the files, or one of the links to them.
-    """
-
-    __slots__ = ("names", "owners", "stamps")
-
-    def __init__(self, names: list[str], stamps: list[str], owners: set[int]) -> None:
-        self.names = names
-        self.stamps = stamps
-        self.owners = owners
-
-
-def look_into(folder: str, names: list[str]) -> Seen:
-    """Read the stamps and owners of some files of one folder."""
-    # By descriptor: the kernel then need not walk the whole path again for every file. By name: to
-    # list the folder first would cost a quarter more.
-    stamps: list[str] = []
-    owners: set[int] = set()
-    owner = -1
-    look, is_link = os.lstat, stat.S_ISLNK
-    try:
-        descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return Seen(names, [""] * len(names), owners)
-    try:
-        for name in names:
-            try:
-                s = look(name, dir_fd=descriptor)
-                if s.st_uid != owner:  # nearly all have one
-                    owner = s.st_uid
-                    owners.add(owner)
-                if is_link(s.st_mode):
-                    s = os.stat(name, dir_fd=descriptor)
-                    owners.add(s.st_uid)
-            except (OSError, ValueError):
-                stamps.append("")
-            else:
-                stamps.append(f"{s.st_mtime_ns},{s.st_ctime_ns},{s.st_size},{s.st_ino}")
-    finally:
-        os.close(descriptor)
-    return Seen(names, stamps, owners)
-
-
-def _check_head(lines: list[str], environ: "Mapping[str, str]", folder: str) -> str | None:
-    if lines[0] != f"identity {identity(environ, folder)}":
-        return None
-    if not all(holds(line, environ) for line in lines[2:]):
-        return None
-    return _unquote(lines[1].partition(" ")[2])
-
-
-def holds(line: str, environ: "Mapping[str, str]") -> bool:
-    """Tell whether the condition that one line of a plan states still holds.
-
-    Parameters
-    ----------
-    line : str
-        A line such as ``absent /PATH``, which states that nothing exists at this path.
-    environ : mapping
-
-    Raises
-    ------
-    OSError, ValueError
-        The condition could not be checked, for example because a file is gone. Callers treat this
-        like False.
-    """
-    if line == _WORKERS:
-        return True
-    kind, _, rest = line.partition(" ")
-    if kind == "absent":
-        return not os.path.lexists(rest)
-    if kind in ("file", "folder", "own"):
-        path, *stamp = rest.split("\t")
-        s = os.lstat(path) if kind == "own" else os.stat(path)  # noqa: PTH116
-        return [int(v) for v in stamp] == [s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino]
-    path, _, known = rest.rpartition("\t")
-    if kind == "link":
-        return os.readlink(path) == known  # noqa: PTH115
-    if kind == "look":
-        return look_of(path, size=" " in known) == known
-    return kind == "variable" and variable_digest(environ, path) == known
-
-
-def _quote(text: str) -> str:
-    """Return a text as one line; `_unquote` is its inverse."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _unquote(line: str) -> str:
-    """Return the text that `_quote` made into this line, without importing a module or a codec."""
-    return "\\".join(part.replace("\\n", "\n") for part in line.split("\\\\"))
+    return ascii(values)  # a database takes no lone surrogate
 
 
 def find_workspace(start: str) -> str | None:

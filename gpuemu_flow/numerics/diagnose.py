@@ -1,8 +1,8 @@
 """Explain a failing output: where its errors lie, and what they have in common.
 
-Everything is derived from the output, the reference's output and the inputs of one case; the module
-`cases.features` compares several cases. To be fast for large tensors, only samples of limited size
-are examined. The failing elements, however, are all counted, per axis.
+Everything is derived from the output, the reference's output and the inputs of one case. To be fast
+for large tensors, only samples of limited size are examined. The failing elements, however, are all
+counted, per axis.
 """
 
 from __future__ import annotations

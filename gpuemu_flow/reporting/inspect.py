@@ -201,7 +201,7 @@ def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool)
     chosen = [workspace.config.op(word).name for word in words if only or word in known]
     if words and not chosen:
         return 0
-    workspace.drop_plan()
+    workspace.forget_clean()
     return forget_submissions(workspace, chosen or None)
 
 
@@ -232,7 +232,7 @@ def clean_workspace(
     cache = workspace.cache
     cache.create()
     with RunLock(cache.lock_path, on_wait):
-        workspace.drop_plan()
+        workspace.forget_clean()
         states = workspace.states()
         known = {name for name in chosen if states.record(name) is not None}
         for name in chosen:

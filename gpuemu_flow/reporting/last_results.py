@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.unordered import RuleOutputs
-from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
+from gpuemu_flow.errors import StoreError
 from gpuemu_flow.graph import snapshot
 from gpuemu_flow.graph.snapshot import Snapshot
 from gpuemu_flow.inputs import plan
@@ -53,7 +53,13 @@ def last_results(root: Path) -> LastResults:
     This is safe in a folder of unknown origin, since no program is run and no configuration is
     read.
     """
-    known = snapshot.load(root / plan.CACHE_NAME / SNAPSHOT_NAME, root)
+    home = WorkspaceCache(root / plan.CACHE_NAME)
+    try:
+        known = snapshot.load(home, root)
+    except StoreError:
+        known = None
+    finally:
+        home.close()
     if known is None:
         return NOTHING
     folder = known.settings.cache_dir

@@ -13,7 +13,7 @@ from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.unordered import unordered
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.graph.graph import Graph, Skip, TaskOutline
+from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.results.model import (
     KernelResult,
     OpResult,
@@ -51,15 +51,9 @@ def run_and_report(
 
     def conclude(outcome: RunOutcome) -> None:
         shown = outcome if asked is None else replace(outcome, options=asked)
-        reports.append(build_report(workspace, shown, keep=True))
+        reports.append(build_report(workspace, shown))
 
-    def prepare() -> None:
-        if workspace.moved_names.new:
-            from gpuemu_flow.reporting import renamed_submissions  # noqa: PLC0415 - seldom needed
-
-            renamed_submissions.take_over_submissions(workspace)
-
-    outcome = session.run(workspace, options, listener, pool, conclude, prepare=prepare)
+    outcome = session.run(workspace, options, listener, pool, conclude)
     return outcome, reports[0]
 
 
@@ -105,7 +99,6 @@ def build_report(
     outcome: RunOutcome,
     *,
     broken: Collection[str] = (),
-    keep: bool = False,
 ) -> RunReport:
     """Build the report of a run from the manifests of the selected tasks.
 
@@ -113,35 +106,23 @@ def build_report(
     ----------
     broken : collection of str
         Tasks that count as failed, in addition to the failed tasks of `outcome`.
-    keep : bool
-        True to store passed results for later reports; the caller must then hold the run lock.
     """
     # Imported here, as it is not needed before the edited op has been called.
-    from gpuemu_flow.reporting.passed_rows import PassedRows  # noqa: PLC0415
     from gpuemu_flow.reporting.submissions import submitted_results  # noqa: PLC0415
 
     graph = outcome.graph
-    outlines = {n: o for n, o in graph.outlines.items() if n in outcome.selected}
-    rows = PassedRows(workspace, outcome.status)
+    selected = {n: spec for n, spec in graph.tasks.items() if n in outcome.selected}
     reader = _Reader(workspace, outcome)
     results: list[OpResult] = []
-    for name, outline in outlines.items():
-        if outline.stage != stages.COMPARE:
+    for name, spec in selected.items():
+        if spec.stage != stages.COMPARE:
             continue
-        unfinished = name in broken or _is_unfinished(outcome, name)
-        result = None if unfinished else rows.get(name, outline)
-        if result is None:
-            before = rows.before(outline)
-            result = reader.result(graph.tasks[name])
-            if result is not None and not unfinished:
-                rows.learn(name, outline, before, result)
-        if result is not None and not unfinished:
+        result = reader.result(spec)
+        if result is not None and not (name in broken or _is_unfinished(outcome, name)):
             results.append(result)
         elif not outcome.interrupted or name in broken:
             reason = "its tasks did not finish; see the problems"
-            results.append(OpResult(outline.subject, outline.dtype, Verdict.ERROR, reason=reason))
-    if keep:
-        rows.save()
+            results.append(OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason))
     builder = reader.builder
     kernels, kernel_problems = _kernels(builder, outcome, broken)
     skips = _selected_skips(workspace, outcome)
@@ -172,21 +153,20 @@ def build_report(
         problems=(
             *workspace.settings.warnings,
             *outcome.problems,
-            *rows.problems,
             *kernel_problems,
-            *_undeclared(graph, outlines, reader),
+            *_undeclared(selected, reader),
             *untracked_inputs(workspace, outcome.selected),
             *(problem for result in results for problem in result.weaknesses()),
         ),
-        changes=tuple(builder.changes(_diffs(graph, outlines, outcome))),
+        changes=tuple(builder.changes(_diffs(selected, outcome))),
         duration_s=outcome.duration_s,
         interrupted=outcome.interrupted,
         kernels=tuple(kernels),
         drawn_seed=workspace.settings.drawn_seed,
-        build_only=bool(outlines)
+        build_only=bool(selected)
         and not skips
-        and all(outline.stage in _BUILDS for outline in outlines.values()),
-        nothing_due=outcome.options.may_be_nothing and not outlines and not skips,
+        and all(spec.stage in _BUILDS for spec in selected.values()),
+        nothing_due=outcome.options.may_be_nothing and not selected and not skips,
     )
 
 
@@ -222,40 +202,36 @@ class _Reader:
         return self._values[name]
 
 
-def _undeclared(
-    graph: Graph, outlines: Mapping[str, TaskOutline], reader: _Reader
-) -> list[Problem]:
+def _undeclared(tasks: Mapping[str, TaskSpec], reader: _Reader) -> list[Problem]:
     """Return the warnings about rules that wrote or deleted files that they do not declare."""
     found = []
-    for name, outline in outlines.items():
-        if outline.stage != stages.RULE:
+    for name, spec in tasks.items():
+        if spec.stage != stages.RULE:
             continue
         from gpuemu_flow.tasks.build_rule import deleted_problem, undeclared_problem  # noqa: PLC0415
 
         values = reader.values(name)
         for kept, told in (("undeclared", undeclared_problem), ("deleted", deleted_problem)):
             if values.get(kept):
-                found.append(told(graph.tasks[name], values[kept]))
+                found.append(told(spec, values[kept]))
     return found
 
 
-def _diffs(
-    graph: Graph, outlines: Mapping[str, TaskOutline], outcome: RunOutcome
-) -> Iterator[TaskSpec]:
+def _diffs(tasks: Mapping[str, TaskSpec], outcome: RunOutcome) -> Iterator[TaskSpec]:
     """Yield the ``diff`` tasks that this run ran or restored."""
-    for name, outline in outlines.items():
-        if outline.stage == stages.DIFF and outcome.status.get(name) in ("ran", "restored"):
-            yield graph.tasks[name]
+    for name, spec in tasks.items():
+        if spec.stage == stages.DIFF and outcome.status.get(name) in ("ran", "restored"):
+            yield spec
 
 
 def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
     """Return the warnings about programs that may have used more inputs than were observed."""
     chosen, observed = set(tasks), workspace.snapshot.observed
     found: dict[tuple[str, str, str], None] = {}
-    for name, outline in workspace.graph.outlines.items():
-        if outline.stage in (stages.OP, stages.REFERENCE) and name in chosen:
+    for name, spec in workspace.graph.tasks.items():
+        if spec.stage in (stages.OP, stages.REFERENCE) and name in chosen:
             for reason in sorted(observed.untracked(name)):
-                found[outline.stage, outline.subject, reason] = None
+                found[spec.stage, spec.subject, reason] = None
     return [
         Problem(
             "untracked-inputs",
@@ -297,10 +273,9 @@ def _kernels(
     """Return the lint results of the selected kernels, and their problems as keys of a dict."""
     results: list[KernelResult] = []
     problems: dict[Problem, None] = {}
-    for name, outline in outcome.graph.outlines.items():
-        if outline.stage not in (stages.BUILD, stages.LINT) or name not in outcome.selected:
+    for name, spec in outcome.graph.tasks.items():
+        if spec.stage not in (stages.BUILD, stages.LINT) or name not in outcome.selected:
             continue
-        spec = outcome.graph.tasks[name]
         if spec.stage == stages.BUILD:
             problems.update(dict.fromkeys(builder.build_problems(spec)))
             continue

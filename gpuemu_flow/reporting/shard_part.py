@@ -77,7 +77,7 @@ def _as_texts(options: Mapping[str, Json]) -> dict[str, str]:
 
 def _selected(workspace: Workspace, options: RunOptions) -> tuple[str, ...]:
     """Return the sorted names of ops and kernels that the options select, ignoring the shard."""
-    tasks = workspace.graph.outlines
+    tasks = workspace.graph.tasks
     names = selected_tasks(workspace, replace(options, shard=None))
     judged = (stages.COMPARE, stages.LINT)
     return tuple(sorted({tasks[n].subject for n in names if tasks[n].stage in judged}))

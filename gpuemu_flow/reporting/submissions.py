@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from datetime import datetime, timezone
 
 from gpuemu_flow.engine.workspace import Workspace
@@ -15,7 +14,6 @@ from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.judging.summary import WORST, tallied
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reporting.renamed_submissions import new_names
 from gpuemu_flow.results.from_manifests import result_of_summary
 from gpuemu_flow.results.model import Absence, CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
@@ -135,8 +133,6 @@ def _submissions(
     try:
         subjects = Subjects(workspace)
         everything = store.everything()
-        names = new_names(workspace, subjects, everything)
-        everything = [replace(s, op=names[s.op]) if s.op in names else s for s in everything]
         current = of_newest_batch(everything)
         latest = newest_of_each(current)
         lost = _of_no_op(workspace, latest)

@@ -37,7 +37,6 @@ class FailureCard:
     common: bool
     messages: tuple[str, ...]
     cause: str
-    seen_with: str
     place: str
     failure_id: str
     minimized: FailureRecord | None
@@ -93,7 +92,6 @@ def _card(
     drawn = picture is not None and bool(picture.rows)
     notes = "\n".join(note_lines(failure.result))
     cause = report.causes.get(key, "")
-    found = report.explained.get(key)
     return FailureCard(
         anchor=anchor,
         lead=case_lines.describe_failure(report, failure, counts),
@@ -104,7 +102,6 @@ def _card(
         common=case_lines.is_common(cause, counts),
         messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),
         cause=cause,
-        seen_with="; ".join(found.seen_with) if found is not None else "",
         place=f"{place.file}:{place.line}" if place is not None else "",
         failure_id="" if known is None else known.id,
         minimized=None if known is None else known.minimized,

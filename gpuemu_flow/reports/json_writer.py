@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from gpuemu_flow.plain_text import inert_json
 from gpuemu_flow.results.model import (
     SCHEMA_VERSION,
@@ -107,7 +109,7 @@ def _result(result: OpResult) -> dict[str, Json]:
         "duration_s": round(result.duration_s, 6),
         "cached": result.cached,
         "reason": result.reason,
-        "causes": [cause.to_json() for cause in result.causes],
+        "causes": [msgspec.to_builtins(cause) for cause in result.causes],
         "sandbox": result.sandbox,
         "untried": list(result.untried),
     }

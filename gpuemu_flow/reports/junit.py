@@ -187,9 +187,8 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
     place = report.place_of(failure)
     if place is not None:
         yield f"At: {place.file}:{place.line}"
-    found = report.explained.get(report.key(failure))
-    if found is not None and found.text:
-        yield found.line[0].upper() + found.line[1:]
+    if cause := report.causes.get(report.key(failure)):
+        yield f"Cause: {cause}"
     for other in result.failures[1:]:
         yield f"{other.kind.value}: {other.message}"
     yield from note_lines(result)

@@ -227,9 +227,8 @@ def _details(report: Report, failure: CaseFailure) -> str:
     lines = [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]
     lines.append(f"{case.dtype}  {shapes}  layout {case.layout}  strategy {case.strategy}")
     known = report.known.get(report.key(failure))
-    found = report.explained.get(report.key(failure))
-    if found is not None and found.text:
-        lines.append(found.line)
+    if cause := report.causes.get(report.key(failure)):
+        lines.append(f"cause: {cause}")
     if known is not None and known.minimized is not None:
         smallest = " ".join(f"{n}{list(shape)}" for n, shape in known.minimized.shapes.items())
         lines.append(f"minimized: {smallest}  id {known.minimized.id}")

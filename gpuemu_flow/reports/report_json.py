@@ -63,13 +63,11 @@ def _shard(report: Report, part: ShardPart) -> dict[str, Json]:
 def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:
     known = report.known.get(report.key(failure))
     place = report.place_of(failure)
-    found = report.explained.get(report.key(failure))
     return {
         **failure_record(failure),
         "name": CaseVerdict(failure.op, failure.case, failure.result).name,
         "id": None if known is None else known.id,
         "cause": report.causes.get(report.key(failure), ""),
-        "seen_with": list(found.seen_with) if found is not None else [],
         "time": None if known is None else known.time,
         "minimized": None if known is None or known.minimized is None else known.minimized.id,
         "file": "" if place is None else place.file,

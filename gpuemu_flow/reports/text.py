@@ -296,7 +296,7 @@ def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
             dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
             name = f"{verdict} {printable(op)}"
             lines.append(f"{name}: {kind} in {plural(len(members), 'case')} ({dtypes})")
-            lines += [f"  {printable(found.line)}"] if found.text else []
+            lines += [f"  cause: {printable(found.text)}"] if found.text else []
             lines += [f"  {line}" for line in _case_lines(smallest)]
             lines.append("")
     return lines

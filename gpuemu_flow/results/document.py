@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.baseline_diff import BaselineDiff
-from gpuemu_flow.results.causes import Explained, causes
+from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.model import MISSED, Absence, CaseFailure, OpResult, RunReport
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.store.failure_record import FailureRecord
@@ -375,19 +375,15 @@ class Report:
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
         """Map each failing case with a confirmed cause to a text about the cause."""
-        return {key: found.text for key, found in self.explained.items() if found.cause is not None}
-
-    @cached_property
-    def explained(self) -> Mapping[tuple[str, int, str], Explained]:
-        """Map each failing case to its group of cases with the same cause or features."""
         by_op: dict[str, list[OpResult]] = {}
         for result in self.run.results:
             if result.failures:
                 by_op.setdefault(result.op, []).append(result)
         return {
-            self.key(failure): found
+            self.key(failure): found.text
             for same in by_op.values()
             for found in causes(same)
+            if found.cause is not None
             for failure in found.members
         }
 

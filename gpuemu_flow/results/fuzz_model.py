@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+import msgspec
+
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.numerics.flakiness import FailureRate, failure_rate
 from gpuemu_flow.quick_dataclass import dataclass
@@ -17,15 +19,14 @@ MARGIN_BUCKETS = 10
 
 @dataclass(frozen=True)
 class CauseGroup:
-    """Failures of the same kind with the same cause or features.
+    """Failures with the same cause or, without one, of the same kind.
 
     Attributes
     ----------
     kind : str
         `types.FailureKind` of the first failure.
     feature : str
-        The cause that new cases confirmed, or else the features that the failures share, as text;
-        empty if nothing was found.
+        The cause that new cases confirmed, as text; empty if there is none.
     failures : tuple of FailureRecord
         Smallest case first.
     minimized : FailureRecord or None
@@ -149,7 +150,7 @@ class FuzzReport:
                 {
                     "kind": group.kind,
                     "feature": group.feature,
-                    "cause": None if group.cause is None else group.cause.to_json(),
+                    "cause": None if group.cause is None else msgspec.to_builtins(group.cause),
                     "count": len(group.failures),
                     "smallest": group.failures[0].id,
                     "minimized": group.minimized.id if group.minimized else None,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.quick_dataclass import dataclass
@@ -16,6 +15,7 @@ from gpuemu_flow.types import Case, CheckResult, Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.artifacts.kernel_record import KernelRecord
+    from gpuemu_flow.cases.cause import Cause
 
 SCHEMA_VERSION = 1
 
@@ -112,7 +112,7 @@ class OpResult:
     failures : tuple of CaseFailure
         Smallest first.
     passing : tuple of Case
-        Passing cases, with which the search for a cause compares the failing ones.
+        Passing cases, with which the failing ones are compared.
     absence : Absence
         Category of the reason why there is no verdict; `Absence.NONE` to derive it from the
         verdict.
@@ -121,7 +121,7 @@ class OpResult:
     constant : tuple of (str, float)
         Outputs whose expected value is the same constant in every case.
     causes : tuple of Cause
-        Causes of the op's failures in all its dtypes, confirmed causes first.
+        Confirmed causes of the op's failures in all its dtypes.
     sandbox : str
         The op's sandbox, such as ``landlock 7, seccomp``; empty if nothing was run.
     kept_finite : tuple of str

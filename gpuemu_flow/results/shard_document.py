@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+import msgspec
+
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.results.changes import KernelChange, ResultChange
@@ -165,7 +167,7 @@ def _result(result: OpResult) -> dict[str, Json]:
         "absence": result.absence.value,
         "loose": list(result.loose),
         "constant": [[name, number_to_json(value)] for name, value in result.constant],
-        "causes": [cause.to_json() for cause in result.causes],
+        "causes": msgspec.to_builtins(result.causes),
         "kept_finite": list(result.kept_finite),
         "untried": list(result.untried),
     }
@@ -187,7 +189,7 @@ def _result_from(data: Mapping[str, Json], own: Sequence[CaseVerdict]) -> OpResu
         absence=Absence(data["absence"]),
         loose=tuple(data["loose"]),
         constant=tuple((name, number_from_json(value)) for name, value in data["constant"]),
-        causes=tuple(Cause.from_json(cause) for cause in data["causes"]),
+        causes=msgspec.convert(data["causes"], tuple[Cause, ...]),
         kept_finite=tuple(data["kept_finite"]),
         untried=tuple(data["untried"]),
         failures=tuple(sorted(failures, key=lambda failure: failure.case.numel)),

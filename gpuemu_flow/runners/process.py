@@ -9,14 +9,17 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
+from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import channel, early, memfd
+from gpuemu_flow.runners import channel, memfd
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.preloadable import framework_of, identity
 from gpuemu_flow.runners.sandbox.spec import Sandbox
@@ -30,8 +33,13 @@ _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
 _SLICE = 0.1  # seconds between looks at a cancel event
 _PATIENCE = 1.0  # seconds of silence after which possibly stopped processes are resumed
 
+_SERVER_MODULE = "gpuemu_flow.runners.forkserver"
+_PACKAGE_ROOT = Path(__file__).absolute().parents[2]
+"""The server's working folder, from which ``-m`` finds this package and no workspace module."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
 # Read when an interpreter or its libraries start, so that setting them in a fork has no effect.
-_STARTUP_VARIABLES = (*early.THREAD_VARIABLES, "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_STARTUP_VARIABLES = (*THREAD_VARIABLES, "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _STARTUP_PREFIXES = ("LD_", "DYLD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "OMP_", "KMP_",
                      "NPY_", "PYTHON")  # fmt: skip
 
@@ -306,6 +314,17 @@ class ServerStart:
         return replace(plain, env=env, framework=framework, identity=known)
 
 
+def _server_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a fork server; `more` are further variables for its programs."""
+    kept = let_through(os.environ)
+    home = os.environ.get("HOME", "")
+    if home:
+        kept["HOME"] = home  # to find packages; a program's HOME is its scratch folder
+    kept[USER_CACHE] = user_cache_of(os.environ)
+    threads = dict.fromkeys(THREAD_VARIABLES, "1")
+    return {**threads, "PYTHONHASHSEED": "0", **kept, **more}
+
+
 class ServerHandle:
     """Starts one fork server and requests workers from it. Thread-safe.
 
@@ -320,24 +339,18 @@ class ServerHandle:
     def __init__(self, env: Mapping[str, str], framework: str = "") -> None:
         self._patience = START_SECONDS + (PRELOAD_SECONDS if framework else 0.0)
         self._lock = threading.Lock()
-        environment = early.server_environment(os.environ, env)
-        started = None if framework else early.take(environment)
-        self._process: subprocess.Popen[bytes] | early.EarlyServer
-        if started is not None:
-            self._process = started
-            self._control, self._stderr = socket.socket(fileno=started.control), started.stderr
-            return
         self._control, peer = socket.socketpair()
         self._stderr = memfd.create("forkserver-stderr")
+        preload = [framework] if framework else []
         with peer:
             self._process = subprocess.Popen(
-                early.server_command(peer.fileno(), framework),
+                [sys.executable, "-m", _SERVER_MODULE, str(peer.fileno()), *preload],
                 pass_fds=[peer.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                cwd=early.PACKAGE_ROOT,
-                env=environment,
+                cwd=_PACKAGE_ROOT,
+                env=_server_environment(env),
                 start_new_session=True,
             )
 

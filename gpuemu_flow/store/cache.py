@@ -388,6 +388,10 @@ class JsonStore:
         """Return the estimated size on disk in bytes."""
         return self._guarded(lambda cache: int(cache.volume()))
 
+    def sql(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Run SQL on tables beside the records; `action` may be called again after an error."""
+        return self._guarded(lambda cache: action(cache._con))
+
     def close(self) -> None:
         """Close this thread's connection."""
         with self._lock:

@@ -215,32 +215,6 @@ class FailureStore:
         if record is not None and (record.mended, record.intermittent) != (mended, intermittent):
             self._write(replace(record, mended=mended, intermittent=intermittent))
 
-    def rename(self, old: str, new: str) -> dict[str, str]:
-        """Rename an op in its failures, which also changes their ids.
-
-        Returns
-        -------
-        dict of str to str
-            The new id of each failure, by old id.
-        """
-        ids: dict[str, str] = {}
-        for record in self.list(old):
-            renamed = replace(record, op=new)
-            renamed = replace(renamed, id=self._free_id(renamed.identity()))
-            ids[record.id] = renamed.id
-            self._write(renamed)
-            self._records.delete(record.id)
-        for known in filter(None, map(self._read, ids.values())):
-            shrunk, original = known.minimized or "", known.minimized_from or ""
-            self._write(
-                replace(
-                    known,
-                    minimized=ids.get(shrunk, shrunk) or None,
-                    minimized_from=ids.get(original, original) or None,
-                )
-            )
-        return ids
-
     def input_tensors(self, record: FailureRecord) -> bytes | None:
         """Return the safetensors file with a failure's inputs; None if it is lost or damaged."""
         return self._blobs.read(record.inputs) if record.inputs else None

@@ -7,8 +7,8 @@ import os
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import field
 from pathlib import Path
 
 from gpuemu_flow.quick_dataclass import dataclass
@@ -278,31 +278,6 @@ class ResultStore:
             self._touch(now)
             self._touch(now, self._forgotten)
         return len(keys)
-
-    def rename(self, old: str, new: str, failures: Mapping[str, str]) -> None:
-        """Rename an op in its results.
-
-        Parameters
-        ----------
-        failures : mapping of str to str
-            The new id of each recorded failure, by old id.
-        """
-        with self._lock:
-            keys = [key for key in self._keys if self._by_key[key].op == old]
-            changed = []
-            for key in keys:
-                known = self._by_key[key]
-                own = known.judged.failure_id
-                judged = replace(known.judged, failure_id=failures.get(own, own))
-                self._by_key[key] = replace(known, op=new, judged=judged)
-                data = self._records.get(key)
-                if data is not None:
-                    changed.append((key, {**data, "op": new, "judged": judged.to_json()}))
-        if changed:
-            self._records.put_many(changed)
-            now = self.time_ns()
-            self._touch(now)
-            self._touch(now, self._forgotten)
 
     def close(self) -> None:
         """Close this thread's connections."""

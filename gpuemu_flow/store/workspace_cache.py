@@ -22,6 +22,11 @@ _TAG = (
 DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
 
 
+def damaged(message: str, path: Path) -> Problem:
+    """Return the warning about a damaged part of the cache."""
+    return Problem("cache-damaged", message, file=str(path), warning=True)
+
+
 class WorkspaceCache:
     """Paths and stores below ``.gpuemu-cache``.
 
@@ -112,16 +117,12 @@ class WorkspaceCache:
                 if not os.path.lexists(target):
                     path.rename(target)
                     break
-        self.problems.append(
-            Problem(
-                "cache-damaged",
-                f"{reason}; set aside and made again when needed",
-                file=str(path.relative_to(self.folder.parent))
-                if path.is_relative_to(self.folder.parent)
-                else str(path),
-                warning=True,
-            )
+        shown = (
+            path.relative_to(self.folder.parent)
+            if path.is_relative_to(self.folder.parent)
+            else path
         )
+        self.problems.append(damaged(f"{reason}; set aside and made again when needed", shown))
 
     def clear_staging(self) -> None:
         """Delete unfinished files of killed runs. Call this only while holding the run lock."""

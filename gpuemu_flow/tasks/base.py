@@ -18,6 +18,7 @@ from gpuemu_flow.store.keys import canonical, digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks.params import StageParams, params_from_json
+from gpuemu_flow.tasks.stages import OBSERVED
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
@@ -98,6 +99,19 @@ class TaskSpec:
     outputs: tuple[str, ...] = ()
     judge: str = ""
     known: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> list[str]:
+        """Return the names of the tasks whose manifests this task reads."""
+        return [source.task for source in self.inputs]
+
+    @property
+    def wavers(self) -> bool:
+        """Tell whether the task can be stale although nothing that it was seen to use changed.
+
+        Its outputs in the workspace may be edited, or packages of an unobserved program upgraded.
+        """
+        return bool(self.outputs) or bool(self.packages and self.stage not in OBSERVED)
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""

@@ -27,8 +27,6 @@ PARTS = (
     "blobs",
     "state",
     "actions",
-    "graph.json",
-    "graph-*.tasks",
 )
 MOMENTS = ("plan", "ended", "end")
 OP, REFERENCE = "scripts/scale.py", "scripts/scale_ref.py"

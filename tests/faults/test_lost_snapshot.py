@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+import stored_snapshot
 from mini_workspace import Mini
+from stored_snapshot import Tables
 
 CAUSES = False
 
@@ -33,14 +33,14 @@ def listing(mini: Mini) -> Mini:
     return mini
 
 
-def lose(mini: Mini, old: Path) -> None:
+def lose(mini: Mini, _old: Tables) -> None:
     """Delete the snapshot."""
-    (mini.root / ".gpuemu-cache" / "graph.json").unlink()
+    stored_snapshot.lose(mini)
 
 
-def put_back(mini: Mini, old: Path) -> None:
+def put_back(mini: Mini, old: Tables) -> None:
     """Put back an old snapshot, as if the run had been killed before it stored its own."""
-    shutil.copy(old, mini.root / ".gpuemu-cache" / "graph.json")
+    stored_snapshot.put_back(mini, {**old, "clean_run": []})
 
 
 def a_file(mini: Mini) -> None:
@@ -55,18 +55,15 @@ def a_variable(mini: Mini) -> None:
 @pytest.mark.parametrize(("program", "change"), [(LISTS, a_file), (LOOKS, a_variable)])
 def test_an_input_of_current_results_still_counts(
     listing: Mini,
-    tmp_path: Path,
-    spoil: Callable[[Mini, Path], None],
+    spoil: Callable[[Mini, Tables], None],
     program: str,
     change: Callable[[Mini], None],
 ) -> None:
-    cache = listing.root / ".gpuemu-cache"
     listing.command("run")
-    old = shutil.copy(cache / "graph.json", tmp_path)
+    old = stored_snapshot.tables(listing)
     listing.write("scripts/scale.py", program)
     listing.command("run")
-    spoil(listing, Path(old))
-    (cache / "plan").unlink()
+    spoil(listing, old)
     assert "5 current" in listing.command("run").stdout
     assert listing.command("run").stdout.startswith("up to date")
     change(listing)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored_snapshot
 from mini_workspace import Mini
 from test_run_damage import verdicts
 from whole import sample
 
-from gpuemu_flow.inputs import plan
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.result_records import CountedResult, NewResult
 from gpuemu_flow.store.results import ResultStore
@@ -25,23 +25,20 @@ from gpuemu_flow.types import Json, Verdict
 CAUSES = False
 
 
-def _plan(cache: Path, number: int) -> None:
-    _, _, body = (cache / "plan").read_bytes().partition(b"\n")
-    body = b"whatever another version says\n" + body
-    head = f"gpuemu-flow plan {number} {plan._checksum(body)}\n".encode()
-    (cache / "plan").write_bytes(head + body)
-
-
 def _sealed(path: Path, change: Callable[[Any], Json]) -> None:
     path.write_bytes(seal(change(unseal(path.read_bytes()))))
 
 
+def _progress(cache: Path, change: Callable[[Any], Json]) -> None:
+    stored_snapshot.rewrite(Mini(cache.parent), "progress", change)
+
+
 def _graph(cache: Path, number: int) -> None:
-    _sealed(cache / "graph.json", lambda old: {"format": number, "tool": old["tool"], "more": []})
+    _progress(cache, lambda old: {"format": number, "tool": old["tool"], "more": []})
 
 
 def _of_another_tool(cache: Path, number: int) -> None:
-    _sealed(cache / "graph.json", lambda old: {**old, "tool": f"{number}.0", "settings": {}})
+    _progress(cache, lambda old: {**old, "tool": f"{number}.0", "settings": {}})
 
 
 def _history(cache: Path, number: int) -> None:
@@ -77,7 +74,6 @@ def _other_seal(_key: str, record: bytes) -> bytes:
 
 
 WAYS: dict[str, Callable[[Path, int], None]] = {
-    "plan": _plan,
     "graph": _graph,
     "tool": _of_another_tool,
     "history": _history,
@@ -97,8 +93,6 @@ PAIRS = list(itertools.product(WAYS, (0, 99)))
 def test_another_version_s_cache_is_no_damage(checked_mini: Mini, name: str, number: int) -> None:
     cache = checked_mini.root / ".gpuemu-cache"
     expected = verdicts(checked_mini.run("scale"))
-    if not (cache / "plan").exists():
-        checked_mini.command("run")
     WAYS[name](cache, number)
     if "actions" in name:
         checked_mini.command("clean", "scale")

@@ -52,7 +52,7 @@ def waits(process: subprocess.Popen[str]) -> bool:
     return any(f" {process.pid} " in line for line in lines if "->" in line)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_who_only_looks_does_not_wait_for_a_run(
     held: tuple[Mini, Path, subprocess.Popen[str]],
 ) -> None:
@@ -77,7 +77,7 @@ def test_who_only_looks_does_not_wait_for_a_run(
         ("test", "--op", "scale"),
     ],
 )
-@pytest.mark.long
+@pytest.mark.ci
 def test_who_changes_something_waits_for_the_run(
     held: tuple[Mini, Path, subprocess.Popen[str]], words: tuple[str, ...]
 ) -> None:
@@ -111,7 +111,7 @@ def test_who_changes_something_waits_for_the_run(
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("words", [("run", "scale"), ("ci", "scale", "-o", "r.xml")])
-@pytest.mark.long
+@pytest.mark.ci
 def test_waiting_can_be_given_up(
     held: tuple[Mini, Path, subprocess.Popen[str]],
     words: tuple[str, ...],
@@ -131,7 +131,7 @@ def test_waiting_can_be_given_up(
     assert process.returncode == 0
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_nobody_waits_for_a_run_that_was_killed(
     held: tuple[Mini, Path, subprocess.Popen[str]],
 ) -> None:
@@ -155,11 +155,11 @@ def test_a_report_is_made_before_another_process_may_change_what_it_reads(
 ) -> None:
     held = []
 
-    def looked_at(workspace: Workspace, outcome: RunOutcome, *, keep: bool) -> RunReport:
+    def looked_at(workspace: Workspace, outcome: RunOutcome) -> RunReport:
         with workspace.cache.lock_path.open() as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         held.append(True)
-        return build_report(workspace, outcome, keep=keep)
+        return build_report(workspace, outcome)
 
     monkeypatch.setattr("gpuemu_flow.reporting.report.build_report", looked_at)
     workspace = Workspace(mini.root, environ=mini.environment())

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored_snapshot
 from mini_workspace import Mini
-
-from gpuemu_flow.graph import snapshot
 
 CAUSES = False
 
@@ -119,39 +118,14 @@ def test_a_damaged_history_makes_no_regression(mini: Mini) -> None:
     assert {p["slug"] for p in report["problems"]} == {"cache-damaged"}
 
 
-def test_a_changed_graph_is_compiled_again(mini: Mini) -> None:
-    mini.run("scale")
-    path = cache_of(mini) / "graph.json"
-    flip(path)
-    damaged = path.read_bytes()
-    assert snapshot.load(path, mini.root) is None
-    report = mini.run("scale")
-    assert report["executed"] == []
-    assert [problem["slug"] for problem in report["problems"]] == ["cache-damaged"]
-    assert (cache_of(mini) / "quarantine" / "graph.json.1").read_bytes() == damaged
-    assert snapshot.load(path, mini.root) is not None
-
-
-def test_a_changed_plan_is_set_aside(mini: Mini) -> None:
-    mini.run()
-    path = cache_of(mini) / "plan"
-    flip(path)
-    damaged = path.read_bytes()
-    report = mini.run()
-    assert report["executed"] == []
-    assert [problem["slug"] for problem in report["problems"]] == ["cache-damaged"]
-    assert (cache_of(mini) / "quarantine" / "plan.1").read_bytes() == damaged
-    mini.command("run")
-    assert mini.command("run").stdout.startswith("up to date")
-
-
 @pytest.mark.parametrize("database", ["state", "actions"])
 def test_a_damaged_database_is_set_aside(mini: Mini, database: str) -> None:
     undisturbed = verdicts(mini.run("scale"))
     path = cache_of(mini) / database / "cache.db"
     checkpoint(path)
     flip(path, 0)
-    (cache_of(mini) / "graph.json").unlink()  # else nothing of it need be read
+    if database == "actions":
+        stored_snapshot.lose(mini)  # else nothing of it need be read
     mini.command("clean", "scale")
     report = mini.run("scale")
     assert verdicts(report) == undisturbed
@@ -170,7 +144,7 @@ def test_records_that_changed_are_dropped_one_by_one(mini: Mini, database: str) 
             data[len(data) // 2] ^= 1
             connection.execute("update Cache set value = ? where rowid = ?", (bytes(data), rowid))
     connection.close()
-    (cache_of(mini) / "graph.json").unlink()
+    stored_snapshot.lose(mini)
     if database == "actions":
         mini.command("clean", "scale")
     report = mini.run("scale")

@@ -82,7 +82,7 @@ def test_kill_9_at_random_moments(mini: Mini) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_signal_ends_a_run_in_good_order(mini: Mini, number: signal.Signals) -> None:
     mini.write(
         "scripts/scale.py",
@@ -114,7 +114,7 @@ def _known(root: Path) -> set[str]:
     return finished_tasks(root) if (root / ".gpuemu-cache/state/cache.db").exists() else set()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_two_runs_at_once_both_come_out_right(mini: Mini) -> None:
     processes = [mini.popen("run", "--format", "json") for _ in range(3)]
     outcomes = [(p.communicate(timeout=600), p.returncode) for p in processes]
@@ -152,7 +152,7 @@ def compare_anew(mini: Mini) -> None:
     mini.edit("gpuemu.toml", "cases = 4", 'cases = 4\nnan_policy = "strict"')
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_flipped_byte_in_any_cache_file_is_never_believed(mini: Mini) -> None:
     undisturbed = verdicts(mini.run())
     cache = mini.root / ".gpuemu-cache"
@@ -172,7 +172,7 @@ def test_a_flipped_byte_in_any_cache_file_is_never_believed(mini: Mini) -> None:
     assert verdicts(mini.run()) == undisturbed
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_damaged_blobs_are_set_aside_and_made_again(mini: Mini) -> None:
     undisturbed = verdicts(mini.run())
     cache = mini.root / ".gpuemu-cache"
@@ -190,7 +190,7 @@ def test_damaged_blobs_are_set_aside_and_made_again(mini: Mini) -> None:
     assert mini.run()["problems"] == []
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_full_disk_is_a_clear_error_and_the_cache_stays_sound(
     mini: Mini, small_disk: Path
 ) -> None:

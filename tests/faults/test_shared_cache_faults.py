@@ -193,7 +193,7 @@ def test_folders_of_a_share_that_are_links(warm: tuple[Mini, Path, str], tmp_pat
 WRONG = (None, 0, -1, 10**400, "", "x" * 100, [], {}, [None], {"a": None}, True, [[[[1]]]], "NaN")
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_entries_of_a_stranger_whose_values_are_wrong(
     warm: tuple[Mini, Path, str], tmp_path: Path
 ) -> None:

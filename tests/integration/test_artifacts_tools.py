@@ -29,6 +29,8 @@ from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, find_tools, run_tool
 from gpuemu_flow.tasks.parts.assemble import assemble, disassemble
 
+pytestmark = pytest.mark.ci
+
 KERNELS = Path(__file__).resolve().parent.parent.parent / "scripts" / "kernels"
 COMMITTED = sorted(KERNELS.glob("sm_*/*.cubin"))
 RESERVED_SHARED = 1024
@@ -145,7 +147,7 @@ def assembled(
     return built
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_ptxas_and_cubin_agree_for_every_target(
     assembled: dict[tuple[str, str], tuple[Path, PtxasReport]],
 ) -> None:
@@ -220,7 +222,7 @@ def test_ptx_that_calls_functions_of_other_files_is_assembled_all_the_same(
     assert list(kernels(made.cubin or b"")[1]) == ["k"]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_committed_artifacts_are_those_of_their_sources(toolchain: Toolchain) -> None:
     nvcc = toolchain.first("nvcc")
     if not isinstance(nvcc, Tool) or nvcc.release != (13, 0):

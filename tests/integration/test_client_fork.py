@@ -9,6 +9,8 @@ from textwrap import dedent
 import pytest
 from daemon_workspace import Served
 
+pytestmark = pytest.mark.ci
+
 PRELUDE = """\
 import asyncio, gc, os, sys, threading
 import numpy as np

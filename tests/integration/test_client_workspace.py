@@ -22,6 +22,8 @@ from gpuemu_flow.client import (
 )
 from gpuemu_flow.daemon.control import running
 
+pytestmark = pytest.mark.ci
+
 X = normal(3, 4)
 
 

@@ -27,6 +27,8 @@ import dask
 from gpuemu_flow.cluster import dask_cluster
 from gpuemu_flow.cluster.dask_cluster import open_cluster
 
+pytestmark = pytest.mark.ci
+
 KILLER = """
     import os
     import signal

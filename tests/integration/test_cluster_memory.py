@@ -22,6 +22,8 @@ from distributed import Client
 
 from gpuemu_flow.cluster.dask_cluster import open_cluster
 
+pytestmark = pytest.mark.ci
+
 MESSAGE_BYTES = 50_000
 MESSAGES = 200
 

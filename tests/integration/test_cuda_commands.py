@@ -25,6 +25,8 @@ from mini_workspace import Mini
 from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 from gpuemu_flow.client import ClientError
 
+pytestmark = pytest.mark.ci
+
 SOURCE = "k/matrices.cu"
 
 
@@ -62,7 +64,7 @@ def until(process: subprocess.Popen[str], sign: str) -> str:
     raise AssertionError(f"it ended without {sign!r}: {''.join(lines)}")
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_watch_builds_and_runs_what_was_saved(
     right: KernelWorkspace, watched: subprocess.Popen[str]
 ) -> None:
@@ -74,7 +76,7 @@ def test_watch_builds_and_runs_what_was_saved(
     watched.wait()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_editor_shows_the_race_at_the_line_and_forgets_it(tmp_path: Path) -> None:
     pytest.importorskip("pygls", reason="the language server needs pygls (extra lsp)")
     from lsp_client import Editor
@@ -105,7 +107,7 @@ def test_an_editor_shows_the_race_at_the_line_and_forgets_it(tmp_path: Path) -> 
         )
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_daemon_runs_the_kernel_as_it_is_now(unserved: Served) -> None:
     made = make_cuda_workspace(unserved.folder / "made")
     for name in ("gpuemu.toml", "ref.py", SOURCE):
@@ -138,7 +140,7 @@ def test_the_daemon_runs_the_kernel_as_it_is_now(unserved: Served) -> None:
         assert (summary.passed > 0, summary.failed) == (True, 0)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_pytest_plugin_judges_by_the_ops_reference(right: KernelWorkspace) -> None:
     right.source("test_ops.py").write_text(
         "import numpy as np\nimport pytest\n\n"
@@ -169,7 +171,7 @@ def test_the_documented_command_builds_the_documented_file(tmp_path: Path) -> No
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_comment_costs_one_build_and_no_command_runs_the_op_again(right: KernelWorkspace) -> None:
     assert right.flow("run").returncode == 0
     source = right.source(SOURCE)

@@ -14,6 +14,8 @@ from warm import warm_command
 
 from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 
+pytestmark = pytest.mark.ci
+
 KERNELS = Path(__file__).resolve().parent.parent / "emulator_kernels"
 
 REFERENCE = """
@@ -152,7 +154,7 @@ def make(folder: Path, config: str) -> Path:
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_kernels_of_two_builds_pass(tmp_path: Path) -> None:
     tables = "".join(
         f'[[kernels]]\nname = "{name}"\nsource = "k/{name}.cu"\narch = "sm_80"\n'
@@ -170,7 +172,7 @@ def test_kernels_of_two_builds_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.entry)
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_planted_bug_is_found_at_its_line(example: Example, tmp_path: Path) -> None:
     folder = make(tmp_path, example.config(f'file = "k/{example.file}", flags = ["-Ik"]'))
     source = folder / "k" / example.file
@@ -203,7 +205,7 @@ def softmax(tmp_path: Path) -> Path:
     return make(tmp_path, EXAMPLES[0].config('file = "k/matrices.cu", arch = "sm_80"'))
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_comment_runs_no_op_again_and_moves_the_lines(softmax: Path) -> None:
     source, example = softmax / "k/matrices.cu", EXAMPLES[0]
     assert run_json(softmax)["results"][0]["verdict"] == "passed"
@@ -222,7 +224,7 @@ def test_a_comment_runs_no_op_again_and_moves_the_lines(softmax: Path) -> None:
     assert f"matrices.cu:{line + 1} ld.shared" in report["failures"][0]["message"]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_other_commands_build_what_they_run(softmax: Path) -> None:
     source, example = softmax / "k/matrices.cu", EXAMPLES[0]
     fuzzed = flow(softmax, "fuzz", "softmax_rows", "-n", "3")
@@ -243,7 +245,7 @@ def test_other_commands_build_what_they_run(softmax: Path) -> None:
     assert planted.returncode == 0 and "planted bugs found" in planted.stdout
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_error_of_the_compiler_is_told_once_and_by_line(softmax: Path) -> None:
     source = softmax / "k/matrices.cu"
     source.write_text(source.read_text().replace("v = s[0];", "v = s[0]"))

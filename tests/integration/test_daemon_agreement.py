@@ -69,7 +69,7 @@ def summaries(report: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_commands_agree(unserved: Served, seed: int) -> None:
     draw = random.Random(seed)
     unserved.write("gpuemu.toml", CONFIG)

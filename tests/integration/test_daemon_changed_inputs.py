@@ -14,6 +14,8 @@ from daemon_workspace import Served
 
 from gpuemu_flow.client import Client, ClientError, ValidationError, ValidationResult, validate_op
 
+pytestmark = pytest.mark.ci
+
 SAME = """
 [[ops]]
 name = "clipped"

@@ -21,6 +21,8 @@ from gpuemu_flow.types import Json
 from gpuemu_flow.wire.envelope import render
 from gpuemu_flow.wire.tensors import encode_tensor
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(autouse=True)
 def closed_gate(daemon: Served) -> Iterator[None]:

@@ -21,6 +21,8 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.types import Verdict
 
+pytestmark = pytest.mark.ci
+
 CONFIG = """\
 [project]
 name = "fit"

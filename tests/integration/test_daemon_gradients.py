@@ -17,8 +17,9 @@ from gpuemu_flow.frameworks.pytorch import validate_pytorch, with_gradients
 from gpuemu_flow.numerics.gradients import cotangent
 
 pytestmark = [
+    pytest.mark.ci,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch"),
-    pytest.mark.long,
+    pytest.mark.ci,
 ]
 
 CONFIG = """

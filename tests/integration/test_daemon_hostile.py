@@ -21,6 +21,8 @@ from gpuemu_flow.types import Json
 from gpuemu_flow.wire.envelope import render
 from gpuemu_flow.wire.tensors import encode_tensor
 
+pytestmark = pytest.mark.ci
+
 CODES = {
     "OpNotFound", "ReferenceScriptFailed", "InvalidRequest", "InternalError", "NotFound",
     "ConfigError", "KernelNotFound", "ArtifactNotFound", "BaselineNotFound", "PtxParseError",
@@ -219,7 +221,7 @@ def test_a_hundred_megabytes_of_nothing(daemon: Served) -> None:
     assert daemon.ask(b"x" * 100_000_000)["code"] == "InvalidRequest"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_hundred_megabytes_of_tensor(unserved: Served) -> None:
     """Without a configured time limit, the limit grows with the size of the tensors."""
     path = unserved.root / "gpuemu.toml"

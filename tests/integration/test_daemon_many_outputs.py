@@ -242,7 +242,7 @@ FORGER = """
     """
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_trouble_in_one_of_several_messages_to_the_worker_stays_its_own(unserved: Served) -> None:
     """The next message is at the worker already when the worker's answer turns out to be none."""
     served = unserved

@@ -18,6 +18,8 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.types import Verdict
 
+pytestmark = pytest.mark.ci
+
 
 def raises_at(number: int) -> Any:
     """An op that is right but for one call."""

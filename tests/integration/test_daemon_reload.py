@@ -8,6 +8,8 @@ from daemon_workspace import Served, normal
 
 from gpuemu_flow.client import ClientError
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture
 def edited(unserved: Served) -> Served:

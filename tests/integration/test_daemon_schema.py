@@ -13,6 +13,8 @@ from test_daemon_hostile import FUZZ, METRICS, REQUESTS, TENSOR
 
 from gpuemu_flow.daemon.requests import REQUESTS as HANDLED
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
@@ -43,7 +45,7 @@ def test_requests_of_the_tests_hold(schema: dict[str, Any], message: dict[str, A
         validator(schema, "request").validate(broken)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_replies_hold(schema: dict[str, Any], daemon: Served) -> None:
     """One of every type."""
     daemon.open_gate()

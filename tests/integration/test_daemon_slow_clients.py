@@ -30,6 +30,8 @@ from gpuemu_flow.daemon.connections import (
 )
 from gpuemu_flow.daemon.control import describe
 
+pytestmark = pytest.mark.ci
+
 GREETING = b"\x00SP\x00\x00\x30\x00\x00"
 SLOW = int(os.environ.get("GPUEMU_SLOW_CLIENTS", "120"))
 OWNER, OTHER = 1000, 1001

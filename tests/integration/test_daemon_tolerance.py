@@ -14,6 +14,8 @@ from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.types import Json, Verdict
 
+pytestmark = pytest.mark.ci
+
 PROJECT = """\
 [project]
 name = "served"
@@ -68,7 +70,7 @@ def off(i: dict[str, Any]) -> Any:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("schema", ["the op's own", "the request's", "none"])
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_right_product_passes(unserved: Served, schema: str) -> None:
     """In float32 at once and in blocks: both are right."""
 

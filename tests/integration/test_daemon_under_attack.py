@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "bench_hostile.py"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_mutated_requests_and_slow_connections_leave_nothing_behind() -> None:
     words = [sys.executable, str(SCRIPT), "--requests", "400", "--connections", "60", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)

@@ -84,7 +84,7 @@ def test_kernels_of_the_whole_workspace(unserved: Served) -> None:
         assert [d["local_memory_delta"] for d in diffs["diffs"]] == [32]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_whole_workspace(daemon: Served, client: Client) -> None:
     daemon.open_gate()
     summary = client.run_ci()
@@ -104,7 +104,7 @@ def test_the_whole_workspace(daemon: Served, client: Client) -> None:
     assert caught.value.code == "BaselineNotFound"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_what_a_daemon_counts_is_what_the_command_counts(unserved: Served) -> None:
     unserved.write(
         "gpuemu.toml",

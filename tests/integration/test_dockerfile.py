@@ -21,6 +21,7 @@ AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 MISSING = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
 
 pytestmark = [
+    pytest.mark.ci,
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
     pytest.mark.skipif(os.getuid() != 0, reason="debootstrap needs root"),
     pytest.mark.timeout(900),

@@ -198,6 +198,7 @@ def load_script(path: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("page", [p for p in PAGES if marked(p)], ids=lambda p: p.name)
 def test_examples_run(page: Path) -> None:
     """All of a page's files and programs, in their order, in one workspace."""
@@ -428,7 +429,7 @@ def picture_lines(svg: str) -> list[str]:
     return [" ".join(line.split()) for line in lines if line.strip()]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_terminal_picture_shows_what_a_run_prints_now() -> None:
     """Made anew by real runs: the same commands, tables and kinds of lines, in this order."""
     drawn = (DOCS / "images" / "run.svg").read_text(encoding="utf-8")

@@ -94,7 +94,7 @@ def test_a_right_kernel_passes_and_is_current_then(workspace: Path) -> None:
     assert fuzzed.returncode == 0 and "8 passed" in fuzzed.stdout
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_race_is_a_failure_of_its_own_kind(workspace: Path) -> None:
     ptx = workspace / "k.ptx"
     ptx.write_text(without_barriers(ptx.read_text(), "softmax_rows"))
@@ -114,7 +114,7 @@ def test_a_race_is_a_failure_of_its_own_kind(workspace: Path) -> None:
     assert "actual None" not in debugged.stdout
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_read_past_the_end_is_found_by_the_changed_argument_alone(workspace: Path) -> None:
     assert flow(workspace, "run").returncode == 0
     (workspace / "gpuemu.toml").write_text(CONFIG.format(n="H+1"))
@@ -228,7 +228,7 @@ def test_a_verdict_that_a_fusion_flips_is_none(tmp_path: Path) -> None:
     assert flow(tmp_path, "run").returncode == 0
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_bugs_are_planted_in_the_kernel_too(tmp_path: Path) -> None:
     (tmp_path / "gpuemu.toml").write_text(FUSED_CONFIG.replace(', "contract"', ""))
     (tmp_path / "ref.py").write_text("def same(x):\n    return x + 0\n")

@@ -12,6 +12,8 @@ from collection_scores import MOST, chosen, scored
 from kernelbench_problems import KERNEL_BENCH
 from more_collection_problems import GPU_MODE_ALL, TRACES_ALL
 
+pytestmark = pytest.mark.ci
+
 pytest.importorskip("torch", reason="no torch")
 CASES = 12
 """The cases that `import` takes by itself; of 4 none may hold the value above 1 that bugs need."""

@@ -14,6 +14,8 @@ from daemon_workspace import Served
 
 from gpuemu_flow.daemon.control import running
 
+pytestmark = pytest.mark.ci
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$",

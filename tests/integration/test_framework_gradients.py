@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 
+pytestmark = pytest.mark.ci
+
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="no jax")
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from import_commands import command
 
+pytestmark = pytest.mark.ci
+
 pytest.importorskip("torch", reason="no torch")
 
 LINEAR = """

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from daemon_workspace import CONFIG, Served
 
+pytestmark = pytest.mark.ci
+
 torch = pytest.importorskip("torch", reason="no torch")
 
 from gpuemu_flow.client import ValidationError, ValidationResult  # noqa: E402

@@ -21,6 +21,8 @@ from gpuemu_flow.client import ValidationError
 from gpuemu_flow.frameworks import jax as adapters
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 
+pytestmark = pytest.mark.ci
+
 ADAPTER = adapters.JAXAdapter()
 
 

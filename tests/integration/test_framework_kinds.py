@@ -15,6 +15,8 @@ from gpuemu_flow.runners.sandbox.level import system_level
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import LAYOUTS
 
+pytestmark = pytest.mark.ci
+
 FENCED = True
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="no jax")

@@ -13,6 +13,8 @@ from runner_workspace import Workspace, slugs
 
 from gpuemu_flow.runners.api import Program
 
+pytestmark = pytest.mark.ci
+
 pytest.importorskip("torch", reason="no torch")
 FENCED = True
 

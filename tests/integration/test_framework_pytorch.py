@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from daemon_workspace import CONFIG, Served
 
+pytestmark = pytest.mark.ci
+
 torch = pytest.importorskip("torch", reason="no torch")
 
 from gpuemu_flow import validate  # noqa: E402

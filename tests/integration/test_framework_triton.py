@@ -15,6 +15,8 @@ from triton_kernels import BUGS, KERNELS, softmax
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.types import FailureKind
 
+pytestmark = pytest.mark.ci
+
 torch = pytest.importorskip("torch", reason="no torch")
 pytest.importorskip("triton", reason="no triton")
 

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
+
+pytestmark = pytest.mark.ci
 
 
 def test_the_same_plan_under_any_hash_seed() -> None:

@@ -27,6 +27,8 @@ from gpuemu_flow.reports.text import Style
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
+pytestmark = pytest.mark.ci
+
 BIG = """\
 [project]
 name = "big"
@@ -51,7 +53,7 @@ def fuzzed(mini: Mini, op: str, options: FuzzOptions, **hooks: object) -> OpFuzz
 
 
 @pytest.mark.parametrize("shapes", [(), ((3, 5), (2, 17))])
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_same_cases_and_verdicts_whatever_the_number_of_jobs(
     mini: Mini, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
@@ -75,7 +77,7 @@ def test_the_same_cases_and_verdicts_whatever_the_number_of_jobs(
         assert getattr(one, what) == getattr(three, what), what
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_memory_stays_flat(mini: Mini) -> None:
     """A case's inputs, outputs and expected values are 2 MB: 150 cases must not keep 20 of them.
 
@@ -99,7 +101,7 @@ def own_memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_memory_stays_flat_where_two_of_three_cases_fail(mini: Mini) -> None:
     """A case that fails takes some 4 kB where it is kept: 5 MB between the two looks."""
     mini.edit("scripts/scale.py", "* 3)", "* 3)[: -1 if len(x) % 2 else None]")
@@ -129,7 +131,7 @@ def test_memory_stays_flat_where_two_of_three_cases_fail(mini: Mini) -> None:
     workspace.cache.close()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_interrupted_fuzz_keeps_its_failures_and_goes_on(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "* 3", "* (3 if len(x) < 7 else 4)")
     process = mini.popen("fuzz", "scale", "-n", "1000000", "-j", "1", "--minimize")

@@ -66,7 +66,7 @@ def verdict(mini: Mini) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", OPS)
-@pytest.mark.long
+@pytest.mark.ci
 def test_right_ones_pass_and_bugs_are_found(kind: str, tmp_path: Path) -> None:
     schema, dtypes, right, bugs = OPS[kind]
     mini = Mini(tmp_path / "ws")

@@ -15,6 +15,8 @@ import pytest
 from chromium import chromium, webdriver
 from mini_workspace import Mini, make_mini
 
+pytestmark = pytest.mark.ci
+
 CONTRAST = """
 const lum = (color) => {
   const [r, g, b] = color.match(/[\\d.]+/g).map(Number).slice(0, 3).map((v) => {
@@ -142,7 +144,7 @@ def shown(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Shown:
     return Shown(browser, report, (mini.root / "r.html").as_uri())
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_page_shows_what_the_json_says(shown: Shown) -> None:
     shown.open()
     report = shown.report
@@ -235,7 +237,7 @@ def test_ops_can_be_found_and_commands_copied(shown: Shown) -> None:
     assert waiting.WebDriverWait(shown.browser, 10).until(lambda _: button.text == "Copied")
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_it_can_be_used_by_keyboard(shown: Shown) -> None:
     keys = webdriver.Keys
     shown.open()
@@ -338,7 +340,7 @@ def test_kernels_and_trends_are_as_the_json_says(shown: Shown) -> None:
 
 @pytest.mark.parametrize("width", [400, 1280])
 @pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_checker_of_accessibility_finds_nothing(shown: Shown, width: int, colours: str) -> None:
     package = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
     shown.open(width, colours)

@@ -13,6 +13,8 @@ import pytest
 from gpuemu_flow.init import installed
 from gpuemu_flow.init.installed import PipRequirement, find_origin
 
+pytestmark = pytest.mark.ci
+
 COMMIT = "0123456789" * 4
 ADDRESS = "https://example.org/team/gpuemu-flow.git"
 

@@ -13,6 +13,8 @@ import pytest
 
 from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 
+pytestmark = pytest.mark.ci
+
 if TYPE_CHECKING:
     from mini_workspace import Mini
 
@@ -68,7 +70,7 @@ def named(report: dict[str, Any], kernel: str) -> dict[str, Any]:
     return dict(found)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_figures_come_from_the_cubin_for_every_architecture(built: Mini) -> None:
     kernels = built.run()["kernels"]
     assert [(k["name"], k["arch"]) for k in kernels] == [
@@ -79,7 +81,7 @@ def test_figures_come_from_the_cubin_for_every_architecture(built: Mini) -> None
     assert {k["metric_source"] for k in kernels} == {"cubin"}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_edited_header_rebuilds_its_kernel_alone(built: Mini) -> None:
     assert executed(built) == set()
     built.write("include/factor.cuh", "#define FACTOR 4.0f\n")
@@ -92,14 +94,14 @@ def test_an_edited_header_rebuilds_its_kernel_alone(built: Mini) -> None:
     assert not [t for t in tasks if "other" in t]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_rebuild_of_the_same_code_runs_no_lint(built: Mini) -> None:
     (built.root / "k/scaled.cu").write_text(SOURCE + "// a comment\n")
     assert executed(built) == {"build:scaled:sm_80", "build:scaled:sm_90"}
     assert executed(built) == set()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_header_that_is_included_later_counts_from_then_on(built: Mini) -> None:
     built.write("k/more.cuh", "#define MORE 1.0f\n")
     (built.root / "k/other.cu").write_text('#include "more.cuh"\n' + OTHER.replace("1.0f", "MORE"))
@@ -108,7 +110,7 @@ def test_a_header_that_is_included_later_counts_from_then_on(built: Mini) -> Non
     assert "build:other:sm_80" in executed(built)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_include_by_macro_is_never_taken_for_current(built: Mini) -> None:
     built.write("k/more.cuh", "#define MORE 1.0f\n")
     text = '#define WHICH "more.cuh"\n#include WHICH\n' + OTHER.replace("1.0f", "MORE")
@@ -119,7 +121,7 @@ def test_an_include_by_macro_is_never_taken_for_current(built: Mini) -> None:
     assert "lint:other:sm_80" in executed(built)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_source_that_does_not_compile_is_named_and_the_others_go_on(built: Mini) -> None:
     (built.root / "k/other.cu").write_text("// first\nint x = ;\n")
     built.write("include/factor.cuh", "#define FACTOR 5.0f\n")
@@ -134,7 +136,7 @@ def test_a_source_that_does_not_compile_is_named_and_the_others_go_on(built: Min
     assert named(built.run(), "other")["verdict"] == "passed"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_missing_header_is_named_and_built_once_it_is_there(built: Mini) -> None:
     (built.root / "k/other.cu").write_text('#include "late.cuh"\n' + OTHER)
     report = built.run(code=3)
@@ -145,7 +147,7 @@ def test_a_missing_header_is_named_and_built_once_it_is_there(built: Mini) -> No
     assert "build:other:sm_80" in executed(built)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_flags_reach_the_compiler_and_the_key(built: Mini) -> None:
     built.edit("gpuemu.toml", '["-Iinclude"]', '["-Iinclude", "-DUNUSED=1"]')
     assert executed(built) == {"build:scaled:sm_80", "build:scaled:sm_90"}
@@ -154,14 +156,14 @@ def test_flags_reach_the_compiler_and_the_key(built: Mini) -> None:
     assert "no-such-flag" in report["problems"][0]["message"]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_variables_that_would_change_a_build_do_not(built: Mini) -> None:
     built.env["NVCC_APPEND_FLAGS"] = "-DFACTOR=9.0f -maxrregcount=16"
     (built.root / "k/scaled.cu").write_text(SOURCE + "// again\n")
     assert executed(built) == {"build:scaled:sm_80", "build:scaled:sm_90"}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_violation_points_into_the_source(built: Mini) -> None:
     (built.root / "k/other.cu").write_text(
         '#include <cstdio>\nextern "C" __global__ void other(int *x) {\n'
@@ -179,7 +181,7 @@ def test_a_violation_points_into_the_source(built: Mini) -> None:
     assert call["allowed"] == "wanted here"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_ptx_is_assembled_for_each_wanted_architecture(built: Mini) -> None:
     need("ptxas")
     committed = Path(__file__).resolve().parent.parent.parent / "scripts/kernels/sm_90/softmax.ptx"
@@ -196,7 +198,7 @@ def test_ptx_is_assembled_for_each_wanted_architecture(built: Mini) -> None:
     assert broken == ["portability"]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_damaged_ptx_is_named_with_its_line(built: Mini) -> None:
     need("ptxas")
     text = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(){\nadd.s32 %r1, %r2, 1;\n}\n"

@@ -205,7 +205,7 @@ schema = { dims = { N = [5, 60] }, inputs = { x = ["N"] }, output = ["N"] }
 """  # noqa: E501
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_several_launches_of_one_op(tmp_path: Path) -> None:
     made = KernelWorkspace(tmp_path)
     made.source("gpuemu.toml").write_text(SEVERAL_CONFIG)

@@ -11,9 +11,10 @@ from mini_workspace import Mini
 from gpuemu_flow.runners.sandbox.level import system_level
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 
-pytestmark = pytest.mark.skipif(
-    not landlock_version(system_level()), reason="the system has no Landlock"
-)
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(not landlock_version(system_level()), reason="the system has no Landlock"),
+]
 
 CONFIG = """
 [project]

@@ -18,6 +18,8 @@ from gpuemu_flow.artifacts.toolchain import Tool
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.tasks.parts.assemble import disassemble
 
+pytestmark = pytest.mark.ci
+
 CONFIG = """
 [project]
 name = "kernels"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
+pytestmark = pytest.mark.ci
+
 CONFIG = """\
 [project]
 name = "variables"

@@ -11,6 +11,8 @@ import pytest
 
 from gpuemu_flow.runners import limits
 
+pytestmark = pytest.mark.ci
+
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
 
 

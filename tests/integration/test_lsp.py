@@ -116,7 +116,7 @@ def test_each_op_has_three_lenses_at_its_table(editor: Editor) -> None:
     }
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_run_reproduce_and_minimize_from_the_text(editor: Editor) -> None:
     """A planted bug: run shows it at the op's name, the other two are about that failure."""
     mini = editor.mini
@@ -153,7 +153,7 @@ def test_run_reproduce_and_minimize_from_the_text(editor: Editor) -> None:
     assert "still fails" in mini.command(*command, code=1).stdout
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_results_follow_the_op_in_the_text_and_the_files_on_disk(editor: Editor) -> None:
     mini = editor.mini
     mini.edit("scripts/scale.py", "* 3", "* 3.01")
@@ -207,7 +207,7 @@ def test_hover_and_completion_know_the_keys(editor: Editor) -> None:
     assert {"reference", "timeout"} <= op_keys and "cases" in op_keys and "fail_on" not in op_keys
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_client_of_few_abilities_is_served_too(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "* 3", "* 3.01")
     with Editor(mini, capabilities={}) as editor:
@@ -283,7 +283,7 @@ def test_goodbye_ends_what_runs(mini: Mini) -> None:
     assert alive == []
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_exit_without_a_goodbye_ends_what_runs_and_is_told_apart(mini: Mini) -> None:
     """Standard input stays open, as editors have it: the message alone must end the server."""
     editor = Editor(mini)
@@ -306,7 +306,7 @@ def test_a_goodbye_alone_ends_the_server(mini: Mini) -> None:
         raise InterruptedError
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_commands_are_about_the_saved_file_and_say_so(editor: Editor) -> None:
     editor.open()
     assert "differs" not in editor.execute(RUN, editor.uri(), "relu")["message"]
@@ -319,7 +319,7 @@ def test_commands_are_about_the_saved_file_and_say_so(editor: Editor) -> None:
     assert not editor.execute(RUN, editor.uri(), "scale")["ok"], "it is no op of the open text"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_file_outside_of_the_opened_folder_has_its_own_workspace(
     editor: Editor, tmp_path: Path
 ) -> None:

@@ -8,8 +8,12 @@ from collections.abc import Iterator
 import pytest
 from mini_workspace import Mini
 
+from gpuemu_flow.inputs.stamps import DATABASE
+
 pytest.importorskip("pygls", reason="the language server needs pygls (extra lsp)")
 from lsp_client import CAPABILITIES, Editor
+
+pytestmark = pytest.mark.ci
 
 GOOD = '[project]\nname = "x"\n'
 TEXTS = {
@@ -188,8 +192,8 @@ def test_opening_a_folder_of_unknown_origin_runs_nothing(mini: Mini) -> None:
 
 def test_results_that_never_come_hold_up_nothing(mini: Mini) -> None:
     """A pipe in place of a file: reading it waits for a writer who never comes."""
-    (mini.root / ".gpuemu-cache").mkdir()
-    os.mkfifo(mini.root / ".gpuemu-cache" / "graph.json")
+    (mini.root / ".gpuemu-cache/state").mkdir(parents=True)
+    os.mkfifo(mini.root / ".gpuemu-cache" / DATABASE)
     with Editor(mini) as editor:
         assert editor.open() == []
         ask_everything(editor, editor.uri(), 9, 3)
@@ -202,7 +206,7 @@ def test_damaged_results_are_no_results(mini: Mini) -> None:
     manifests = list(folder.glob("tasks/compare/*.json"))
     assert manifests
     with Editor(mini) as editor:
-        for number, damaged in enumerate((manifests[0], folder / "graph.json"), 1):
+        for number, damaged in enumerate((manifests[0], folder / DATABASE), 1):
             damaged.write_bytes(damaged.read_bytes()[:100] + b"\0")
             editor.tell("textDocument/didSave", editor.about())
             assert editor.open(GOOD) == [], number

@@ -22,10 +22,13 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "gpuemu_flow")
 ADDRESS = "https://example.invalid/team/gpuemu-flow.git"
 QUICK, THOROUGH = "github.event_name == 'pull_request'", "github.event_name == 'push'"
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("setuptools") is None or shutil.which("git") is None,
-    reason="git and setuptools are needed to install from a repository",
-)
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(
+        importlib.util.find_spec("setuptools") is None or shutil.which("git") is None,
+        reason="git and setuptools are needed to install from a repository",
+    ),
+]
 
 
 class Machine:
@@ -98,7 +101,7 @@ def commands(workflow: Path, event: str) -> list[str]:
     return [s["run"] for s in job["steps"] if "run" in s and s.get("if") in (None, event)]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_from_a_clone_to_green_and_with_a_bug_to_red(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.publish()

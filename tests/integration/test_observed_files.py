@@ -15,6 +15,8 @@ from runner_workspace import Workspace, workspace
 
 from gpuemu_flow.observed import ALL_VARIABLES
 
+pytestmark = pytest.mark.ci
+
 FENCED = True
 
 LINUX = sys.platform == "linux"

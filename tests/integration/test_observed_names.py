@@ -13,6 +13,8 @@ from gpuemu_flow.runners import changes, variables
 from gpuemu_flow.runners import observe as observer
 from gpuemu_flow.runners.stdlib_files import FOLDER
 
+pytestmark = pytest.mark.ci
+
 FENCED = True
 
 KNOWN = sorted(

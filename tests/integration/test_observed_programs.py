@@ -19,7 +19,10 @@ from gpuemu_flow.runners.api import Program
 
 FENCED = True
 
-pytestmark = pytest.mark.skipif(notices.MACHINE is None, reason="this system gives no notices")
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(notices.MACHINE is None, reason="this system gives no notices"),
+]
 
 PYTHON = f"""#!{sys.executable}
 import json, os, sys

@@ -13,6 +13,8 @@ from runner_workspace import PROTOCOL, Workspace, make_case, marked_case, worksp
 
 from gpuemu_flow.runners.api import Checks, Program, Request
 
+pytestmark = pytest.mark.ci
+
 FENCED = True
 
 SCRIPT = """

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from mini_workspace import Mini
+
+pytestmark = pytest.mark.ci
 
 CAUSES = False
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import one_thread
 import pytest
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = """
 import os, {module}
 import numpy as np

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
+pytestmark = pytest.mark.ci
+
 CONFIG = """
 [project]
 name = "{name}"
@@ -86,7 +88,7 @@ def first_words(process: subprocess.Popen[str], begun: Path) -> str:
     return process.stderr.readline()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_second_build_of_an_output_waits_for_the_first(
     both: tuple[Mini, Mini, Path], first: subprocess.Popen[str]
 ) -> None:

@@ -31,7 +31,7 @@ def missing_tools() -> str:
     return "" if int(version.partition(".")[0]) >= 68 else f"setuptools {version} is too old"
 
 
-pytestmark = pytest.mark.skipif(bool(missing_tools()), reason=missing_tools())
+pytestmark = [pytest.mark.ci, pytest.mark.skipif(bool(missing_tools()), reason=missing_tools())]
 
 
 def checked(*arguments: str | Path, cwd: Path) -> str:
@@ -70,7 +70,7 @@ def wheel(built: Path) -> Path:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_wheel_holds_all_of_the_package_and_nothing_else(built: Path, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -118,7 +118,7 @@ def installed(product: Path, mini: Mini) -> tuple[Path, Path]:
     return environment, python
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_source_zip_installs_a_whole_product(mini: Mini, tmp_path: Path) -> None:
     """In a zip, as in a checkout without links, a link is a small file that names its target."""
     if not (REPOSITORY / ".git").exists() or shutil.which("git") is None:
@@ -135,7 +135,7 @@ def test_a_source_zip_installs_a_whole_product(mini: Mini, tmp_path: Path) -> No
     assert "relu" in checked(environment / "bin" / "gpuemu-flow", "run", cwd=mini.root)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_it_works_installed_and_from_another_folder(wheel: Path, mini: Mini) -> None:
     environment, python = installed(wheel, mini)
     where = checked(python, "-c", "import gpuemu_flow; print(gpuemu_flow.__file__)", cwd=mini.root)

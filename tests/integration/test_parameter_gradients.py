@@ -10,7 +10,10 @@ from textwrap import dedent, indent
 import pytest
 from mini_workspace import Mini
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch"),
+]
 
 CONFIG = """
 [project]
@@ -219,7 +222,7 @@ class Model(nn.Module):
 """
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_gradients_of_parameters_in_half_precision(tmp_path: Path) -> None:
     mini = Mini(tmp_path / "w")
     mini.write("ops.py", HALF)
@@ -287,7 +290,7 @@ class Overwritten(Model):
 """
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_module_of_integer_inputs_computes_in_the_dtype_of_the_case(tmp_path: Path) -> None:
     mini = Mini(tmp_path / "w")
     mini.write("ops.py", EMBEDDING)

@@ -12,6 +12,8 @@ from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.types import CheckResult, Verdict
 
+pytestmark = pytest.mark.ci
+
 COMPARE: dict[str, Any] = {
     "tolerance": "auto",
     "tolerances": {},

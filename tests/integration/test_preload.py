@@ -12,6 +12,8 @@ from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.preloadable import framework_of, identity
 from gpuemu_flow.runners.process import ServerHandle
 
+pytestmark = pytest.mark.ci
+
 TRIED = """
 import os, sys
 from gpuemu_flow.runners import preload

@@ -108,7 +108,7 @@ def test_names_are_loaded_when_they_are_asked_for() -> None:
         gpuemu_flow.Klient  # noqa: B018
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_type_checkers_see_the_names(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is installed for development only")
     program = tmp_path / "typed.py"

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from daemon_workspace import Served
 
+pytestmark = pytest.mark.ci
+
 CLIENT = "gpuemu==0.1.0"
 INSTALL_SECONDS = 600
 

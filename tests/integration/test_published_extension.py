@@ -14,6 +14,8 @@ import pytest
 import tomli
 from mini_workspace import Mini, make_mini
 
+pytestmark = pytest.mark.ci
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 # As the extension has them.
@@ -111,7 +113,7 @@ def extension() -> Iterator[Extension]:
         yield found
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_only_a_failed_check_is_no_breakdown(extension: Extension) -> None:
     """And the other command keeps the exit codes that a CI needs."""
     plain = Extension(extension.mini, "gpuemu-flow")
@@ -140,7 +142,7 @@ def test_tests_fail_and_pass_as_they_should(extension: Extension) -> None:
         assert problems and {match[1] for match in problems} == {"scale"}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_failures_are_read_whole_and_each_can_be_reproduced(extension: Extension) -> None:
     found = extension.failures(100)
     assert len(found) == 4 and len(extension.failures(2)) == 2
@@ -164,7 +166,7 @@ def test_an_index_in_a_message_is_not_taken_for_the_kind(extension: Extension) -
     assert {f["kind"] for f in found} == {"ToleranceExceeded"}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_status_bar_follows_the_daemon(extension: Extension) -> None:
     assert "running" not in extension.call("status")
     extension.call("daemon", "start", "--background")
@@ -179,7 +181,7 @@ def test_the_status_bar_follows_the_daemon(extension: Extension) -> None:
     assert "running" not in extension.call("status")
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_terminal_commands_are_understood(extension: Extension, tmp_path: Path) -> None:
     extension.call("fuzz", "--iterations", "2", "--op", "total")
     extension.call("fuzz", "--iterations", "1")

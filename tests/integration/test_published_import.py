@@ -12,9 +12,11 @@ import pytest
 from collection_scores import MOST, chosen, command, scored
 from published_problems import PUBLISHED
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize("name", chosen(PUBLISHED, "relu_halves", "matmul"))
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_problem_of_gpuemu_is_scored(tmp_path: Path, name: str) -> None:
     PUBLISHED[name].write(tmp_path / "theirs", name, most=MOST)
     told = scored(tmp_path, "gpuemu")
@@ -25,7 +27,7 @@ def test_twenty_problems_are_written() -> None:
     assert len(PUBLISHED) == 20
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_workspace_is_imported_in_place_and_keeps_its_verdicts(tmp_path: Path) -> None:
     """A difference of 0.6e-4 is within this workspace's tolerance, and not within ours."""
     problem = PUBLISHED["square_default"]

@@ -21,7 +21,7 @@ def test_double(gpuemu_case):
 """
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_failure_names_its_seed_and_is_recorded(tested: Place) -> None:
     ran = tested.pytest(WRONG, "--gpuemu-seed", "7")
     assert ran.code == 1
@@ -218,7 +218,7 @@ def swallow(case, way, op):
 
 
 @pytest.mark.parametrize("per", ["case", "op"])
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_failed_check_fails_the_test_whatever_becomes_of_the_exception(
     tested: Place, per: str
 ) -> None:

@@ -57,7 +57,7 @@ def test_an_item_per_case_with_its_figures(tested: Place) -> None:
     assert not (tested.folder / ".gpuemu-cache" / "failures").exists()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_workers_of_xdist_agree(tested: Place) -> None:
     pytest.importorskip("xdist")
     config = (tested.folder / "gpuemu.toml").read_text()
@@ -76,7 +76,7 @@ def test_workers_of_xdist_agree(tested: Place) -> None:
     assert {f.dtype for f in tested.failures()} == {"float32", "float16"}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_forked_process_judges_by_programs_of_its_own(tested: Place) -> None:
     ran = tested.pytest(
         """
@@ -99,7 +99,7 @@ def test_a_forked_process_judges_by_programs_of_its_own(tested: Place) -> None:
     assert ran.counts == {"passed": 6}, ran.text
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_options_choose(tested: Place) -> None:
     tests = """
         @pytest.mark.gpuemu("double", cases=9, seed=5)
@@ -198,7 +198,7 @@ def test_tests_without_cases_load_nothing_of_it(tested: Place) -> None:
     assert ran.counts == {"passed": 1}, ran.text
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_client_fixture(tested: Place) -> None:
     """It starts a daemon for the workspace; the test ends it."""
     ran = tested.pytest(
@@ -214,7 +214,7 @@ def test_the_client_fixture(tested: Place) -> None:
     assert ran.counts == {"passed": 1}, ran.text
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_it_loads_as_an_installed_plugin(tested: Place) -> None:
     """By the entry point that the package declares, without being named."""
     info = tested.folder / "site" / "installed-1.dist-info"
@@ -237,7 +237,7 @@ def test_it_loads_as_an_installed_plugin(tested: Place) -> None:
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_documented_test(tested: Place) -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "pytest.md"
     (snippet,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)

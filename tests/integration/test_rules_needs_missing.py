@@ -18,6 +18,8 @@ from pytest_workspace import Place
 from gpuemu_flow.client import ClientError
 from gpuemu_flow.reporting.last_results import last_results
 
+pytestmark = pytest.mark.ci
+
 NEEDS = 'needs = ["table"]\n'
 PLAIN = "def it(x):\n    return (x * 3).astype(x.dtype)\n"
 READS = "open('build/factor.txt').read()"

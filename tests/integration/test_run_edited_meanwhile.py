@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 
+pytestmark = pytest.mark.ci
+
 CAUSES = False
 
 WAITING = """
@@ -42,7 +44,7 @@ def factor(mini: Mini, value: int) -> Path:
     return mini.write("scripts/factor.py", f"FACTOR = {value}\n")
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_result_is_that_of_the_text_it_is_recorded_under(mini: Mini) -> None:
     factor(mini, 3)
     report = run_and_edit(mini, lambda: factor(mini, 4), code=1)
@@ -54,7 +56,7 @@ def test_the_result_is_that_of_the_text_it_is_recorded_under(mini: Mini) -> None
     assert "op:scale:float32" in back["executed"]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_import_that_comes_in_meanwhile_is_followed_from_then_on(mini: Mini) -> None:
     mini.write("scripts/deeper.py", "VALUE = 3\n")
     factor(mini, 3)

@@ -76,7 +76,7 @@ def test_the_schema_is_one(schema: dict[str, Any]) -> None:
     jsonschema.Draft7Validator.check_schema(schema)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_all_verdicts_of_a_real_run_satisfy_it(mixed: Mini, schema: dict[str, Any]) -> None:
     report = mixed.run(code=1)
     validate(report, schema)
@@ -102,7 +102,7 @@ def test_a_dry_run_satisfies_it(mini: Mini, schema: dict[str, Any]) -> None:
     validate(mini.run("--dry-run"), schema)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_changes_satisfy_it(mini: Mini, schema: dict[str, Any]) -> None:
     mini.run()
     mini.edit("scripts/scale.py", "* 3", "* 2")

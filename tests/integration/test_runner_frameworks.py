@@ -10,6 +10,8 @@ from runner_workspace import Workspace, make_case, slugs
 
 from gpuemu_flow.cases.generate import materialise
 
+pytestmark = pytest.mark.ci
+
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="no jax")
 

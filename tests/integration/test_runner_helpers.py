@@ -10,7 +10,10 @@ from mini_workspace import Mini
 from gpuemu_flow.runners.sandbox.level import system_level
 from gpuemu_flow.runners.sandbox.spec import lacks
 
-pytestmark = pytest.mark.timeout(900)  # processes that are spawned, on whatever machine
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.timeout(900),
+]  # processes that are spawned, on whatever machine
 
 OPS = {
     "spawned": """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from runner_workspace import Workspace, make_case, marked_case, slugs
 
+pytestmark = pytest.mark.ci
+
 # Each is triggered by the case whose element 0 equals the marker, and by no other.
 HOSTILE_CALLABLES = {
     "segfault": ("import ctypes; ctypes.string_at(0)", "op-crashed", "SIGSEGV"),
@@ -105,7 +107,7 @@ def test_a_hostile_callable_costs_one_case(ws: Workspace, name: str) -> None:
         assert ws.outputs(outcome)["result"].shape == (3, 4)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_c_stack_overflow_costs_one_case(ws: Workspace) -> None:
     """A crash, or an exception from Python 3.12 on."""
     body = """sys.setrecursionlimit(10**9)

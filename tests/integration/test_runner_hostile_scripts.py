@@ -14,6 +14,8 @@ from runner_workspace import (
     workspace,
 )
 
+pytestmark = pytest.mark.ci
+
 HOSTILE_SCRIPTS = {
     "print_debugging": ("print('debug', x.shape)", "op-output-junk", "debug"),
     "raw_write": ("os.write(1, b'raw')", "op-output-junk", "raw"),

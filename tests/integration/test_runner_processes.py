@@ -27,6 +27,8 @@ from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 
+pytestmark = pytest.mark.ci
+
 HANGS = {
     "pause": "signal.pause()",
     "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
@@ -151,7 +153,7 @@ def test_a_daemonised_process_is_gone_when_the_pool_is_closed(tmp_path: Path) ->
     assert not is_running(pid)
 
 
-@pytest.mark.long_wait
+@pytest.mark.ci
 def test_a_fork_bomb_is_cleaned_up(tmp_path: Path) -> None:
     """A bounded one: each of six generations doubles, and all go on for ever."""
     source = """

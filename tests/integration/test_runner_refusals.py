@@ -15,6 +15,8 @@ from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Case
 
+pytestmark = pytest.mark.ci
+
 CASES = 6
 LAUNCH = {
     "entry": "softmax_rows", "grid": ["B"], "block": [64], "args": ["x", "out", {"i32": "H"}],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from runner_workspace import Workspace
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize("package", ["torch", "triton"])
 def test_a_package_that_cannot_be_imported(ws: Workspace, package: str) -> None:

@@ -14,6 +14,8 @@ from runner_workspace import Workspace, make_case, marked_case, slugs, workspace
 from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.pool import Pool
 
+pytestmark = pytest.mark.ci
+
 MARKED = """
 import os, sys
 

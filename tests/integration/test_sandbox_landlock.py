@@ -11,7 +11,7 @@ import pytest
 
 from gpuemu_flow.runners.sandbox import landlock
 
-pytestmark = pytest.mark.skipif(not landlock.version(), reason="no Landlock")
+pytestmark = [pytest.mark.ci, pytest.mark.skipif(not landlock.version(), reason="no Landlock")]
 
 _PROGRAM = """
 import json, os, sys

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCHEMA = REPOSITORY / "schemas" / "gpuemu.schema.json"
 VALID = sorted((REPOSITORY / "tests" / "data" / "config" / "valid").glob("*.toml"))

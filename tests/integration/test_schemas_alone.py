@@ -19,6 +19,8 @@ from test_daemon_hostile import REQUESTS
 
 import gpuemu_flow.schemas
 
+pytestmark = pytest.mark.ci
+
 SCHEMAS = sorted(Path(gpuemu_flow.schemas.__file__).parent.glob("*.json"))
 # Without a registry: what the file does not hold cannot be found, and is an error.
 READER = """
@@ -110,7 +112,7 @@ definition."""
 
 
 @pytest.mark.parametrize("name", SPOILT)
-@pytest.mark.long
+@pytest.mark.ci
 def test_what_is_printed_satisfies_the_schema_alone(
     printed: dict[str, list[Any]], tmp_path: Path, name: str
 ) -> None:

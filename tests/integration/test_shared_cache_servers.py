@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from shared_workspace import clone, make_original, manifests, programs, results, slugs
 
+pytestmark = pytest.mark.ci
+
 NGINX = """\
 pid {folder}/nginx.pid;
 error_log {folder}/error.log;

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini, make_mini
 
+pytestmark = pytest.mark.ci
+
 PYTHON = f"#!{sys.executable}\n"
 OPS = {
     "python source without a suffix": lambda text: PYTHON + text,
@@ -23,7 +25,7 @@ def mini(tmp_path: Path) -> Mini:
 
 
 @pytest.mark.parametrize("kind", OPS)
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_executable_imports_what_its_reference_imports(mini: Mini, kind: str) -> None:
     text = (mini.root / "scripts" / "relu.py").read_text()
     assert "protocol" in text
@@ -34,7 +36,7 @@ def test_an_executable_imports_what_its_reference_imports(mini: Mini, kind: str)
     assert result["verdict"] == "passed"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_computed_import_is_told_how_to_share(mini: Mini) -> None:
     script = mini.root / "scripts" / "relu.py"
     plain = "from protocol import read, tensor"

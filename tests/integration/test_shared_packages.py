@@ -10,6 +10,8 @@ import pytest
 from mini_workspace import Mini
 from stale_rows import Row, make
 
+pytestmark = pytest.mark.ci
+
 FACTOR = "import sys\n\ndef scale(x):\n    return x * x.dtype.type(sys.modules['pk'].F)\n"
 REFERENCE = "def reference(x):\n    return x * 3\n"
 FILES = {

@@ -16,6 +16,8 @@ from gpuemu_flow.reports import signature
 from gpuemu_flow.reports.html_writer import report_to_html
 from gpuemu_flow.reports.signature import MARKER
 
+pytestmark = pytest.mark.ci
+
 pytest.importorskip("cryptography", reason="the extra `sign` is not installed")
 
 

@@ -19,6 +19,8 @@ from urllib.parse import unquote
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOADING = {"link", "script", "img", "iframe", "source", "video", "audio", "embed", "object", "use"}
 # The theme fetches the programs for these from another host as soon as it sees one.

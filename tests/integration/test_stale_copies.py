@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
+pytestmark = pytest.mark.ci
+
 
 def verdict(mini: Mini, *words: str) -> str:
     done = mini.command("run", "--format", "json", *words, code=None)

@@ -19,7 +19,10 @@ from stale_rows import ROWS, Row, make
 from test_stale_matrix import is_up_to_date, verdict_of, watching
 from whole import WHOLE
 
-pytestmark = pytest.mark.timeout(900)  # some commands per row, on whatever machine
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.timeout(900),
+]  # some commands per row, on whatever machine
 
 Content = tuple[bool, bytes]
 """Of a path: it is a link, and its target or its bytes."""

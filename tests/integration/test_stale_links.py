@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from warm import warm_command
 
+pytestmark = pytest.mark.ci
+
 FOLLOWS = {
     "realpath": "import os\ndef f(x):\n    return x * read(os.path.realpath('link') + '/t.txt')\n",
     "readlink": "import os\ndef f(x):\n    return x * read(os.readlink('link') + '/t.txt')\n",
@@ -52,7 +54,7 @@ def linked(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_link_to_another_folder_makes_its_readers_run(linked: Path) -> None:
     assert set(verdicts(linked).values()) == {"passed"}
     (linked / "link").unlink()

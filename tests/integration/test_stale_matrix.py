@@ -12,16 +12,19 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 from stale_rows import ROWS, Row, make
+from stored_snapshot import is_clean
 from whole import rotated
 
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.inputs import plan
 from gpuemu_flow.watch.files import FileWatch
 
 FUZZED = 1
 """Cases of a fuzzing: where the op is wrong, it is wrong in all of them."""
 
-pytestmark = pytest.mark.timeout(900)  # some commands per row, on whatever machine
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.timeout(900),
+]  # some commands per row, on whatever machine
 
 
 def verdict_of(mini: Mini, command: str, *options: str) -> tuple[str, Any]:
@@ -80,7 +83,7 @@ def test_what_a_program_depends_on_is_seen(number: int, row: Row, tmp_path: Path
 
 def is_up_to_date(mini: Mini) -> bool:
     """Ask the front, which imports nothing of the product, for whether all is up to date."""
-    return plan.look(str(mini.root / ".gpuemu-cache/plan"), mini.environment())[0] is not None
+    return is_clean(mini)
 
 
 def watching(mini: Mini) -> FileWatch:

@@ -11,7 +11,10 @@ from mini_workspace import Mini
 from stale_rows import PROTOCOL, PYTHON, Row, make, permits, scale_by
 from test_stale_matrix import is_up_to_date, verdict_of
 
-pytestmark = pytest.mark.timeout(900)  # some commands per test, on whatever machine
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.timeout(900),
+]  # some commands per test, on whatever machine
 
 STARTED = "import subprocess, os"
 ANSWER = {

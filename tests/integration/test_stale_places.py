@@ -14,6 +14,8 @@ from test_stale_ways import HEAD, OP, Way, puts, removes, slug, verdicts
 
 from gpuemu_flow.installed import is_installed
 
+pytestmark = pytest.mark.ci
+
 
 def lists(call: str, folder: str) -> Way:
     return Way(

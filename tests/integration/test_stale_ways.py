@@ -365,7 +365,7 @@ def fuzzed(mini: Mini) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("ways", [OWN, VARIABLES, LOOKS], ids=["own", "variables", "looks"])
-@pytest.mark.long
+@pytest.mark.ci
 def test_no_pass_is_left_after_an_edit(ways: dict[str, Way], tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         ways = {name: way for name, way in ways.items() if not way.needs}
@@ -398,7 +398,7 @@ exec "{python}" "$@"
 
 
 @pytest.mark.parametrize("change", ["configured", "linked", "edited"])
-@pytest.mark.long
+@pytest.mark.ci
 def test_another_interpreter_is_another_op(change: str, tmp_path: Path) -> None:
     """Its packages are those that the op imports, whichever way it became another one."""
     way = Way("import dep\nv = dep.F", lambda _: None)
@@ -434,7 +434,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("how", ASKED)
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_package_that_another_interpreter_lacks_counts(how: str, tmp_path: Path) -> None:
     mini = workspace(tmp_path.resolve(), {"interpreter": Way(ASKED[how], lambda _: None)})
     mini.edit("gpuemu.toml", "cases = 2", "cases = 1")

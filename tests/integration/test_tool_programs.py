@@ -13,6 +13,8 @@ import pytest
 
 from gpuemu_flow.artifacts.toolchain import Tool, find_tools, run_tool
 
+pytestmark = pytest.mark.ci
+
 
 def program(path: Path, text: str) -> Path:
     """An executable script at a path."""

@@ -13,6 +13,8 @@ from mini_workspace import Mini, make_mini
 from gpuemu_flow.runners.triton_provenance import base_name, meant_by
 from gpuemu_flow.types import FailureKind
 
+pytestmark = pytest.mark.ci
+
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
@@ -94,7 +96,7 @@ def test_it_passes_is_current_and_a_bug_is_found_at_its_line(workspace: Path) ->
     assert (place["file"], place["line"]) == ("k.py", line)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_programs_of_a_cluster_of_blocks(workspace: Path) -> None:
     text = KERNEL.replace("x.shape[1]))", "x.shape[1]), num_ctas=2)")
     (workspace / "k.py").write_text(text)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 torch = pytest.importorskip("torch", reason="no torch")
 pytest.importorskip("triton", reason="no triton")
 

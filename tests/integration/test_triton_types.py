@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 torch = pytest.importorskip("torch", reason="no torch")
 pytest.importorskip("triton", reason="no triton")
 

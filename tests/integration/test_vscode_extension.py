@@ -13,6 +13,8 @@ import pytest
 
 from gpuemu_flow.config.load import FILE_NAME
 
+pytestmark = pytest.mark.ci
+
 EXTENSION = Path(__file__).resolve().parents[2] / "editors" / "vscode"
 NO_NETWORK = re.compile(
     r"ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|ENETUNREACH|EHOSTUNREACH|ENOTCACHED"
@@ -52,7 +54,7 @@ def npm(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_types_are_right_and_it_builds_and_loads(installed: Path) -> None:
     for step in ("check", "build"):
         done = npm(installed, "run", step)

@@ -12,6 +12,8 @@ from mini_workspace import DOUBLES, Mini, make_doubling
 
 from gpuemu_flow.inputs.interpreter_files import interpreter_files, without_installed
 
+pytestmark = pytest.mark.ci
+
 LOADS = """
 import numpy as np
 

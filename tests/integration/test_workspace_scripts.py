@@ -15,6 +15,8 @@ import probes
 import pytest
 from numpy.typing import NDArray
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 SCRIPT_FILES = sorted(probes.SCRIPT_FUNCTIONS)
 

@@ -138,7 +138,7 @@ json_like = st.recursive(
 
 @settings(max_examples=500, deadline=None)
 @given(value=json_like, names=st.lists(st.sampled_from(["x", "y", "M"]), max_size=2, unique=True))
-@pytest.mark.long
+@pytest.mark.ci
 def test_any_value_is_parsed_or_reported_and_nothing_is_raised(value: object, names: list[str]):
     found: list[str] = []
 

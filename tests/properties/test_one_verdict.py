@@ -264,7 +264,7 @@ def test_fuzz_agrees_with_run(planted: Planted, of_run: Results) -> None:
     demand_none(differences(planted, of_run, found))
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_reproduce_agrees_with_run(planted: Planted, of_run: Results) -> None:
     """Notes may say besides what a failure needs in order to show."""
     found = planted.reproduce(of_run)
@@ -284,7 +284,7 @@ def test_the_daemon_agrees_with_run(planted: Planted, of_run: Results) -> None:
     demand_none(said)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_plugin_agrees_with_run(planted: Planted, of_run: Results) -> None:
     seen = [
         name

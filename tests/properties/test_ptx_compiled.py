@@ -52,7 +52,7 @@ def launch(kernel: Kernel, backend: str, checks: tuple[str, ...]) -> tuple[str, 
 
 
 @pytest.mark.skipif(find_compiler(os.environ) is None, reason="no C compiler on PATH")
-@pytest.mark.long
+@pytest.mark.ci
 def test_mutated_kernels_give_the_same_bits_or_none(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -288,7 +288,7 @@ def execute(data: bytes, rng: random.Random, covered: bool) -> str:
     return "executed"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_each_kernel_can_be_run_before_it_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "LaunchArena", Watched)
     assert len(SOURCES) > 60

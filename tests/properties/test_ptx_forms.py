@@ -142,7 +142,7 @@ def test_the_instructions_are_found() -> None:
     assert sum(1 for statement in INSTRUCTIONS for _ in forms_of(statement)) > 80_000
 
 
-@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_an_odd_form_is_declined_or_decoded() -> None:
     outcomes: Counter[str] = Counter()

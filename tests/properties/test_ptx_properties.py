@@ -284,7 +284,7 @@ def one_kernel() -> bytes:
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_AS"), reason="no limit on address space here")
 @pytest.mark.parametrize("make", [many_kernels, one_kernel])
-@pytest.mark.long
+@pytest.mark.ci
 def test_28_megabytes_in_less_than_600(make: object, tmp_path: Path) -> None:
     file = tmp_path / "big.ptx"
     file.write_bytes(make())  # type: ignore[operator]

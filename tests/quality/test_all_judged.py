@@ -62,7 +62,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
         yield pool
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_shipped_workspace(pool: Pool, tmp_path: Path) -> None:
     assert list(without_verdict(pool, copy_workspace(tmp_path / "ops"))) == []
 

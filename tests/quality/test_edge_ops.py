@@ -53,7 +53,7 @@ def test_the_cases_of_a_run_find_every_bug(tmp_path: Path) -> None:
     assert missed == []
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_no_right_one_fails(tmp_path: Path) -> None:
     ops = contract_ops() if SWEEP else EDGES
     found = list(contract_subjects(tmp_path, picked(ops, "right_", whole=WHOLE or bool(SWEEP))))

@@ -11,7 +11,7 @@ CASES = int(os.environ.get("EMULATOR_CASES", "150"))
 """Number of launches; the full count is ``EMULATOR_CASES=10000``."""
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_right_kernels_give_no_alarm() -> None:
     tally = run(CASES, seed=7, seconds=36_000)
     assert tally.alarms == []

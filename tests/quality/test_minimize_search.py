@@ -132,7 +132,7 @@ def test_a_budget_that_ends_first_is_admitted(budget: int) -> None:
     assert np.array_equal(found.inputs["x"], values)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_minimal_is_said_only_after_the_whole_search() -> None:
     """However the budget is divided between values and shapes, too little is never enough."""
     values = normal(1, 24)

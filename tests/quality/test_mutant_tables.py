@@ -83,7 +83,7 @@ def misbehaves(op: probes.Op, function: Callable[..., Any]) -> str:
     return ""
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_op_itself_does_not_misbehave() -> None:
     for op in probes.OPS.values():
         assert misbehaves(op, probes.function_of(op.op)) == "", op.name

@@ -84,7 +84,7 @@ def test_correct_variants_pass_a_default_run(tmp_path: Path) -> None:
     assert alarms == {}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_workspaces_ops_pass_on_other_seeds(tmp_path: Path) -> None:
     ops = op_names(Workspace(Path(__file__).parents[2]))
     variants = [(op, op, lambda _: None) for op in ops]

@@ -72,7 +72,7 @@ def test_each_op_has_three_right_ones_and_five_bugs(op: ContractOp) -> None:
 
 
 @pytest.mark.parametrize("seed", range(42, 42 + SEEDS))
-@pytest.mark.long
+@pytest.mark.ci
 def test_no_right_one_fails(tmp_path: Path, seed: int) -> None:
     chosen = picked(OPS, "right_", 1)
     judged = run(tmp_path / "w", chosen, seed, CASES)
@@ -85,7 +85,7 @@ def test_no_right_one_fails(tmp_path: Path, seed: int) -> None:
     assert alarms == {}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_run_finds_every_bug(tmp_path: Path) -> None:
     """Most bugs need the first cases only; the others get all cases of a default run."""
     chosen = picked(OPS, "bug_", 2)

@@ -58,7 +58,7 @@ def test_fuzzing_500_cases_kills_98_percent(killed: dict[str, bool], tmp_path: P
     assert len(survivors) <= 0.02 * len(BUGS), survivors
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_ops_themselves_pass(tmp_path: Path) -> None:
     variants = [(op, op, lambda _: None) for op in op_names(Workspace(PLAIN))]
     found = search_all(tmp_path, variants, fuzzed(TRIED), seed=21, source=PLAIN)

@@ -276,7 +276,7 @@ def verdicts(
 
 
 @pytest.mark.parametrize("seed", [1, 42] if WHOLE else [42])
-@pytest.mark.long
+@pytest.mark.ci
 def test_wrong_quantisers_fail_and_right_ones_pass(tmp_path: Path, seed: int) -> None:
     names = [*sample(RIGHT, 3, family_of, way_of), *sample(WRONG, 4, family_of)]
     found = verdicts(tmp_path, names, seed, exit_code=1)
@@ -284,7 +284,7 @@ def test_wrong_quantisers_fail_and_right_ones_pass(tmp_path: Path, seed: int) ->
     assert found == wanted
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_right_quantisers_pass_where_only_extremes_are_drawn(tmp_path: Path) -> None:
     validation = f'strategies = ["extremes"]\ncases = {40 if WHOLE else 12}'
     found = verdicts(tmp_path, RIGHT, 7, validation, exit_code=0)

@@ -33,34 +33,36 @@ def random_array(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 SHAPES = [(), (0,), (1,), (3, 4), (2, 0, 5)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_request_is_what_the_protocol_says(dtype: str, shape: tuple[int, ...]) -> None:
-    array = random_array(dtype, shape)
-    document = json.loads(encode_request({"x": array, "y": array}, {"alpha": 1.5}))
-    assert set(document) == {"inputs", "kwargs"}
-    assert list(document["inputs"]) == ["x", "y"]
-    assert document["kwargs"] == {"alpha": "1.5"}
-    sent = document["inputs"]["x"]
-    assert sent == {
-        "shape": list(shape),
-        "strides": [s // array.itemsize for s in array.strides],
-        "dtype": dtype,
-        "data": base64.b64encode(array.tobytes()).decode(),
-    }
+def test_a_request_is_what_the_protocol_says(dtype: str) -> None:
+    for shape in SHAPES:
+        array = random_array(dtype, shape)
+        document = json.loads(encode_request({"x": array, "y": array}, {"alpha": 1.5}))
+        assert set(document) == {"inputs", "kwargs"}
+        assert list(document["inputs"]) == ["x", "y"]
+        assert document["kwargs"] == {"alpha": "1.5"}
+        sent = document["inputs"]["x"]
+        assert sent == {
+            "shape": list(shape),
+            "strides": [s // array.itemsize for s in array.strides],
+            "dtype": dtype,
+            "data": base64.b64encode(array.tobytes()).decode(),
+        }
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_response_comes_back_bit_by_bit(
-    dtype: str, shape: tuple[int, ...], indent: int | None
-) -> None:
-    array = random_array(dtype, shape)
-    for document in (tensor(array), {"output": tensor(array)}, {"outputs": {"x": tensor(array)}}):
-        (result,) = decode_response(json.dumps(document, indent=indent).encode()).values()
-        assert (result.dtype, result.shape) == (array.dtype, shape)
-        assert result.tobytes() == array.tobytes()
+def test_a_response_comes_back_bit_by_bit(dtype: str, indent: int | None) -> None:
+    for shape in SHAPES:
+        array = random_array(dtype, shape)
+        for document in (
+            tensor(array),
+            {"output": tensor(array)},
+            {"outputs": {"x": tensor(array)}},
+        ):
+            (result,) = decode_response(json.dumps(document, indent=indent).encode()).values()
+            assert (result.dtype, result.shape) == (array.dtype, shape)
+            assert result.tobytes() == array.tobytes()
 
 
 def test_data_is_in_c_order_whatever_the_layout() -> None:

@@ -30,7 +30,7 @@ ELSEWHERE = {
     # The examples' programs import no framework but one, and the key's own tests show the rest.
     ("project", "framework"): "test_config_frameworks.py",
     ("project", "allow_outside"): "test_config_programs.py",
-    ("profiles",): "../cli/test_profiles.py",  # it counts where a command names it
+    ("profiles",): "../behaviour/test_profiles.py",  # it counts where a command names it
     # Said of ops that cannot be run: words of a report.
     ("kernels", "reference"): "test_config_read.py",
     ("kernels", "tolerances"): "test_config_read.py",

@@ -17,7 +17,7 @@ def failures_of(kept: np.ndarray, x: np.ndarray, share: float, rate: float) -> t
     return judge_random("y", np.where(kept, x / (1 - share), 0), x, told).failures
 
 
-@pytest.mark.sampled
+@pytest.mark.ci
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.95])
 def test_right_dropouts_of_1000_elements_keep_the_rate(share: float) -> None:
     """Of 1,200 cases at a rate of 0.001, 1.2 may fail; 9 to 23 did, by the pairs of neighbours."""

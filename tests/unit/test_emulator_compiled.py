@@ -46,7 +46,7 @@ NUMPY_ONLY = {
 """Kernels that C gives way for, and what it says."""
 
 
-@pytest.mark.sampled
+@pytest.mark.ci
 @needs_compiler
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.entry) for c in all_cases(1, 333)])
 def test_a_kernel_gives_the_same_bits_compiled(case: Case) -> None:
@@ -164,7 +164,7 @@ def test_races_are_seen_by_both(name: str) -> None:
     assert_equal(*found)
 
 
-@pytest.mark.sampled
+@pytest.mark.ci
 @needs_compiler
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found_by_both(name: str) -> None:

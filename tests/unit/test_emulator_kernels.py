@@ -61,7 +61,7 @@ def test_a_bug_is_found_even_where_the_values_are_right(case: Case, backend: str
     assert rule in {f.rule for f in result.findings}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_kernels_with_cooperative_groups_as_nvcc_compiles_them_here() -> None:
     tool = find_tools().first("nvcc")
     if not isinstance(tool, Tool):

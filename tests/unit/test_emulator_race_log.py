@@ -79,7 +79,7 @@ def run(case: Case, text: str) -> list[tuple[str, int]] | str:
 FOUND: set[str] = set()
 
 
-@pytest.mark.sampled
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("entry", "text"), [pytest.param(e, t, id=f"{e}-{w}") for e, w, t in damaged()]
 )

@@ -272,7 +272,7 @@ def test_between_blocks(name: str, backend: str) -> None:
     assert (rule in {f.rule for f in found}) if rule else found == (), found
 
 
-@pytest.mark.sampled
+@pytest.mark.ci
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "case",

@@ -10,12 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpuemu_flow.cases.features import MOST_PASSING
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES, FailureSample
 from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
+from gpuemu_flow.fuzz.outcome import MOST_PASSING, OpFuzzOutcome
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
 SCHEMA = OpSchema(
@@ -166,12 +165,12 @@ def test_more_reasons_than_failures_that_can_be_kept() -> None:
     assert sum(sample.left_out().values()) == 40 - len(sample.chosen())
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_memory_does_not_grow_with_cases_that_pass() -> None:
     assert_flat(judged for judged in cases(10**9) if judged.number % 10)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_memory_does_not_grow_with_cases_that_fail() -> None:
     assert_flat(failing(10**9))
 

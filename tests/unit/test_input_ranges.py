@@ -155,25 +155,25 @@ def test_a_sum_may_have_bounded_parts() -> None:
         assert values.max() <= 5
 
 
-@pytest.mark.parametrize("sign", ["<=", "<", ">=", ">", "==", "!="])
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
-def test_inputs_compare_as_they_must(sign: str, dtype: str) -> None:
-    low, high = (0, 50) if sign == "==" else (10, 40)
-    table = {
-        "dims": {"N": [1, 30]},
-        "inputs": {
-            "a": {"dims": ["N"], "dtype": dtype, "range": [0, 50]},
-            "b": {"dims": ["N"], "dtype": dtype, "range": [low, high]},
-        },
-        "constraints": [f"a {sign} b"],
-    }
-    compare = {"<=": np.less_equal, "<": np.less, ">=": np.greater_equal, ">": np.greater,
-               "==": np.equal, "!=": np.not_equal}[sign]  # fmt: skip
-    for case in cases_of(table):
-        made = materialise(case)
-        assert compare(made["a"], made["b"]).all()
-        assert made["a"].min() >= 0
-        assert made["a"].max() <= 50
+def test_inputs_compare_as_they_must(dtype: str) -> None:
+    for sign in ["<=", "<", ">=", ">", "==", "!="]:
+        low, high = (0, 50) if sign == "==" else (10, 40)
+        table = {
+            "dims": {"N": [1, 30]},
+            "inputs": {
+                "a": {"dims": ["N"], "dtype": dtype, "range": [0, 50]},
+                "b": {"dims": ["N"], "dtype": dtype, "range": [low, high]},
+            },
+            "constraints": [f"a {sign} b"],
+        }
+        compare = {"<=": np.less_equal, "<": np.less, ">=": np.greater_equal, ">": np.greater,
+                   "==": np.equal, "!=": np.not_equal}[sign]  # fmt: skip
+        for case in cases_of(table):
+            made = materialise(case)
+            assert compare(made["a"], made["b"]).all()
+            assert made["a"].min() >= 0
+            assert made["a"].max() <= 50
 
 
 def test_scalars_take_each_value_and_both_ends() -> None:

@@ -211,63 +211,6 @@ def test_third_party_packages_are_declared(imports: list[Import]) -> None:
     assert used - ALWAYS_THERE <= {name.replace("-", "_") for name in declared}
 
 
-def test_front_reaches_the_plan_and_nothing_else_before_its_answer(imports: list[Import]) -> None:
-    of_front = [item for item in imports if item.module == "gpuemu_flow.front"]
-    eager = {item.target for item in of_front if item.eager}
-    assert eager <= {"io", "os", "sys", "__future__"}  # an interpreter has loaded them itself
-    later = {item.target for item in of_front if not item.eager}
-    assert later == {
-        "gpuemu_flow.inputs.plan", "gpuemu_flow.inputs.answers", "gpuemu_flow.cli.main",
-        "gpuemu_flow.cli.validate", "gc", "atexit", "time", "gpuemu_flow.runners.early",
-    }  # fmt: skip
-    light = {
-        "os", "stat", "sys", "__future__", "collections.abc", "gpuemu_flow",
-        "gpuemu_flow.let_through",
-    }  # fmt: skip
-    for module in (
-        "gpuemu_flow.inputs.plan", "gpuemu_flow.inputs.answers", "gpuemu_flow.runners.early",
-    ):  # fmt: skip
-        eager = {item.target for item in imports if item.module == module and item.eager}
-        assert eager <= {*light, "gpuemu_flow.inputs.plan"}
-
-
-def test_packages_import_nothing_by_themselves(imports: list[Import]) -> None:
-    """``import gpuemu_flow.inputs.plan`` runs such files; they must cost nothing."""
-    inits = {
-        name
-        for name, path in source_files().items()
-        if path.name == "__init__.py" and name.count(".") < 2
-    }
-    assert len(inits) > 9
-    heavy = [
-        str(item)
-        for item in imports
-        if item.module in inits
-        and item.target != "__future__"
-        and not named_for_checkers(item)
-        and not (item.module in PUBLIC and item.target in CHEAP)
-    ]
-    assert heavy == []
-
-
-def test_config_and_reports_need_no_numpy(imports: list[Import]) -> None:
-    """Looking at a configuration or a report loads no number library."""
-    edges: dict[str, set[str]] = {}
-    for item in imports:
-        if item.eager:
-            edges.setdefault(item.module, set()).add(item.target)
-    for start in ("gpuemu_flow.config.load", "gpuemu_flow.reports.text", "gpuemu_flow.cli.main"):
-        seen: set[str] = set()
-        pending = [start]
-        while pending:
-            name = pending.pop()
-            if name not in seen:
-                seen.add(name)
-                pending.extend(edges.get(name, ()))
-        tops = {name.partition(".")[0] for name in seen}
-        assert not tops & {"numpy", "ml_dtypes", "doit", "jsonschema", "pynng", "rich"}, start
-
-
 @pytest.mark.parametrize(
     ("text", "name", "problem"),
     [

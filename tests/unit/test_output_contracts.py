@@ -215,7 +215,7 @@ def test_a_mask_is_spread_by_its_dims() -> None:
     assert counted.tolist() == [[True, True], [False, True], [False, True]]
 
 
-@pytest.mark.sampled
+@pytest.mark.ci
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.9])
 def test_right_random_outputs_hardly_ever_fail(share: float) -> None:
     """At a rate of 0.01, 300 cases of a right dropout fail at most 10 times."""

@@ -49,11 +49,11 @@ TERMS = {
 }
 
 
-@pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize("name", SUMS)
-def test_a_sum_overflows_where_some_order_of_its_terms_does(name: str, terms: str) -> None:
-    values, expected = TERMS[terms]
-    np.testing.assert_allclose(of(SUMS[name](wrapped(*values))), expected, rtol=1e-6)
+def test_a_sum_overflows_where_some_order_of_its_terms_does(name: str) -> None:
+    for terms in sorted(TERMS):
+        values, expected = TERMS[terms]
+        np.testing.assert_allclose(of(SUMS[name](wrapped(*values))), expected, rtol=1e-6)
 
 
 def test_products_of_terms_count_and_integers_and_shapes_stay() -> None:

@@ -263,13 +263,13 @@ def case_of(shape: tuple[int, ...], dtype: str, strategy: str = "uniform") -> Ca
     return Case(0, 77, dtype, "contiguous", strategy, (spec,))
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (2, 3)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2", "bool", "int64"])
-def test_shapes_of_tensors(shape: tuple[int, ...], dtype: str) -> None:
-    array = tensors(case_of(shape, dtype))["x"]
-    assert array.shape == shape
-    assert array.flags.c_contiguous
-    assert array.dtype.name == dtype
+def test_shapes_of_tensors(dtype: str) -> None:
+    for shape in [(), (0,), (3, 0, 2), (1,), (2, 3)]:
+        array = tensors(case_of(shape, dtype))["x"]
+        assert array.shape == shape
+        assert array.flags.c_contiguous
+        assert array.dtype.name == dtype
 
 
 def test_bfloat16_is_half_precision_only_on_the_wire() -> None:

@@ -104,14 +104,14 @@ BUGS: dict[str, Bug] = {
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
 @pytest.mark.parametrize("share", [0.25, 0.5])
-def test_dropouts_that_are_wrong_in_a_part_fail(name: str, share: float) -> None:
-    rng = np.random.default_rng(11)
-    for _ in range(5):
-        x = rng.normal(size=SHAPE).astype(np.float32)
-        kept, scale = BUGS[name](x, rng.random(SHAPE), share)
-        assert judged(x, kept, scale, share).failures
+def test_dropouts_that_are_wrong_in_a_part_fail(share: float) -> None:
+    for name in sorted(BUGS):
+        rng = np.random.default_rng(11)
+        for _ in range(5):
+            x = rng.normal(size=SHAPE).astype(np.float32)
+            kept, scale = BUGS[name](x, rng.random(SHAPE), share)
+            assert judged(x, kept, scale, share).failures
 
 
 def test_a_failure_names_the_part() -> None:
@@ -131,19 +131,19 @@ def test_a_mask_that_is_symmetric_fails() -> None:
     assert "whose last two indices are exchanged" in failure
 
 
-@pytest.mark.parametrize("shape", [(16,), (4, 8), (25, 40), (2, 3, 7, 31)])
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_right_dropouts_of_few_elements_pass(
-    shape: tuple[int, ...], share: float, dtype: str
-) -> None:
+def test_right_dropouts_of_few_elements_pass(share: float, dtype: str) -> None:
     """Of 32 × 30 draws at a rate of 0.001, 1 may fail."""
-    rng = np.random.default_rng(int(1000 * share) + len(shape))
-    wrong = 0
-    for _ in range(30):
-        x = rng.normal(size=shape).astype(dtype)
-        wrong += bool(judged(x, rng.random(shape) >= share, 1 / (1 - share), share, 1e-3).failures)
-    assert wrong == 0
+    for shape in [(16,), (4, 8), (25, 40), (2, 3, 7, 31)]:
+        rng = np.random.default_rng(int(1000 * share) + len(shape))
+        wrong = 0
+        for _ in range(30):
+            x = rng.normal(size=shape).astype(dtype)
+            wrong += bool(
+                judged(x, rng.random(shape) >= share, 1 / (1 - share), share, 1e-3).failures
+            )
+        assert wrong == 0
 
 
 NOISE: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {

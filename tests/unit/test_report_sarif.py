@@ -137,7 +137,7 @@ def test_hostile_text_is_valid() -> None:
     assert "\\u001b" not in text
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_five_thousand_results_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     report = huge()
     found = results(report)

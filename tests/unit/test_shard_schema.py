@@ -13,8 +13,7 @@ from report_samples import KERNEL, failed, report_of, sample
 
 import gpuemu_flow.schemas
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
-from gpuemu_flow.cases.cause import Cause
-from gpuemu_flow.cases.predicates import Predicate
+from gpuemu_flow.cases.cause import Cause, Condition, Counts
 from gpuemu_flow.kernel_findings import CodePlace, KernelFinding
 from gpuemu_flow.results.changes import KernelChange, ResultChange
 from gpuemu_flow.results.document import Report, ShardPart, TaskState
@@ -64,10 +63,8 @@ def rich() -> Report:
         wrong, case=replace(wrong.case, inputs=(spec,), dims=(("N", 3),)), result=result
     )
     report = report_of([wrong])
-    cause = Cause(
-        stated=True, sentence="sentence", predicates=(Predicate("multiple", "N", 4),),
-        members=(("float32", 12),),
-    )  # fmt: skip
+    condition = Condition("multiple", "N", 4, "N is a multiple of 4")
+    cause = Cause("sentence", "text", (condition,), Counts(4, 4, 0, 4), (("float32", "12"),))
     of_op = replace(
         report.run.results[0], causes=(cause,), loose=("y",), constant=(("y", float("nan")),)
     )

@@ -132,18 +132,6 @@ def test_times_are_unique(cache: WorkspaceCache) -> None:
     assert times == sorted(set(times))
 
 
-def test_a_renamed_op_s_results_are_seen_by_the_store_that_is_open(cache: WorkspaceCache) -> None:
-    ours = ResultStore(cache)
-    for _ in range(2):
-        judged = CountedResult(Verdict.FAILED, failure_id="one")
-        ours.add(NewResult("old", 1, "float32", judged, {}, "submit"))
-    theirs = ResultStore(cache)
-    theirs.rename("old", "new", {"one": "two"})
-    for store in (ours, theirs, ResultStore(cache)):
-        assert {s.op for s in store.everything()} == {"new"}
-        assert {s.judged.failure_id for s in store.everything()} == {"two"}
-
-
 def test_many_results_share_a_transaction_and_survive_the_process(cache: WorkspaceCache) -> None:
     store = ResultStore(cache)
     big = {"notes": "x" * 40_000}  # goes to a file of its own

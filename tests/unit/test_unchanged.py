@@ -116,7 +116,7 @@ def test_nothing_is_digested_where_nothing_changed(root: Path) -> None:
     look, names = Discovery(files), made(root)[1]
     before = look.parts(names)
     assert files.stamp("op.py")
-    files._folders.clear()
+    files._entries.clear()
     assert look.parts(names) == before
     assert not len(files)
 
@@ -128,9 +128,9 @@ def test_another_program_s_set_needs_no_new_look_at_what_is_installed(root: Path
     look, names = Discovery(files, staging=root / ".gpuemu-cache/staging"), made(root)[1]
     assert names.pythons
     before = look.parts(names)
-    files._folders.clear()
+    files._entries.clear()
     other = look.parts(replace(names, files=names.files - {"op.py"} | {"other.py"}))
-    assert not [folder for folder in files.folders() if folder.startswith("/")]
+    assert not [path for path in files.entries if path.startswith("/")]
     assert list(other) == [n.replace("file op.py", "file other.py") for n in before]
     assert {n: s for n, s in other.items() if n in before} == {
         n: s for n, s in before.items() if n in other

@@ -94,7 +94,7 @@ def test_temporary_files_that_come_and_go_are_looked_at_now_and_then(
 
 @pytest.mark.parametrize(
     "name",
-    [".op.py.swp", "#op.py#", ".git/index", "__pycache__/op.pyc", ".gpuemu-cache/graph.json"],
+    [".op.py.swp", "#op.py#", ".git/index", "__pycache__/op.pyc", ".gpuemu-cache/lock"],
 )
 def test_what_editors_and_caches_write_sets_nothing_off(state: Broken, name: str) -> None:
     path = state.files.root / name

@@ -32,14 +32,14 @@ def there_and_back(array: NDArray[Any], exchange: Exchange | None = None) -> NDA
     return decode_tensor(message["t"], "t", exchange)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_there_and_back(dtype: str, shape: tuple[int, ...]) -> None:
-    array = filled(shape, dtype)
-    back = there_and_back(array)
-    assert back.dtype == array.dtype
-    assert back.shape == array.shape
-    assert back.tobytes() == array.tobytes()
+def test_there_and_back(shape: tuple[int, ...]) -> None:
+    for dtype in DTYPES:
+        array = filled(shape, dtype)
+        back = there_and_back(array)
+        assert back.dtype == array.dtype
+        assert back.shape == array.shape
+        assert back.tobytes() == array.tobytes()
 
 
 def test_layouts_are_sent_in_c_order() -> None:

@@ -1,12 +1,13 @@
-"""A workspace with one op for each planted bug, and what `run` says of their causes."""
+"""Workspaces with one op for each planted bug, and what `run` says of their causes."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import tomli
@@ -76,21 +77,6 @@ SCHEMAS: dict[str, tuple[str, str, str]] = {
         '["S", 64]',
     ),
     "bias_relu": (f"{_M}, {_N}", 'x = ["M", "N"], b = ["N"]', '["M", "N"]'),
-    "silu3": (
-        "B = { min = 1, max = 6 }, R = { min = 1, max = 40 }, C = { min = 1, max = 200 }",
-        'x = ["B", "R", "C"]',
-        '["B", "R", "C"]',
-    ),
-    "scale": ("N = { min = 1, max = 5000 }", 'x = ["N"]', '["N"]'),
-    "threshold": (*_ROWS, '["M", "N"]'),
-    "floor_eighth": (*_ROWS, '["M", "N"]'),
-    "leaky": (*_ROWS, '["M", "N"]'),
-    "bmm": (
-        "B = { min = 1, max = 6 }, M = { min = 1, max = 40 }, K = { min = 1, max = 40 }, "
-        "N = { min = 1, max = 40 }",
-        'a = ["B", "M", "K"], b = ["B", "K", "N"]',
-        '["B", "M", "N"]',
-    ),
 }
 SCHEMAS["rope"] = ("S = { min = 1, max = 140 }", *SCHEMAS["rope"][1:])
 
@@ -101,43 +87,50 @@ def write(folder: Path, bugs: Sequence[Planted]) -> None:
     # An op may not use its reference: the bugs are wrong versions of a copy.
     shutil.copy(folder / "scripts" / "ref.py", folder / "scripts" / "formulas.py")
     lines = ['[project]\nname = "causes"\nversion = "1"\n[validation]\ndtypes = ["float32"]']
-    for planted in bugs:
-        bug, op = planted.bug, planted.op
+    for bug, op, _ in bugs:
         dims, inputs, output = SCHEMAS[op]
-        names = json.dumps(input_names(inputs))
+        names = json.dumps(list(tomli.loads(f"inputs = {{ {inputs} }}")["inputs"]))
         lines.append(
-            f'[[ops]]\nname = "{bug}"\nop = "scripts/{planted.module}.py:{bug}"\n'
+            f'[[ops]]\nname = "{bug}"\nop = "scripts/bugs.py:{bug}"\n'
             f'reference = "scripts/ref.py:{op}"\ninput_names = {names}\n'
-            f"dtypes = {json.dumps(planted.dtypes)}\n"
             f"[ops.schema]\ndims = {{ {dims} }}\ninputs = {{ {inputs} }}\noutput = {output}\n"
         )
     (folder / "gpuemu.toml").write_text("\n".join(lines), encoding="utf-8")
 
 
-def input_names(inputs: str) -> list[str]:
-    """Names of the inputs in a table of inputs."""
-    return list(tomli.loads(f"inputs = {{ {inputs} }}")["inputs"])
+def write_more(folder: Path, names: Collection[str]) -> dict[str, list[str]]:
+    """Write a workspace with the named bugs of the folder ``more`` (all if there are no names).
+
+    Return, for each bug, the patterns of statements that are true of it.
+    """
+    shutil.copytree(HERE / "more", folder)
+    # An op may not use its reference.
+    shutil.copy(folder / "refs.py", folder / "base.py")
+    known = tomli.loads((folder / "truths.toml").read_text(encoding="utf-8"))
+    homes = {
+        name: file
+        for file in ("ops.py", "more_ops.py")
+        for name in re.findall(r"^def (\w+)", (folder / file).read_text(), re.MULTILINE)
+    }
+    bugs = [bug for bug in known["bugs"] if not names or bug["name"] in names]
+    text = '[project]\nname = "causes"\n[validation]\ndtypes = ["float32"]\n'
+    for bug in bugs:
+        text += f'[[ops]]\nname = "{bug["name"]}"\nop = "{homes[bug["name"]]}:{bug["name"]}"\n'
+        text += f'reference = "refs.py:{bug["reference"]}"\n'
+        text += f"[ops.schema]\n{known['schemas'][bug['schema']]}\n"
+    (folder / "gpuemu.toml").write_text(text, encoding="utf-8")
+    return {bug["name"]: bug["true"] for bug in bugs}
 
 
-def run(folder: Path, *options: str) -> dict:
-    """Run the workspace until no cause is left to look for; the last report as JSON."""
-    report, before = _run(folder, *options), None
-    while (cut := [p for p in report["problems"] if p["slug"] == "causes-cut-short"]) != before:
-        if not cut:
-            break
-        report, before = _run(folder, *options), cut
-    return report
-
-
-def _run(folder: Path, *options: str) -> dict:
+def run(folder: Path) -> dict[str, dict]:
+    """Run the workspace; the results by op."""
     done = subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json", *options],
+        [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json"],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode not in (0, 1, 3):
+    if done.returncode != 1:
         raise RuntimeError(done.stderr)
-    report: dict = json.loads(done.stdout)
-    return report
+    return {result["op"]: result for result in json.loads(done.stdout)["results"]}

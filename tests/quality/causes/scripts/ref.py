@@ -122,27 +122,3 @@ def rope(x, cos, sin):
 
 def bias_relu(x, b):
     return np.maximum(x + b, 0)
-
-
-def silu3(x):
-    return x / (1.0 + np.exp(-x))
-
-
-def scale(x):
-    return 3.0 * x
-
-
-def threshold(x):
-    return np.where(x > 2, x, 0.0).astype(x.dtype)
-
-
-def floor_eighth(x):
-    return np.floor(x * 0.125)
-
-
-def leaky(x):
-    return np.where(x > 0, x, 0.1 * x).astype(x.dtype)
-
-
-def bmm(a, b):
-    return a @ b

@@ -1,0 +1,90 @@
+"""Causes on the command line: one condition, confirmed once, the same in every command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mini_workspace import Mini
+
+BUG = """
+import numpy as np
+
+def scale(x):
+    y = (x * np.float32(3)).astype(x.dtype)
+    if {wrong}:
+        y[..., -1] = 0
+    return y
+"""
+
+
+def plant(mini: Mini, wrong: str = "x.shape[-1] > 16") -> Mini:
+    mini.keep_only("scale")
+    mini.write("scripts/scale.py", BUG.format(wrong=wrong))
+    mini.edit("gpuemu.toml", "cases = 4", "cases = 24")
+    return mini
+
+
+def causes(mini: Mini, *options: str) -> list[dict]:
+    text = mini.command("run", "scale", "--format", "json", *options, code=1).stdout
+    found: list[dict] = next(r for r in json.loads(text)["results"] if r["failed"])["causes"]
+    return found
+
+
+def calls(mini: Mini) -> int:
+    path = Path(mini.root / "calls")
+    return len(path.read_text()) if path.exists() else 0
+
+
+def test_a_stated_cause_is_confirmed_by_new_cases_and_the_same_in_every_command(
+    mini: Mini,
+) -> None:
+    plant(mini)
+    (first,) = causes(mini)
+    assert first["stated"]
+    assert [c["sentence"] for c in first["conditions"]] == ["N is above 16"]
+    counts = first["counts"]
+    assert counts["inside"] == counts["inside_failed"] >= 4
+    assert counts["outside"] >= 4 and counts["outside_failed"] == 0
+    assert causes(mini) == [first], "from the cache"
+    shown = mini.command("run", "scale", code=1).stdout
+    assert f"cause: {first['text']}" in shown
+    written = json.loads(mini.command("ci", "scale", "--format", "json", code=1).stdout)
+    assert first["text"] in {failure["cause"] for failure in written["failures"]}
+    known = json.loads(mini.command("report", "--format", "json").stdout)
+    assert first["text"] in {failure["cause"] for failure in known["failures"]}
+
+
+@pytest.mark.parametrize("off", ["--no-confirm", "cause_budget = 7"])
+def test_without_new_cases_nothing_is_stated(mini: Mini, off: str) -> None:
+    plant(mini)
+    options = [off] if off.startswith("-") else []
+    if not options:
+        mini.edit("gpuemu.toml", "[validation]", f"[validation]\n{off}")
+    assert causes(mini, *options) == []
+    shown = mini.command("run", "scale", *options, code=1)
+    assert "cause:" not in shown.stdout
+    assert "looking for" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param("True", id="every case fails"),
+        pytest.param("float(np.abs(x).sum()) % 1 < 0.5", id="nothing in common"),
+        pytest.param("x.shape[-1] > 16 or (np.abs(x) > 1e3).any()", id="two bugs"),
+    ],
+)
+def test_nothing_is_stated_where_no_condition_separates_the_cases(mini: Mini, wrong: str) -> None:
+    plant(mini, wrong)
+    assert causes(mini) == []
+
+
+def test_few_cases_are_run_for_a_cause(mini: Mini) -> None:
+    noted = 'open("calls", "a").write(".") and x.shape[-1] > 16'
+    plant(mini, noted).unfence()
+    causes(mini, "--no-confirm")
+    before = calls(mini)
+    assert causes(mini)
+    assert 8 <= calls(mini) - before <= 12

@@ -1,0 +1,124 @@
+"""Whatever happens to the files of the cache, the verdicts stay, and nobody sees a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mini_workspace import Mini, make_mini
+
+
+def verdicts(report: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [(r["op"], r["dtype"], r["verdict"], r["cases"], r["passed"]) for r in report["results"]]
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Mini:
+    """A workspace with an op that fails, after its first run; only to be copied."""
+    mini = make_mini(tmp_path_factory.mktemp("damage") / "w")
+    mini.without_causes()
+    mini.edit("scripts/total.py", "acc +=", "acc =")
+    mini.run(code=1)
+    return mini
+
+
+@pytest.fixture
+def mini(checked: Mini, tmp_path: Path) -> Mini:
+    shutil.copytree(checked.root, tmp_path / "w", copy_function=shutil.copy2)
+    return Mini(tmp_path / "w")
+
+
+def files(mini: Mini) -> list[Path]:
+    return sorted(p for p in (mini.root / ".gpuemu-cache").rglob("*") if p.is_file())
+
+
+def emptied(mini: Mini) -> None:
+    for path in files(mini):
+        os.truncate(path, 0)
+
+
+def halved(mini: Mini) -> None:
+    for path in files(mini):
+        os.truncate(path, path.stat().st_size // 2)
+
+
+def flipped(mini: Mini) -> None:
+    for path in files(mini):
+        data = bytearray(path.read_bytes())
+        for place in range(len(data) // 3, len(data), 997):
+            data[place] ^= 0x10
+        path.chmod(0o600)
+        path.write_bytes(data)
+
+
+def exchanged(mini: Mini) -> None:
+    """Each file holds what its neighbour of the same folder held."""
+    folders: dict[Path, list[Path]] = {}
+    for path in files(mini):
+        folders.setdefault(path.parent, []).append(path)
+    for paths in folders.values():
+        texts = [path.read_bytes() for path in paths]
+        for path, text in zip(paths, texts[1:] + texts[:1], strict=True):
+            path.chmod(0o600)
+            path.write_bytes(text)
+
+
+def removed(mini: Mini) -> None:
+    for path in files(mini)[::2]:
+        path.unlink()
+
+
+def without_databases(mini: Mini) -> None:
+    for path in files(mini):
+        if path.suffix.startswith((".db", ".sqlite")) or path.name.startswith("cache.db"):
+            path.unlink()
+
+
+def junk(mini: Mini) -> None:
+    for path in files(mini):
+        path.chmod(0o600)
+        path.write_bytes(b"\x00junk{[\xff" * 50)
+
+
+@pytest.mark.parametrize(
+    "damage", [emptied, halved, flipped, exchanged, removed, without_databases, junk]
+)
+def test_verdicts_outlive_damage(checked: Mini, mini: Mini, damage: Callable[[Mini], None]) -> None:
+    before = verdicts(checked.run(code=1))
+    assert {verdict for _, _, verdict, _, _ in before} == {"passed", "failed"}
+    damage(mini)
+    assert verdicts(mini.run(code=1)) == before
+    again = mini.run(code=1)
+    assert verdicts(again) == before
+    assert again["executed"] == [], "what was lost is there again"
+    mini.edit("scripts/total.py", "acc = widen", "acc += widen")
+    assert {r["verdict"] for r in mini.run()["results"]} == {"passed"}
+
+
+def test_other_commands_say_what_is_the_matter_or_go_on(mini: Mini) -> None:
+    junk(mini)
+    for words in (("status",), ("list", "--status"), ("explain",), ("failures", "list"),
+                  ("report",), ("cache", "stats")):  # fmt: skip
+        said = mini.command(*words, code=None)
+        assert said.returncode in range(5)
+        assert said.stdout or said.stderr
+
+
+def test_a_cache_in_a_place_that_cannot_be_written_is_said(mini: Mini) -> None:
+    shutil.rmtree(mini.root / ".gpuemu-cache")
+    (mini.root / ".gpuemu-cache").write_text("a file")
+    said = mini.command("run", code=None)
+    assert said.returncode in (2, 3)
+    assert ".gpuemu-cache" in said.stderr
+
+
+def test_clean_and_a_copy_begin_anew(mini: Mini) -> None:
+    mini.command("clean", "--cache")
+    report = mini.run(code=1)
+    assert report["tasks"]["current"] == 0
+    assert json.loads(mini.command("status", "--format", "json").stdout)["tasks"]["current"] == 19

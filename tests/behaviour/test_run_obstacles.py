@@ -1,0 +1,98 @@
+"""Things in the way of a run: clear words and the documented exit code, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from mini_workspace import Mini
+
+
+@pytest.mark.parametrize(
+    ("name", "is_folder"),
+    [("state", False), ("staging", False), ("tasks", False), ("lock", True)],
+)
+def test_something_else_where_the_cache_belongs(mini: Mini, name: str, is_folder: bool) -> None:
+    path = mini.root / ".gpuemu-cache" / name
+    path.parent.mkdir()
+    if is_folder:
+        path.mkdir()
+    else:
+        path.write_text("not ours")
+    done = mini.command("run", "scale", code=3)
+    assert "cache-not-writable" in done.stdout + done.stderr
+    assert name in done.stdout + done.stderr
+    path.rmdir() if is_folder else path.unlink()
+    assert mini.run("scale")["results"][0]["verdict"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("words", "imported"),
+    [(("run",), "gpuemu_flow.cli.main"), (("run", "scale"), "click")],
+    ids=["plain", "words"],
+)
+def test_an_interrupt_while_starting_is_an_interrupt(
+    mini: Mini, words: tuple[str, ...], imported: str
+) -> None:
+    mini.write(
+        "early/sitecustomize.py",
+        f"""
+        import sys
+
+        class Interrupts:
+            def find_spec(self, name, path=None, target=None):
+                if name == "{imported}":
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, Interrupts())
+        """,
+    )
+    inherited = mini.environment().get("PYTHONPATH", "")
+    mini.env["PYTHONPATH"] = f"{mini.root / 'early'}:{inherited}".rstrip(":")
+    done = mini.command(*words, code=130)
+    assert done.stderr == ""
+
+
+@pytest.mark.ci
+def test_nobody_listens(mini: Mini) -> None:
+    """A job of cron may have no standard output at all."""
+    for _ in range(2):  # the second answers from the stamps
+        silent = [sys.executable, "-m", "gpuemu_flow", "run"]
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$@" >&-', "sh", *silent],
+            cwd=mini.root,
+            env=mini.environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_of_the_cache_is_offered_to_version_control(mini: Mini) -> None:
+    """The graph stays in the workspace wherever the cache is."""
+    mini.edit("gpuemu.toml", "[targets]", '[cache]\ndir = "build/cache"\n\n[targets]')
+    mini.run("scale")
+    for folder in (".gpuemu-cache", "build/cache"):
+        assert (mini.root / folder / ".gitignore").read_text() == "*\n!.gitignore\n"
+        assert (mini.root / folder / "CACHEDIR.TAG").exists()
+
+
+@pytest.mark.ci
+def test_an_output_that_cannot_be_written(mini: Mini) -> None:
+    """The device is always full; the run itself is not lost."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json"],
+            cwd=mini.root,
+            env=mini.environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert done.stderr.strip().endswith("error: cannot write the output: No space left on device")
+    assert "Traceback" not in done.stderr
+    assert mini.run()["executed"] == []

@@ -1,0 +1,146 @@
+"""What an op must not do: each deed is refused to it, and what is like it and its right is not."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from many_ops import Op, Ran, make_ops
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
+
+HEAD = """
+import ctypes, os, socket, subprocess, tempfile
+from pathlib import Path
+ROOT = Path(__file__).parents[1]
+REF = ROOT / 'refs' / Path(__file__).name
+libc = ctypes.CDLL(None, use_errno=True)
+scratch = tempfile.gettempdir()
+def opens(path, flags=os.O_RDONLY):
+    fd = libc.open(os.fsencode(str(path)), flags, 0o600)
+    if fd >= 0: os.close(fd)
+    return fd >= 0
+def makes(path):
+    return opens(path, os.O_WRONLY | os.O_CREAT)
+def reached(*address, kind=socket.SOCK_STREAM, family=socket.AF_INET):
+    with socket.socket(family, kind) as one:
+        one.connect(*address)
+        return True
+def tried(deed):
+    try:
+        return bool(deed())
+    except BaseException:
+        return False
+"""
+SCHEMA = 'dims = { N = [5] }\ninputs = { x = ["N"] }\noutput = ["N"]'
+REFUSED = {
+    "edit_reference": "opens(REF, os.O_WRONLY)",
+    "read_reference": "opens(REF)",
+    "reference_by_program": "subprocess.run(['cat', str(REF)], stdout=-1).stdout",
+    "edit_itself": "opens(__file__, os.O_WRONLY)",
+    "edit_config": "opens(ROOT / 'gpuemu.toml', os.O_WRONLY)",
+    "make_file": "makes(ROOT / 'mine')",
+    "make_bytecode": "makes(ROOT / 'refs' / 'x.pyc')",
+    "make_folder": "not libc.mkdir(os.fsencode(str(ROOT / 'folder')), 0o700)",
+    "rename": "not libc.rename(os.fsencode(__file__), os.fsencode(__file__ + 'x'))",
+    "unlink": "not libc.unlink(os.fsencode(str(ROOT / 'spare')))",
+    "link": "not libc.link(os.fsencode(str(ROOT / 'spare')), os.fsencode(scratch + '/l'))",
+    "read_by_link": "[os.symlink(REF, scratch + '/s'), opens(scratch + '/s')][1]",
+    "read_cache": "any(opens(p) for p in (ROOT / '.gpuemu-cache').rglob('*') if p.is_file())",
+    "edit_cache": "makes(ROOT / '.gpuemu-cache' / 'mine')",
+    "read_hidden": "opens(ROOT / 'hidden.txt')",
+    "read_hidden_folder": "opens(ROOT / 'vault' / 'a')",
+    "edit_numpy": "opens(np.__file__, os.O_WRONLY)",
+    "read_ssh_key": "opens(ROOT / 'home' / '.ssh' / 'id_rsa')",
+    "read_rival": "opens(ROOT / 'rivals' / 'other.py')",
+    "connect": "reached(('127.0.0.1', int((ROOT / 'port').read_text())))",
+    "connect_named": "reached((ROOT / 'named').read_text(), family=socket.AF_UNIX)",
+    "trace": "libc.ptrace(16, os.getppid(), 0, 0) == 0",
+    "kill_parent": "libc.kill(os.getppid(), 0) == 0",
+    "read_parent": "opens(f'/proc/{os.getppid()}/mem', os.O_RDWR)",
+    "environment_of_parent": "open(f'/proc/{os.getppid()}/environ').read()",
+}
+ALLOWED = {
+    "nothing": "True",
+    "read_config": "opens(ROOT / 'gpuemu.toml')",
+    "read_itself": "opens(__file__)",
+    "read_plain": "opens(ROOT / 'plain.txt')",
+    "read_numpy": "opens(np.__file__)",
+    "write_scratch": "makes(scratch + '/x')",
+    "write_declared": "makes(ROOT / 'out' / 'x')",
+    "rename_scratch": "[makes(scratch + '/a'), os.rename(scratch + '/a', scratch + '/b'), True][2]",
+    "start_program": "subprocess.run(['cat', ROOT / 'plain.txt'], stdout=-1).stdout == b'plain'",
+    "start_thread": "[__import__('threading').Thread(target=int).start(), True][1]",
+    "pipe": "os.pipe()",
+    "socket_pair": "[s.close() for s in socket.socketpair()]",
+    "kill_itself_softly": "libc.kill(os.getpid(), 0) == 0",
+}
+DEEDS = {**REFUSED, **ALLOWED}
+
+
+def does(deed: str) -> Op:
+    return Op(
+        op="return x * (2 if done else 3)",
+        schema=SCHEMA,
+        head=f"{HEAD}\ndone = tried(lambda: {deed})\n",
+        keys="timeout = 20",
+    )
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    table = (
+        '[sandbox]\nhidden = ["hidden.txt", "vault"]\nwritable = ["out"]\napart = ["rivals/*.py"]\n'
+    )
+    mini = make_ops(
+        tmp_path_factory.mktemp("wall") / "w",
+        {name: does(deed) for name, deed in DEEDS.items()},
+        'cases = 1\ntolerance = "table"',
+        table,
+    )
+    for name in (
+        "hidden.txt",
+        "vault/a",
+        "spare",
+        "home/.ssh/id_rsa",
+        "rivals/other.py",
+        "out/kept",
+    ):
+        mini.write(name, "secret")
+    mini.write("plain.txt", "plain")
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as named:
+        path = str(tmp_path_factory.mktemp("s") / "s")
+        named.bind(path)
+        named.listen(64)
+        mini.write("port", str(tcp.getsockname()[1]))
+        mini.write("named", path)
+        report = mini.run(code=None)
+    return Ran(mini, report, {r["op"]: [r] for r in report["results"]})
+
+
+def fenced(ran: Ran) -> bool:
+    """Whether this run had the fence of the system whole."""
+    level = ran.results["nothing"][0]["sandbox"]
+    return "landlock" in level and "seccomp" in level
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_deed_is_refused(ran: Ran, name: str) -> None:
+    if not fenced(ran):
+        pytest.skip("no fence here")
+    assert ran.results[name][0]["verdict"] in ("failed", "error"), DEEDS[name]
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_is_its_right_is_not_refused(ran: Ran, name: str) -> None:
+    assert ran.results[name][0]["verdict"] == "passed", DEEDS[name]
+
+
+def test_nothing_was_done(ran: Ran) -> None:
+    root: Path = ran.mini.root
+    assert (root / "out/x").exists()
+    if fenced(ran):
+        assert (root / "spare").exists() and not (root / "mine").exists()
+        assert (root / "gpuemu.toml").read_text().startswith("[project]")
