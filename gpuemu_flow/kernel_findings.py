@@ -26,18 +26,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class CodePlace:
-    """The place of an instruction.
-
-    Attributes
-    ----------
-    file : str
-        Source file, relative to the workspace if inside; empty if unknown.
-    line : int
-        Line in `file`, 1-based; 0 if unknown.
-    code : int
-        Line (1-based) in the PTX without comments and line information; 0 if unknown. Unlike
-        `line`, it does not change when a comment is added to the source.
-    """
+    """The place of an instruction."""
 
     file: str = ""
     line: int = 0
@@ -56,28 +45,7 @@ class CodePlace:
 
 @dataclass(frozen=True)
 class KernelFinding:
-    """One error that a check found at one place.
-
-    Attributes
-    ----------
-    check : str
-        ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``.
-    rule : str
-        Kind of mistake, kebab-case.
-    kernel : str
-        Name of the entry.
-    instruction : str
-        Short name of the instruction, such as ``ld.shared``.
-    words : str
-        Message, in which `THERE` stands for the line of `there`.
-    place : CodePlace
-    there : CodePlace or None
-        For a race, the other access; for a barrier, the other barrier.
-    block, thread : tuple of int
-        Indices (x, y, z) of the first block and thread with the error.
-    count : int
-        Number of occurrences, over all threads.
-    """
+    """One error that a check found at one place."""
 
     check: str
     rule: str

@@ -64,14 +64,7 @@ def is_named(name: str, names: "Iterable[str]") -> bool:
 
 
 def let_through(environ: "Mapping[str, str]", names: "Iterable[str]" = ()) -> dict[str, str]:
-    """Return the part of the environment that a program receives.
-
-    Parameters
-    ----------
-    environ : mapping of str to str
-    names : iterable of str
-        Names and patterns of further variables, from the configuration.
-    """
+    """Return the part of the environment that a program receives."""
     known = tuple(names)
     return {n: v for n, v in environ.items() if is_general(n) or is_named(n, known)}
 

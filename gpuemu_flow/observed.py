@@ -8,20 +8,10 @@ from dataclasses import field, fields
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
-ALL_VARIABLES = "*"
-
 
 @dataclass(frozen=True)
 class ConfiguredEnv:
-    """The environment variables that the configuration determines for a program.
-
-    Attributes
-    ----------
-    values : mapping of str to str
-        Variables that the configuration sets.
-    names : tuple of str
-        Names of variables that the program gets besides those for every program; see `let_through`.
-    """
+    """The environment variables that the configuration determines for a program."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
@@ -29,39 +19,12 @@ class ConfiguredEnv:
 
 @dataclass(frozen=True)
 class Observation:
-    """Everything that a program was seen to use, except its arguments.
-
-    Attributes
-    ----------
-    files : frozenset of str
-        Absolute paths that were read, imported, executed or mapped, as the program named them:
-        links are not resolved.
-    missed : frozenset of str
-        Absolute paths that were searched and did not exist.
-    listed : frozenset of str
-        Absolute paths of folders whose entries were listed.
-    modules : frozenset of str
-        Absolute paths of folders that were listed only to find modules.
-    sized : frozenset of str
-        Absolute paths of folders. The size and mode of any of their entries may have been read.
-    looked : frozenset of str
-        Absolute paths whose existence was checked and that existed. They include the program's own
-        outputs if it checked them before making them.
-    variables : frozenset of str
-        Names of environment variables that were read, whether set or not; ``NAME*`` for all
-        variables with a prefix, `ALL_VARIABLES` if the whole environment was read.
-    untracked : frozenset of str
-        Reasons why the program may have used more than is listed here, as sentences for a report;
-        empty if everything was observed.
-    """
+    """Everything that a program was seen to use, except its arguments."""
 
     files: frozenset[str] = frozenset()
     missed: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
-    modules: frozenset[str] = frozenset()
-    sized: frozenset[str] = frozenset()
     looked: frozenset[str] = frozenset()
-    variables: frozenset[str] = frozenset()
     untracked: frozenset[str] = frozenset()
 
     def __or__(self, other: Observation) -> Observation:
@@ -77,10 +40,7 @@ class Observation:
     def from_json(cls, data: Mapping[str, Json]) -> Observation:
         """Make an observation from the result of `to_json`.
 
-        Raises
-        ------
-        ValueError
-            A list is missing, or holds a value that is not a string.
+        Raises ValueError: A list is missing, or holds a value that is not a string.
         """
         sets = {}
         for each in fields(cls):

@@ -7,7 +7,9 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import pytest
 from mini_workspace import Mini
+from once import once
 
 VECTOR = 'dims = { N = [5, 12] }\ninputs = { x = ["N"] }\noutput = ["N"]'
 MATRIX = 'dims = { M = [3, 6], N = [4, 17] }\ninputs = { x = ["M", "N"] }\noutput = ["M", "N"]'
@@ -104,3 +106,10 @@ def run_ops(folder: Path, ops: dict[str, Op], *arguments: Any, **more: Any) -> R
     for failure in ran.report["failures"]:
         ran.failures.setdefault(failure["op"], []).append(failure)
     return ran
+
+
+def run_once(
+    factory: pytest.TempPathFactory, name: str, ops: dict[str, Op], *arguments: Any, **more: Any
+) -> Ran:
+    """Do the same once for all of pytest's workers, for tests that only read what it said."""
+    return once(factory, name, lambda folder: run_ops(folder, ops, *arguments, **more))

@@ -20,7 +20,7 @@ COMMANDS = {
         name: f"{name}:{name}"
         for name in (
             "artifacts", "baseline", "cache", "calibrate", "ci", "clean", "completion", "config",
-            "coverage", "daemon", "debug", "diff", "emulate", "explain", "failures", "fuzz",
+            "coverage", "daemon", "debug", "diff", "emulate", "exec", "explain", "failures", "fuzz",
             "graph", "init", "lint", "lsp", "minimize", "mutate", "report", "reproduce", "run",
             "score", "status", "test", "version", "watch",
         )

@@ -25,22 +25,8 @@ def as_array(
 ) -> NDArray[Any]:
     """Convert one tensor to a numpy array with a dtype of the protocol.
 
-    Parameters
-    ----------
-    value : ndarray, tensor of a framework, or number
-    name : str
-        The tensor's name in error messages.
-    dtype : str, optional
-        Dtype to convert to.
-    known : callable
-        Returns the name of a dtype, or None to refuse it. By default, only the protocol's dtypes
-        are accepted. Give another function for arrays that are not sent.
-
-    Raises
-    ------
-    ClientError
-        ``client-not-a-tensor``; ``client-several-tensors`` for a tuple or list of tensors, which
-        numpy would stack.
+    Raises ClientError: ``client-not-a-tensor``; ``client-several-tensors`` for a tuple or list of
+    tensors, which numpy would stack.
     """
     if holds_tensors(value):
         text = f"{name!r} is a {type(value).__name__} with tensors in it, which would be stacked"
@@ -135,10 +121,8 @@ def elements_changed(
 def output_fields(output: Any, dtype: str | None = None) -> dict[str, Any]:
     """Return the field of a request that contains the output, or all outputs by name.
 
-    Raises
-    ------
-    ClientError
-        ``client-several-outputs`` for a tuple or list of tensors, which numpy would stack.
+    Raises ClientError: ``client-several-outputs`` for a tuple or list of tensors, which numpy would
+    stack.
     """
     if isinstance(output, Mapping):
         for name, one in output.items():

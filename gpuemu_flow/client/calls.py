@@ -108,11 +108,8 @@ def validate(
 ) -> Call[ValidationResult]:
     """Make the request to judge an output.
 
-    Raises
-    ------
-    ClientError
-        ``client-no-output`` if the output is None; ``client-several-outputs`` for several outputs
-        without names.
+    Raises ClientError: ``client-no-output`` if the output is None; ``client-several-outputs`` for
+    several outputs without names.
     """
     if output is None:
         raise ClientError(Problem("client-no-output", f"there is no output of {op_name} to judge"))
@@ -141,11 +138,8 @@ def submit_outputs(
 ) -> Call[list[ValidationResult]]:
     """Make the request to judge the outputs for several cases; an extension of protocol v1.
 
-    Raises
-    ------
-    ClientError
-        ``client-no-output`` if an output is None; ``client-several-outputs`` for several outputs
-        without names.
+    Raises ClientError: ``client-no-output`` if an output is None; ``client-several-outputs`` for
+    several outputs without names.
     """
     submitted = []
     for seed, inputs, output in cases:

@@ -130,11 +130,8 @@ class Connection:
     def prepare(self, call: Call[T], exchange: Exchange | None) -> bytes:
         """Encode the request of a call as a message.
 
-        Raises
-        ------
-        ClientError
-            ``client-too-large`` for a message above the limit; ``client-bad-request`` if a value
-            cannot be encoded.
+        Raises ClientError: ``client-too-large`` for a message above the limit; ``client-bad-
+        request`` if a value cannot be encoded.
         """
 
         def encoded(value: object) -> Any:
@@ -161,10 +158,7 @@ class Connection:
     def read(self, call: Call[T], data: bytes | bytearray, exchange: Exchange | None) -> T:
         """Decode the reply to a call, and return the result.
 
-        Raises
-        ------
-        ClientError
-            If the daemon replied with an error, or the reply violates the protocol.
+        Raises ClientError if the daemon replied with an error, or the reply violates the protocol.
         """
         try:
             fields = parse(data)
@@ -216,11 +210,7 @@ class Connection:
     def _reach(self, timeout_ms: int) -> Wire:
         """Connect to the daemon that listens, and check which workspace it serves.
 
-        Raises
-        ------
-        TransportUnreached
-            No process listens at the path.
-        ClientError
+        Raises TransportUnreached: No process listens at the path. Raises ClientError.
         """
         path = _fitting(self.socket_path)
         begun = time.monotonic()
@@ -282,15 +272,7 @@ class Connection:
     def _meet(self, data: bytes | bytearray) -> Exchange | None:
         """Check the answer to the first ping on a connection.
 
-        Returns
-        -------
-        Exchange or None
-            Folder for passing tensors as files; None if the daemon has none, or this process cannot
-            use it.
-
-        Raises
-        ------
-        VersionMismatchError, OtherWorkspaceError, DaemonUnreachableError
+        Raises VersionMismatchError, OtherWorkspaceError, DaemonUnreachableError.
         """
         pong = self.read(calls.ping(), data, None)
         theirs = pong.get("protocol_version", 0)
@@ -427,16 +409,8 @@ def _config_of(workspace: str | Path | None, environ: Mapping[str, str]) -> Path
 
     The result is None if `workspace` is None and the current folder is not part of a workspace.
 
-    Parameters
-    ----------
-    workspace : str or Path or None
-        A folder of the workspace, or its configuration file; None for the current folder.
-
-    Raises
-    ------
-    ClientError
-        ``client-no-workspace``: the given folder is not part of a workspace, or ``GPUEMU_CONFIG``
-        names a file that does not exist.
+    Raises ClientError: ``client-no-workspace``: the given folder is not part of a workspace, or
+    ``GPUEMU_CONFIG`` names a file that does not exist.
     """
     if workspace is None:
         found = find_config(Path.cwd(), environ)

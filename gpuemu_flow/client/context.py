@@ -56,21 +56,7 @@ class InputCopies:
 
 
 class ValidationContext:
-    """Context of a validation; set the output as ``context.output`` or ``context["output"]``.
-
-    Attributes
-    ----------
-    inputs : dict of str to tensor
-        Inputs for the reference. Tensors that are present when the context is entered are copied,
-        so that the reference gets the original values even if the body changes a tensor in place.
-        Tensors that the body adds are used as they are when the body ends.
-    kwargs : dict
-        Arguments for the reference, and the settings ``atol``, ``rtol`` and ``precision``.
-    output : tensor, or mapping of name to tensor
-        The output; None until the body sets it.
-    result : ValidationResult or None
-        The result; None until the body has ended.
-    """
+    """Context of a validation; set the output as ``context.output`` or ``context["output"]``."""
 
     def __init__(self, inputs: Mapping[str, Any], kwargs: Mapping[str, Json]) -> None:
         self.inputs = dict(inputs)
@@ -105,28 +91,8 @@ def validate_op(
 ) -> Iterator[ValidationContext]:
     """Judge the output that a ``with`` body sets: ``with validate_op("softmax", inputs=...)``.
 
-    Parameters
-    ----------
-    client_or_op : Client or str
-        A client, followed by the op's name; or only the op's name, to use a new client for the
-        workspace of the current folder.
-    inputs : mapping of name to tensor
-        Inputs of the op. The body may change an input in place only if the op's `mutates` names it;
-        any other change is a failure ``InputModified``. The body may add inputs to the context's
-        `inputs`.
-    raise_on_failure : bool
-        False to raise no ValidationError; then check the context's `result`.
-    **kwargs
-        ``atol``, ``rtol``, ``precision``, ``seed``, ``dtype``, and arguments for the reference; see
-        `Client.validate_op`.
-
-    Raises
-    ------
-    ValidationError
-        The output did not pass.
-    NoOutputError
-        ``client-no-output``: the body set no output.
-    ClientError
+    Raises ValidationError: The output did not pass. Raises NoOutputError: ``client-no-output``: the
+    body set no output. Raises ClientError.
     """
     if isinstance(client_or_op, str):
         owner: Any = Client()

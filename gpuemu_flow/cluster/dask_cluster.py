@@ -26,6 +26,7 @@ from gpuemu_flow.fuzz.case_queue import QueuedCase
 from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
 from gpuemu_flow.fuzz.remote_run import differs
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
+from gpuemu_flow.let_through import let_through
 from gpuemu_flow.plain_text import printable
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class DaskCluster:
             op,
             tuple(subject.subject.dtype for subject in subjects),
             facts(workspace, op, subjects),
-            {name: self._environ[name] for name in NANNY_VARIABLES if name in self._environ},
+            {n: v for n, v in let_through(self._environ).items() if n != "TMPDIR"},
             force=self._force,
             alone=alone,
         )
@@ -119,11 +120,6 @@ class DaskCluster:
 
         `units`: The tasks to run. Each unit consists of the tasks of one op in one dtype.
         `remote`: URL of the shared cache. `cancel`: Ends the call early when it is set.
-
-        Returns
-        -------
-        list of Unit
-            Units that killed every worker that received them.
         """
         from gpuemu_flow.cluster import task_worker  # noqa: PLC0415 - brings doit
 
@@ -233,12 +229,8 @@ def open_cluster(
     `jobs`: Number of worker processes on this machine. `resources`: Resources of a worker that
     each task needs. `force`: True if workers must take no results from caches.
 
-    Raises
-    ------
-    UsageError
-        ``cluster-package``, ``cluster-address``.
-    RunnerError
-        ``cluster-unreachable``.
+    Raises UsageError: ``cluster-package``, ``cluster-address``. Raises RunnerError: ``cluster-
+    unreachable``.
     """
     try:
         import dask  # noqa: PLC0415 - an extra, and dear

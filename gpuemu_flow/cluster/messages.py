@@ -88,10 +88,7 @@ class BatchRequest:
     def decode(cls, message: bytes) -> BatchRequest:
         """Read a message.
 
-        Raises
-        ------
-        ValueError
-            The message is of another version.
+        Raises ValueError: The message is of another version.
         """
         data = unpack(message)
         queued = tuple(QueuedCase(number, Case.from_json(case)) for number, case in data["cases"])
@@ -139,10 +136,7 @@ class BatchAnswer:
     def decode(cls, message: bytes) -> BatchAnswer:
         """Read a message.
 
-        Raises
-        ------
-        ValueError
-            The message is of another version.
+        Raises ValueError: The message is of another version.
         """
         data = unpack(message)
         verdicts = tuple(
@@ -171,10 +165,7 @@ def pack(content: Mapping[str, Json]) -> bytes:
 def unpack(message: bytes) -> dict[str, Json]:
     """Read what `pack` returned.
 
-    Raises
-    ------
-    ValueError
-        The bytes are not a message, or are a message of another version.
+    Raises ValueError: The bytes are not a message, or are a message of another version.
     """
     try:
         data = json.loads(zlib.decompress(message))

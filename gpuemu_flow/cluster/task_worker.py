@@ -56,10 +56,7 @@ class _Runs:
     def work(self, run: str) -> Iterator[threading.Event]:
         """Yield an event that is set when the run ends.
 
-        Raises
-        ------
-        CancelledRunError
-            The run has already ended.
+        Raises CancelledRunError: The run has already ended.
         """
         cancel = threading.Event()
         with self._lock:

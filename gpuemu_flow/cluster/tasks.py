@@ -140,10 +140,7 @@ class ClusterTasks(Generic[W]):
 
         An answer is None if the work cannot be divided and its workers died in every trial.
 
-        Raises
-        ------
-        RunnerError
-            ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-failed``.
+        Raises RunnerError: ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-failed``.
         """
         found: list[tuple[W, bytes | None]] = []
         for key, outcome in self._wait(timeout):

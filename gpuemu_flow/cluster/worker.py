@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
+from gpuemu_flow.cluster.messages import BatchAnswer, BatchRequest, RunSetup
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem, RunnerError
 from gpuemu_flow.fuzz.case_queue import CaseQueue
@@ -26,6 +26,7 @@ from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, expected_key, verdict_key
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.let_through import let_through
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
@@ -85,12 +86,8 @@ def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache,
     Nothing is written to the workspace or its cache, since SQLite does not work well on network
     file systems. One file is an exception: it is written to learn the time of the file system.
 
-    Raises
-    ------
-    DiffersError
-        Verdicts of this machine could differ from the coordinator's.
-    FlowError
-        The workspace cannot be read here.
+    Raises DiffersError: Verdicts of this machine could differ from the coordinator's. Raises
+    FlowError: The workspace cannot be read here.
     """
     if not os.path.exists(setup.config):  # noqa: PTH110 - a path of another machine's
         raise DiffersError([f"file {setup.config}, which is not there"])
@@ -143,12 +140,8 @@ class WorkerSession:
     def judge(self, request: BatchRequest) -> BatchAnswer:
         """Judge a batch.
 
-        Raises
-        ------
-        CancelledRunError
-            The run has ended.
-        FlowError
-            The programs cannot be run here.
+        Raises CancelledRunError: The run has ended. Raises FlowError: The programs cannot be run
+        here.
         """
         begin = time.perf_counter()
         which = request.which
@@ -227,10 +220,7 @@ class Sessions:
     def get(self, setup: RunSetup) -> WorkerSession:
         """Return the session of a run, opened by the first batch.
 
-        Raises
-        ------
-        CancelledRunError
-            The run has ended.
+        Raises CancelledRunError: The run has ended.
         """
         with self._lock:
             if setup.run in self._ended:
@@ -253,7 +243,7 @@ class Sessions:
     def _demand_same_variables(self, setup: RunSetup) -> None:
         """Raise FlowError if a run in this process has other environment variables than `setup`."""
         if any(session.variables != setup.variables for session in self._sessions.values()):
-            text = f"{own_name()} works for a run with other values of {', '.join(NANNY_VARIABLES)}"
+            text = f"{own_name()} works for a run with another environment"
             raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))
 
     def end(self, run: str) -> None:
@@ -281,13 +271,11 @@ class Sessions:
 
 
 def _set_variables(setup: RunSetup) -> None:
-    """Undo dask's changes to this process's environment, since programs inherit it."""
-    for name in NANNY_VARIABLES:
-        value = setup.variables.get(name)
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    """Give programs the coordinator's environment, and undo dask's changes to this process's."""
+    for name in let_through(os.environ):
+        if name != "TMPDIR":  # of this machine
+            del os.environ[name]
+    os.environ.update(setup.variables)
 
 
 _sessions = Sessions()

@@ -40,15 +40,7 @@ class ConnectionTable:
         self._refused = 0.0
 
     def enter(self, pipe: int, user: int, now: float) -> tuple[bool, list[int]]:
-        """Add a connection if there is room for it.
-
-        Returns
-        -------
-        allowed : bool
-            False if there is no room: the caller has to close the connection.
-        evicted : list of int
-            Older half-open connections that the caller has to close.
-        """
+        """Add a connection if there is room for it."""
         with self._lock:
             if self._taken(user) >= self._share(user, self.most) or self._full():
                 self._refused = now

@@ -49,10 +49,7 @@ def running(root: Path, environ: Mapping[str, str]) -> Running | None:
 def stop_daemon(root: Path, environ: Mapping[str, str]) -> int | None:
     """End the workspace's daemon and return its process id, or None when there was none.
 
-    Raises
-    ------
-    RunnerError
-        ``daemon-not-stopped``.
+    Raises RunnerError: ``daemon-not-stopped``.
     """
     found = running(root, environ)
     if found is None or not found.pid:
@@ -120,10 +117,7 @@ def _is_full(socket_path: str) -> bool:
 def log_path(root: Path, environ: Mapping[str, str]) -> Path:
     """Return the path of the daemon's log file.
 
-    Raises
-    ------
-    UsageError
-        ``daemon-no-log`` when no daemon has been started yet.
+    Raises UsageError: ``daemon-no-log`` when no daemon has been started yet.
     """
     place = find_place(root, environ)
     if place is None or not place.log.exists():

@@ -95,12 +95,7 @@ def _find(service: Service, fields: Fields) -> FailureRecord:
 
     The seed of a shrunk case is a number that is made from the failure's id; see `wire_seed`.
 
-    Raises
-    ------
-    RequestError
-        ``NotFound``.
-    UsageError
-        ``ambiguous-failure``.
+    Raises RequestError: ``NotFound``. Raises UsageError: ``ambiguous-failure``.
     """
     wanted = fields.optional_name("failure_id")
     if wanted is not None:

@@ -102,10 +102,7 @@ class CaseMaker:
     def tensors(self, case: Case, room: int) -> dict[str, NDArray[Any]]:
         """Return a case's inputs as they are sent: bfloat16 as float32, which all clients can read.
 
-        Raises
-        ------
-        RequestError
-            The tensors take more than `room` bytes.
+        Raises RequestError: The tensors take more than `room` bytes.
         """
         try:
             if not self._plans:
@@ -197,10 +194,7 @@ def _cases(
 def _made(service: Service, name: str, case: Case, job: Job) -> Case:
     """Return the case with the inputs that the user's generator functions make.
 
-    Raises
-    ------
-    GenerateError
-        A generator function failed.
+    Raises GenerateError: A generator function failed.
     """
     if is_made(case):
         return case
@@ -234,14 +228,7 @@ def issued_inputs(
 def _remade(
     service: Service, name: str, seed: int, job: Job
 ) -> tuple[CaseMaker, Case, dict[str, NDArray[Any]]] | None:
-    """Make a handed-out case again from its recipe.
-
-    Returns
-    -------
-    tuple or None
-        The maker, the case and the inputs as they are sent. None for an unknown seed, or if the
-        case cannot be made any more, such as after a change of the schema.
-    """
+    """Make a handed-out case again from its recipe."""
     recipe = service.issued.recipe(name, seed)
     if recipe is None:
         return None

@@ -83,14 +83,6 @@ class JobTable:
 
         One request can arrive several times: a client's transport sends it again if no answer
         arrives, and the client does so after a time-out. All copies wait for the same result.
-
-        Returns
-        -------
-        fresh : bool
-            True if the job is new.
-        dropped : Context or None
-            The context that has waited longest, if too many contexts wait; otherwise None. The
-            caller must free this context without sending an answer.
         """
         with self._lock:
             known = self._jobs.get(job.key)

@@ -156,10 +156,7 @@ class JudgedReplies:
     def store(self) -> dict[int, Mapping[str, Json]]:
         """Store all results in one transaction, and return replies by submission number.
 
-        Raises
-        ------
-        StoreError
-            The results cannot be stored. None of them is.
+        Raises StoreError: The results cannot be stored. None of them is.
         """
         judged_by: dict[int, str] = {}
         for _, subject, new in self._judged:

@@ -84,12 +84,8 @@ def serve(
 ) -> None:
     """Run a daemon until it is told to stop; call from the main thread only.
 
-    Raises
-    ------
-    AlreadyRunningError
-        ``daemon-running``.
-    FlowError
-        The configuration or the cache cannot be used, or there is no place for the socket.
+    Raises AlreadyRunningError: ``daemon-running``. Raises FlowError: The configuration or the cache
+    cannot be used, or there is no place for the socket.
     """
     configured = Reloading(root, environ)
     config = configured.current().workspace.config
@@ -211,10 +207,7 @@ def _listen(
 ) -> tuple[list[Path], list[FileLock]]:
     """Open the workspace's socket, and the user's default socket if no other daemon has it.
 
-    Raises
-    ------
-    UsageError
-        ``daemon-socket`` when the workspace's socket cannot be made.
+    Raises UsageError: ``daemon-socket`` when the workspace's socket cannot be made.
     """
     named = environment(environ).socket
     own = Path(named).absolute() if named else config.daemon.socket_path or place.socket

@@ -76,10 +76,8 @@ def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, J
 def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedResult]:
     """Return the results of a baseline by op and seed.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-baseline`` if no baseline has the tag, or if it contains only kernel metrics.
+    Raises UsageError: ``unknown-baseline`` if no baseline has the tag, or if it contains only
+    kernel metrics.
     """
     known = BaselineStore(service.cache)
     found = known.get(tag).submitted

@@ -30,10 +30,7 @@ class Configured:
 class Reloading:
     """Provides the current configuration; checks its files at each call. Thread-safe.
 
-    Raises
-    ------
-    FlowError
-        Raised only by the constructor, when there is no earlier valid configuration.
+    Raises FlowError: Raised only by the constructor, when there is no earlier valid configuration.
     """
 
     def __init__(self, start: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -49,13 +46,7 @@ class Reloading:
         return Configured(workspace, Subjects(workspace))
 
     def _look(self) -> list[tuple[Callable[[str], object], str, object]]:
-        """Examine each path that decides the configuration.
-
-        Returns
-        -------
-        list of (callable, str, object)
-            The function that examined the path, the path, and the function's result.
-        """
+        """Examine each path that decides the configuration."""
         workspace = self._current.workspace
         config = workspace.config
         paths = [str(file.path) for file in (*config.files, *config.looked_into)]

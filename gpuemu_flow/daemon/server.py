@@ -101,10 +101,7 @@ class Server:
     def listen(self, address: str) -> None:
         """Listen on an additional address.
 
-        Raises
-        ------
-        pynng.AddressInUse
-            A living daemon has the address.
+        Raises pynng.AddressInUse: A living daemon has the address.
         """
         self._socket.listen(address)
 
@@ -416,9 +413,7 @@ class Received:
 def receive(context: Context) -> Received:
     """Wait for a request.
 
-    Raises
-    ------
-    pynng.NNGException
+    Raises pynng.NNGException.
     """
     message = ffi.new("nng_msg **")
     check_err(lib.nng_ctx_recvmsg(context.context, message, 0))
@@ -428,10 +423,7 @@ def receive(context: Context) -> Received:
 def send(context: Context, data: bytes) -> None:
     """Send an answer.
 
-    Raises
-    ------
-    pynng.NNGException
-        ``Timeout`` when the client does not read.
+    Raises pynng.NNGException: ``Timeout`` when the client does not read.
     """
     message = ffi.new("nng_msg **")
     check_err(lib.nng_msg_alloc(message, 0))

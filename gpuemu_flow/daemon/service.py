@@ -75,12 +75,8 @@ class Service:
     def op(self, name: str) -> tuple[Configured, OpConfig]:
         """Return an op and the configuration that it belongs to.
 
-        Raises
-        ------
-        RequestError
-            ``ConfigError`` if the op is unknown and the present configuration files are invalid.
-        UsageError
-            ``unknown-op``.
+        Raises RequestError: ``ConfigError`` if the op is unknown and the present configuration
+        files are invalid. Raises UsageError: ``unknown-op``.
         """
         configured = self._configured.current()
         try:

@@ -178,10 +178,7 @@ class Reader:
         Cases whose inputs have equal names, shapes and dtypes get the same object, if `is_issued`
         and `dtype` are equal, too.
 
-        Raises
-        ------
-        UsageError
-            The inputs do not match the op's declaration.
+        Raises UsageError: The inputs do not match the op's declaration.
         """
         arrays = tuple([(name, array.shape, array.dtype) for name, array in inputs.items()])
         key = is_issued, dtype, arrays
@@ -303,12 +300,6 @@ def changed_elements(sent: Arrays, submitted: Arrays) -> dict[str, int]:
 
     A client may convert the inputs before it runs its op. Therefore, a handed-out input is
     converted to the dtype of the submitted input before the two are compared.
-
-    Returns
-    -------
-    dict of str to int
-        Only inputs with differing elements. Also empty if names or shapes differ: the client then
-        submitted inputs of its own.
     """
     if {name: array.shape for name, array in sent.items()} != {
         name: array.shape for name, array in submitted.items()

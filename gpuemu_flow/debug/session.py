@@ -132,12 +132,8 @@ class DebugSession:
     def execute(self, line: str) -> Iterator[str]:
         """Execute one line of input, and yield the lines of the answer.
 
-        Raises
-        ------
-        FlowError
-            The command cannot be executed; the session can continue.
-        Quit
-            The command ends the session.
+        Raises FlowError: The command cannot be executed; the session can continue. Raises Quit: The
+        command ends the session.
         """
         word, _, rest = line.strip().partition(" ")
         if not word:

@@ -60,10 +60,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
     """Return the names in a text, each with its indices; () for a name without brackets.
 
-    Raises
-    ------
-    UsageError
-        ``debug-bad-slice``.
+    Raises UsageError: ``debug-bad-slice``.
     """
     found = []
     position = 0
@@ -115,11 +112,6 @@ def check_slice(text: str, indices: tuple[Index, ...], shape: Shape) -> None:
     """Raise an error if a tensor of this shape does not have these indices.
 
     Slices may exceed the shape, as in numpy. `text` is only for the message.
-
-    Raises
-    ------
-    UsageError
-        ``debug-bad-slice``.
     """
     given = [index for index in indices if index is not ...]
     if len(given) > len(shape):
@@ -183,10 +175,7 @@ def difference_lines(names: tuple[str, str], first: Array, second: Array) -> lis
     They show the number of elements that differ, the largest difference, and a map of all
     differences.
 
-    Raises
-    ------
-    UsageError
-        ``debug-shapes-differ``.
+    Raises UsageError: ``debug-shapes-differ``.
     """
     if first.shape != second.shape:
         raise shapes_differ(list(first.shape), list(second.shape))

@@ -93,19 +93,7 @@ def _rests_on(workspace: Workspace) -> list[Row]:
 
 @dataclass(frozen=True)
 class _InputsOfKernels:
-    """Inputs of the compilation of kernels, besides the files of their tasks.
-
-    Attributes
-    ----------
-    tools : mapping of str to Stamp or None
-        Stamp of each path where a tool is looked for; None if no file exists there.
-    absent : list of str
-        Paths where a header was looked for and no file exists.
-    folders : list of Path
-        Folders where a new header would affect the compilation.
-    variables : mapping of str to str
-        Digests of the environment variables that determine which tools are found.
-    """
+    """Inputs of the compilation of kernels, besides the files of their tasks."""
 
     tools: Mapping[str, Stamp | None] = field(default_factory=dict)
     absent: Sequence[str] = ()

@@ -28,16 +28,6 @@ def with_real_duration(
 
     If no case was restored, or if a duration is unknown, `values` are returned unchanged. A task
     without cases is treated as one case.
-
-    Parameters
-    ----------
-    values : mapping
-        Values of the action that has just ended. If it only restored results, its ``duration_s`` is
-        not counted.
-    before : mapping
-        Values of the task's last success; empty if it has none.
-    executed : bool
-        True if at least a part of the work was done now instead of being restored.
     """
     cases, known_cases = values.get("cases", 1), before.get("cases", 1)
     ran = values.get("executed", int(executed))

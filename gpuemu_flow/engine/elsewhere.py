@@ -42,13 +42,7 @@ class Elsewhere(Protocol):
     def run_units(
         self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
     ) -> list[Unit]:
-        """Run units on other machines, which store the results in the shared cache `remote`.
-
-        Returns
-        -------
-        list of Unit
-            Units that failed because their workers died at each attempt.
-        """
+        """Run units on other machines, which store the results in the shared cache `remote`."""
 
 
 def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
@@ -74,12 +68,6 @@ def far_results(
     The shared cache is the configured one if it is writable. Otherwise, a temporary one is made in
     the workspace's cache, and removed when this context manager ends. Until then, the stage context
     `context` reads results from the shared cache.
-
-    Yields
-    ------
-    dict of str to Problem
-        Problems by task name. If the workers that ran an op died, each task of `todo` that runs
-        this op or needs its outputs has a problem, and must not run on this machine either.
     """
     units = [] if elsewhere is None else units_of(workspace.graph, todo)
     if elsewhere is None or not units:

@@ -10,14 +10,7 @@ from gpuemu_flow.tasks.base import Progress
 
 @dataclass(frozen=True)
 class TaskEvent:
-    """A change of a task's status.
-
-    Attributes
-    ----------
-    task : str
-    what : str
-        ``started``, ``current``, ``ran``, ``restored`` or ``failed``.
-    """
+    """A change of a task's status."""
 
     task: str
     what: str

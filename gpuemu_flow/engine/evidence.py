@@ -23,19 +23,7 @@ SLUG = "judged-by-changed"
 
 @dataclass(frozen=True)
 class StartDigests:
-    """The digests, at the beginning of a run, of everything on which its verdicts depend.
-
-    Attributes
-    ----------
-    judge : str
-        Digest of our own code, as in the tasks' keys.
-    config : mapping of str to str
-        Digests of the configuration's files.
-    references : mapping of task to mapping
-        For each comparison, the digests of its reference's files.
-    began : int
-        Time before the digests were taken, in ns.
-    """
+    """The digests, at the beginning of a run, of everything on which its verdicts depend."""
 
     judge: str
     config: Mapping[str, str]
@@ -46,19 +34,7 @@ class StartDigests:
     def take(
         cls, graph: Graph, todo: Iterable[str], files: FileTable, judge: str, config: Iterable[str]
     ) -> StartDigests:
-        """Take the digests of everything on which the verdicts of `todo` will depend.
-
-        Parameters
-        ----------
-        graph : Graph
-        todo : iterable of str
-            Names of the tasks that are due.
-        files : FileTable
-        judge : str
-            Digest of our own code, as in the tasks' keys.
-        config : iterable of str
-            Absolute paths of the configuration's files.
-        """
+        """Take the digests of everything on which the verdicts of `todo` will depend."""
         began = time.time_ns()
         references = {
             name: {path: files.digest(path) for path in graph.tasks[name].sources}
@@ -72,12 +48,6 @@ class StartDigests:
         """Find the comparisons whose verdicts depend on a file that changed during the run.
 
         The result maps the name of each such comparison task to a problem that names the file.
-
-        Parameters
-        ----------
-        files : FileTable
-        made : collection of str
-            Files that rules made during the run, and that are unchanged since then.
         """
         common = ""
         if own_code.digest(files) != self.judge:

@@ -22,16 +22,7 @@ def push(
 ) -> tuple[RunOutcome, TransferCounts | None]:
     """Bring tasks up to date, then store all their results in the shared cache.
 
-    Returns
-    -------
-    RunOutcome
-    TransferCounts or None
-        Counts of the stored results; None if the run was interrupted.
-
-    Raises
-    ------
-    UsageError
-        ``cache-remote-none``, and the errors that `session.run` raises.
+    Raises UsageError: ``cache-remote-none``, and the errors that `session.run` raises.
     """
     place_for(workspace, writing=True)
     outcome = session.run(workspace, session.RunOptions(tuple(words)), listener)

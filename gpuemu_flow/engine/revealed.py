@@ -1,8 +1,8 @@
 """Hide from an op the files that its reference was seen to use.
 
-The files that a reference opens, or imports by computed names, are known only after it ran. In a
-run that runs both, the op waits for the reference. An op that ran before, and could read such a
-file, is run again without access to it before it is judged.
+The files that a reference opens, or imports by computed names, are known only after it ran. So an
+op waits for its reference if both have to run. An op that could read such a file is run again,
+without access to it, before it is judged.
 """
 
 from __future__ import annotations
@@ -21,17 +21,7 @@ _HIDDEN = "hidden"
 
 
 def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
-    """Return the workspace files that a reference used and that are not in `known`, sorted.
-
-    Parameters
-    ----------
-    used : Discovered
-    known : sequence of str
-        Files, or patterns of files, that are not hidden from the op even if the reference used
-        them; see `TaskSpec.known`.
-    root : Path
-        The workspace.
-    """
+    """Return the workspace files that a reference used and that are not in `known`, sorted."""
     inside = {name for name in used.files if not name.startswith(("/", "<", ".."))}
     return sorted(name for name in without_installed(inside, known) if (root / name).is_file())
 

@@ -80,24 +80,7 @@ def act(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 @dataclass
 class Execution:
-    """The outcome of each task that was considered.
-
-    Attributes
-    ----------
-    status : dict of name to str
-        ``current``, ``ran``, ``restored`` (results came from the action cache), ``failed``.
-    problems : list of Problem
-        Reasons why tasks failed.
-    values : dict of name to JSON
-        Values that the tasks' actions reported.
-    interrupted : bool
-        True if a signal ended the run.
-    broken : dict of name to tuple of Problem
-        Problems of the tasks that failed themselves, not because of a task that they depend on.
-    uncached : set of str
-        Tasks whose results are in no cache, and tasks that depend on these; empty unless the run
-        only restores results.
-    """
+    """The outcome of each task that was considered."""
 
     status: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -285,21 +268,7 @@ def _written_meanwhile(names: Discovered, moved: Sequence[str]) -> Discovered:
 
 
 class Executor:
-    """Executes a set of tasks of one graph.
-
-    Parameters
-    ----------
-    graph : Graph
-    context : StageContext
-    states : TaskStates
-    listener : Listener
-    jobs : int
-        Number of tasks to run at a time.
-    forced : collection of str
-        Tasks that run even if their results are cached.
-    fail_fast : bool
-        True to start no more tasks after the first failed verdict.
-    """
+    """Executes a set of tasks of one graph."""
 
     def __init__(
         self,
@@ -381,10 +350,9 @@ class Executor:
         )
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
-        """Return the reference's task, in a list, if `spec` is an op that has to wait for it.
+        """Return the reference's task, in a list, if `spec` is an op whose reference has to run.
 
-        The files that the reference loads at run time are hidden from the op. The list is empty if
-        there is nothing to wait for.
+        The files that the reference is then seen to use are hidden from the op.
         """
         return [spec.judge] if spec.stage == stages.OP and spec.judge in names else []
 
@@ -433,10 +401,7 @@ class Executor:
 
         Otherwise, the result could be stored under a key computed from other sources.
 
-        Raises
-        ------
-        RunnerError
-            ``sources-changing`` if sources changed during each of several attempts.
+        Raises RunnerError: ``sources-changing`` if sources changed during each of several attempts.
         """
         for left in reversed(range(_ATTEMPTS)):
             begun = self._context.inputs.now()

@@ -38,40 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options that a command passes to a run.
-
-    Attributes
-    ----------
-    words : tuple of str
-        Names of ops, tasks, groups and targets to select; empty for all tasks.
-    dtypes : tuple of str
-    since : str
-        A commit; run only selected tasks that changed since then. Empty for no restriction.
-    shard : Shard or None
-        Run only selected tasks that belong to this shard.
-    until : tuple of str
-        Names like `words`; of the selected tasks, run only those that are named here, and those
-        that the named tasks depend on.
-    forced : tuple of str
-        Names like `words`; run these tasks, and all that depend on them, even if their results are
-        cached.
-    jobs : int or None
-        Number of tasks to run at a time; None for the configured number, 0 for one per processor.
-    fail_fast : bool or None
-        True to stop at the first failed verdict; None for the target's setting, else False.
-    force : bool
-        True to run all selected tasks, even if their results are cached.
-    dry_run : bool
-        True to run no task, but list those that would run.
-    triggers : tuple of str
-        Kinds of changes that make a task run, such as ``code``; see `keys.TRIGGERS`.
-    time_limit : float or None
-        Seconds after which running tasks are stopped and no more are started; None for no limit.
-    only_restore : bool
-        True to take results only from caches and run no task.
-    elsewhere : Elsewhere or None
-        Other machines that run tasks for this machine.
-    """
+    """The options that a command passes to a run."""
 
     words: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
@@ -125,26 +92,7 @@ class RunOptions:
 
 @dataclass
 class RunOutcome:
-    """The outcome of a run.
-
-    Attributes
-    ----------
-    graph : Graph
-    options : RunOptions
-    selected : set of str
-        Tasks that the options select, and their dependencies.
-    status : dict of name to str
-        ``current``, ``ran``, ``restored``, ``failed``; ``pending`` if the run was dry or ended
-        before the task.
-    reasons : dict of name to list
-        In a dry run: why each pending task would run.
-    problems : list of Problem
-    interrupted : bool
-    timed_out : bool
-        True if the time limit ended the run; `interrupted` is then False.
-    duration_s : float
-        Wall time in seconds.
-    """
+    """The outcome of a run."""
 
     graph: Graph
     options: RunOptions
@@ -186,21 +134,8 @@ def run(
 ) -> RunOutcome:
     """Bring the selected tasks up to date.
 
-    Parameters
-    ----------
-    pool : Pool, optional
-        Workers, which stay open after the run. By default, workers are started and ended here.
-    conclude : callable, optional
-        Called at the end, under the run lock, so that no other run changes the tasks' files yet.
-
-    Raises
-    ------
-    UsageError
-        A word of the options names nothing.
-    StoreError
-        The cache cannot be used.
-    RunnerError
-        ``sandbox-missing``.
+    Raises UsageError: A word of the options names nothing. Raises StoreError: The cache cannot be
+    used. Raises RunnerError: ``sandbox-missing``.
     """
     begin = time.perf_counter()
     shown = listener or Listener()
@@ -254,10 +189,7 @@ def selected_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
 def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
     """Return the tasks that the options select, without their dependencies.
 
-    Raises
-    ------
-    UsageError
-        A word names nothing, or the commit does not exist.
+    Raises UsageError: A word names nothing, or the commit does not exist.
     """
     graph = workspace.graph
     chosen = select(workspace, options.words, options.dtypes)

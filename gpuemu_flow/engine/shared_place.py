@@ -38,11 +38,8 @@ def shared(workspace: Workspace, context: StageContext) -> Iterator[None]:
 def place_for(workspace: Workspace, *, writing: bool = False) -> CacheAccess:
     """Return the shared cache that a workspace or its environment configures.
 
-    Raises
-    ------
-    UsageError
-        ``cache-remote-none`` if no shared cache is configured, or if `writing` and it is read-only;
-        ``cache-remote-value`` if its URL is invalid.
+    Raises UsageError: ``cache-remote-none`` if no shared cache is configured, or if `writing` and
+    it is read-only; ``cache-remote-value`` if its URL is invalid.
     """
     from gpuemu_flow.store.remote.place import WRITE, place_of  # noqa: PLC0415 - few have one
 

@@ -13,18 +13,7 @@ from gpuemu_flow.store.keys import TRIGGERS
 
 @dataclass(frozen=True)
 class StaleSearch:
-    """A search for the tasks that may have to run: changed, or downstream of a change.
-
-    Attributes
-    ----------
-    snapshot : Snapshot
-        Its `current` and `files` are updated.
-    states : TaskStates
-    names : set of str
-        The tasks to which the result is limited.
-    triggers : set of str
-        Kinds of changes that count; see `keys.TRIGGERS`.
-    """
+    """A search for the tasks that may have to run: changed, or downstream of a change."""
 
     snapshot: Snapshot
     states: TaskStates

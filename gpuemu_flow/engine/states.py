@@ -36,21 +36,7 @@ _MAX_CACHED = 64
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """The stored record of a task's last success.
-
-    Attributes
-    ----------
-    parts : JSON
-        Parts of the task's key, as `KeyParts.to_json` returns them.
-    key, digest : str
-        The task's key, and the sha256 of its manifest.
-    complete : bool
-        False if a case ended in an error, so that the task has to run again.
-    values : mapping
-        Durations and counts for reports.
-    inputs : JSON
-        Observed inputs of the task's program, as `Discovered.to_json` returns them.
-    """
+    """The stored record of a task's last success."""
 
     parts: Mapping[str, Json]
     key: str
@@ -88,20 +74,7 @@ class TaskRecord:
 
 
 class TaskStates:
-    """The last success and the present key of each task.
-
-    Parameters
-    ----------
-    cache : WorkspaceCache
-    files : FileTable
-        Digests of sources and manifests, by path relative to the workspace.
-    environment : mapping
-        Fingerprint of the machine.
-    triggers : iterable of str
-        Parts of a key that may make a task run: ``code``, ``params``, ``input``, ``env``.
-    inputs : Lookup, optional
-        Finds the present states of the inputs that programs were seen to use.
-    """
+    """The last success and the present key of each task."""
 
     def __init__(
         self,

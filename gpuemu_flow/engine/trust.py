@@ -38,17 +38,7 @@ Ask = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class ForeignWorkspace:
-    """A workspace with files of other users.
-
-    Attributes
-    ----------
-    path : str
-        The workspace's folder, resolved.
-    owners : tuple of int
-        User ids of the other users, ascending.
-    device : int
-        Device number of the folder, to distinguish another file system mounted there later.
-    """
+    """A workspace with files of other users."""
 
     path: str
     owners: tuple[int, ...]
@@ -60,18 +50,7 @@ def require_trust(
     environ: Mapping[str, str] = os.environ,
     ask: Ask | None = None,
 ) -> None:
-    """Raise an error if a workspace contains other users' files, unless the user trusts it.
-
-    Parameters
-    ----------
-    ask : callable, optional
-        Asks the user a question; by default on the terminal, if there is one.
-
-    Raises
-    ------
-    UsageError
-        ``workspace-untrusted``.
-    """
+    """Raise an error if a workspace contains other users' files, unless the user trusts it."""
     if workspace.trusted:
         return
     root = workspace.root

@@ -33,21 +33,7 @@ _INSTALLED = "<"  # such names begin with a prefix of the interpreter
 
 @dataclass(frozen=True)
 class RuleOutputs:
-    """The outputs of some or all rules of a graph.
-
-    Attributes
-    ----------
-    root : Path
-        The workspace.
-    producers : mapping of str to (str, str)
-        For each output's absolute path (with links in its folder resolved), the rule's name and the
-        output's name.
-    op : str
-        Name of an op. The rules that this op or its reference waits for are left out. If the name
-        is empty, no rule is left out.
-    needs : tuple of str
-        The rules that `op` or its reference waits for directly. They are among those left out.
-    """
+    """The outputs of some or all rules of a graph."""
 
     root: Path
     producers: Mapping[str, tuple[str, str]]
@@ -121,16 +107,8 @@ class RuleOutputs:
         names: Collection[str],
         finished: Collection[str] = (),
     ) -> dict[str, Problem]:
-        """Return a problem for each task that used one of the outputs without waiting for its rule.
-
-        Parameters
-        ----------
-        graph : Graph
-        observed : ObservedSets
-            Inputs that programs were seen to use.
-        states : TaskStates
-        names, finished : collection of str
-            See the function `unordered`.
+        """Return a problem for each task that used one of the outputs without waiting for
+        its rule.
         """
         found: dict[str, Problem] = {}
         looked: dict[str | Discovered, dict[str, str]] = {}
@@ -162,21 +140,7 @@ class RuleOutputs:
 def unordered(
     workspace: Workspace, names: Collection[str], finished: Collection[str] = ()
 ) -> dict[str, Problem]:
-    """Find tasks that do not wait for a rule although their program used an output of the rule.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    names : collection of str
-        The tasks to check.
-    finished : collection of str
-        Members of `names` that this run finished. Their inputs are not in the snapshot yet.
-
-    Returns
-    -------
-    dict of str to Problem
-        A problem for each such task.
-    """
+    """Find tasks that do not wait for a rule although their program used an output of the rule."""
     outputs = RuleOutputs.of(workspace.graph, workspace.root)
     if not outputs.producers:
         return {}
@@ -189,12 +153,6 @@ def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
 
     After a run, the function `unordered` finds such tasks. This function needs only a dry run.
     Programs whose code changed are left out, since the files that they will use are unknown.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    status : mapping of str to str
-        The outcome of a dry run.
     """
     graph, states = workspace.graph, workspace.states()
     outputs = RuleOutputs.of(graph, workspace.root)
@@ -221,17 +179,6 @@ def refuse_unordered(workspace: Workspace, status: dict[str, str]) -> list[Probl
     """Mark as failed the tasks that used a rule's output without waiting for the rule.
 
     The function `unordered` finds these tasks. All tasks that depend on them are marked, too.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    status : dict of str to str
-        The outcome of each task of a run; modified in place.
-
-    Returns
-    -------
-    list of Problem
-        The problems that `unordered` found.
     """
     graph = workspace.graph
     finished = {name for name, how in status.items() if how in ("ran", "restored")}

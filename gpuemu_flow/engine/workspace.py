@@ -39,21 +39,8 @@ if TYPE_CHECKING:
 class Workspace:
     """A workspace with its graph.
 
-    Parameters
-    ----------
-    start : Path or None
-        Folder where the search for a configuration begins; None for the current one.
-    overrides : Overrides or None
-    environ : mapping
-    copied : bool
-        True if this is a copy of another workspace and may lack some of its files.
-
-    Raises
-    ------
-    UsageError
-        ``config-not-found``.
-    ConfigError
-        Lists all errors of the configuration.
+    Raises UsageError: ``config-not-found``. Raises ConfigError: Lists all errors of the
+    configuration.
     """
 
     def __init__(
@@ -124,10 +111,7 @@ class Workspace:
     def in_copy(self, folder: Path) -> Workspace:
         """Open a copy of the workspace in another folder, with the same options.
 
-        Raises
-        ------
-        ConfigError
-            Lists all errors of the copy's configuration.
+        Raises ConfigError: Lists all errors of the copy's configuration.
         """
         environ = {**self._environ, "GPUEMU_CONFIG": str(folder / self.config_path.name)}
         return Workspace(folder, overrides=self.settled_overrides, environ=environ, copied=True)
@@ -255,10 +239,7 @@ class Workspace:
         A new configuration that names another cache folder is ignored until the next command, since
         this command holds the lock of the old folder.
 
-        Raises
-        ------
-        ConfigError
-            Lists all errors of the configuration.
+        Raises ConfigError: Lists all errors of the configuration.
         """
         if self._still_holds(self.snapshot):
             return

@@ -158,19 +158,6 @@ class GradientChecker:
         The derivative seems to exist if two step sizes give nearly the same result, and if there is
         no kink. To find a kink, the slopes on the two sides of the element's value are compared. As
         the step shrinks, these slopes converge if the function is smooth, and stay apart at a kink.
-
-        Parameters
-        ----------
-        weighted : callable
-            The function to differentiate: the weighted sum of the op's outputs.
-        arrays : mapping of str to ndarray
-            The op's inputs.
-        name : str
-            The input that contains the element.
-        index : tuple of int
-            Index of the element in this input.
-        here : float
-            The value of `weighted` for `arrays`.
         """
         step = self.eps * max(1.0, abs(float(arrays[name][index])))
         found, apart = [], []

@@ -175,16 +175,7 @@ class _World:
         return made.__dict__
 
     def _fill(self, old: dict[str, Any], new: dict[str, Any], names: set[str]) -> None:
-        """Replace the values of some names in a copy of globals by their substitutes.
-
-        Parameters
-        ----------
-        old : dict
-            The original globals.
-        new : dict
-            The copy, which is changed.
-        names : set of str
-        """
+        """Replace the values of some names in a copy of globals by their substitutes."""
         for name in names:
             source = name if name in old else _NARROWED.get(name, name)
             if source not in old:
@@ -241,16 +232,7 @@ class _World:
 
 
 def _is_the_place(old: CodeType, code: CodeType) -> bool:
-    """Tell whether the code of a loaded function comes from the same source as `old`.
-
-    Parameters
-    ----------
-    old : CodeType
-        Code compiled from the present content of the file.
-    code : CodeType
-        The loaded function's code. If pytest rewrote its ``assert`` statements, only its name and
-        its first line are compared.
-    """
+    """Tell whether the code of a loaded function comes from the same source as `old`."""
     if old == code:
         return True
     here = old.co_name == code.co_name and old.co_firstlineno == code.co_firstlineno

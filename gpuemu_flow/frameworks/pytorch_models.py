@@ -171,17 +171,7 @@ class _LayerCopy:
     def outputs(
         self, args: Any, kwargs: Any, arrays: Mapping[str, Any], *, keep: bool = False
     ) -> list[Any]:
-        """Repeat a call of the layer on this copy, and return the output tensors.
-
-        Parameters
-        ----------
-        args, kwargs
-            The arguments of the call.
-        arrays : mapping of str to ndarray
-            Replaces each tensor among the arguments, keyed by its position or name.
-        keep : bool
-            True to keep the changes that the call makes to buffers, such as running means.
-        """
+        """Repeat a call of the layer on this copy, and return the output tensors."""
         torch = require("torch", "torch")
         layer, device = self.layer, self.device
 

@@ -22,16 +22,7 @@ from gpuemu_flow.types import Case, Json
 
 @dataclass(frozen=True)
 class QueuedCase:
-    """A case that has to be judged.
-
-    Attributes
-    ----------
-    number : int
-        Position in the run, counted over all dtypes.
-    case : Case
-    key : sequence of JSON
-        See `verdict_cache.case_key`; empty if it is not needed.
-    """
+    """A case that has to be judged."""
 
     number: int
     case: Case
@@ -39,19 +30,7 @@ class QueuedCase:
 
 
 class CaseQueue:
-    """Judges the cases of an op in one dtype, in batches. Not thread-safe.
-
-    Parameters
-    ----------
-    subject : OpSubject
-    pool : Pool
-    stack : ExitStack
-        Closes the programs.
-    cancel : threading.Event
-    expected_cache : ExpectedStore
-    inputs : SeenInputs
-        Records the files and other inputs that the programs use.
-    """
+    """Judges the cases of an op in one dtype, in batches. Not thread-safe."""
 
     def __init__(
         self,
@@ -81,13 +60,7 @@ class CaseQueue:
     def take(
         self, queued: QueuedCase, *, alone: bool
     ) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
-        """Add a case, and yield all outcomes that are ready now, possibly of earlier cases.
-
-        Parameters
-        ----------
-        alone : bool
-            True to judge the case immediately, separately from other cases.
-        """
+        """Add a case, and yield all outcomes that are ready now, possibly of earlier cases."""
         checks = checks_for(queued.number)
         if checks is not PLAIN or alone:
             yield queued, self._learned(self.evaluator.judge(queued.case, checks))

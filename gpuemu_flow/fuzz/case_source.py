@@ -16,17 +16,7 @@ from gpuemu_flow.types import Case, Shape
 
 
 class CaseSource:
-    """Takes cases from the streams in rotation, numbers them, and hands them out to threads.
-
-    Parameters
-    ----------
-    streams : sequence of iterator of Case
-        Endless streams of cases; see `case_stream`.
-    iterations : int or None
-        Number of cases; None means as many as the time allows.
-    time_limit : float or None
-        Time in seconds, counted from now, after which no more cases are handed out.
-    """
+    """Takes cases from the streams in rotation, numbers them, and hands them out to threads."""
 
     def __init__(
         self,
@@ -76,21 +66,8 @@ def case_stream(
 ) -> Iterator[Case]:
     """Yield cases of one op and dtype without end; if several shapes are given, use them in turn.
 
-    Parameters
-    ----------
-    subject : OpSubject
-    seed : int
-        The master seed.
-    shapes : sequence of shape
-        Shapes to use in place of drawn ones; see `cases.op_schema.with_shapes`.
-    strategies, layouts : sequence of str
-        Names of strategies and layouts; empty means those that are configured for the op.
-
-    Raises
-    ------
-    UsageError
-        ``bad-shape``, ``unknown-strategy``, ``unknown-layout``: raised immediately, not at the
-        first case.
+    Raises UsageError: ``bad-shape``, ``unknown-strategy``, ``unknown-layout``: raised immediately,
+    not at the first case.
     """
     schemas: list[OpSchema] = [subject.schema]
     if shapes:

@@ -52,19 +52,6 @@ def with_causes(
 
     If a signal interrupts the search, the report lacks only the causes that were not yet found, and
     is marked as interrupted.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    report : RunReport
-    budget : int
-        Maximum number of new cases per op; 0 runs none.
-    known_only : bool
-        True to add only causes that were found earlier.
-    announce : callable, optional
-        Called with an op's name before new cases of it are run.
-    pool : Pool, optional
-        Workers for the new cases, of at least `SESSIONS_PER_EVALUATOR` sessions.
     """
     if not report.failures or report.interrupted:
         return report

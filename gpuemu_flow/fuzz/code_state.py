@@ -43,16 +43,6 @@ def has_changed(
     """Tell whether code or configuration has, or may have, changed since a failure was recorded.
 
     A failure that no longer occurs counts as fixed only if there was such a change.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    record : FailureRecord
-    subject : Subject
-        The programs that were run again.
-    observed : mapping of str to Observation
-        Inputs that the programs were seen to use. If a file among them was written to after the
-        failure was recorded, the code counts as changed.
     """
     if code_changed(workspace, record):
         return True

@@ -43,10 +43,7 @@ def add_fuzz_coverage(workspace: Workspace, fresh: Coverage) -> None:
 def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageReport:
     """Measure which combinations of op, dtype, shape class, layout and strategy were judged.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-op``.
+    Raises UsageError: ``unknown-op``.
     """
     coverage = fuzz_coverage(workspace)
     chosen = select_ops(workspace, ops)

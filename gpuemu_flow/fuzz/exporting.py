@@ -147,14 +147,9 @@ _FROM_MODULE = """\
 def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | None) -> Path:
     """Write a failure as a pytest file that runs without this tool, and return its path.
 
-    Raises
-    ------
-    UsageError
-        ``export-refused``: the test could not tell whether the bug is there.
-    StoreError
-        ``failure-inputs-lost``; the folder cannot be written to.
-    RunnerError
-        ``reference-failed``; ``needs-missing``.
+    Raises UsageError: ``export-refused``: the test could not tell whether the bug is there. Raises
+    StoreError: ``failure-inputs-lost``; the folder cannot be written to. Raises RunnerError:
+    ``reference-failed``; ``needs-missing``.
     """
     folder, file_name = Path.cwd(), ""
     if output is not None:

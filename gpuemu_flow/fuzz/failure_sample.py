@@ -18,11 +18,6 @@ class FailureSample:
     If there are more than `most` failures, one with the most frequent reason is left out: that of
     the case with the highest number. Failures with rare reasons are thus kept. In addition, the
     smallest case of each kind of failure is always kept.
-
-    Parameters
-    ----------
-    most : int
-        Maximum number of failures to keep, not counting the smallest case of each kind.
     """
 
     def __init__(self, most: int = MOST_FAILURES) -> None:

@@ -68,24 +68,7 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A recorded failure, run again.
-
-    Attributes
-    ----------
-    record : FailureRecord
-    result : CheckResult
-        The result of the op as it is now.
-    inputs, actual, expected : mapping of str to ndarray
-    did_not_show : bool
-        True if the case passed in every setting, although code and configuration are the same as
-        when the failure was recorded. The failure is then intermittent, and there is no verdict on
-        it.
-    known : bool
-        False if this workspace has no record of a failure of the case.
-    disallowed : str
-        Sizes of the case that the op's schema does not allow. The command ``run`` never judges a
-        case with such sizes. Empty if the schema allows all sizes, or if `known` is True.
-    """
+    """A recorded failure, run again."""
 
     record: FailureRecord
     result: CheckResult
@@ -132,23 +115,7 @@ class FailureLog:
         minimized_from: str | None = None,
         more: Mapping[str, Json] | None = None,
     ) -> str:
-        """Record one failing case and return its id.
-
-        Parameters
-        ----------
-        source : str
-            One of `failure_record.SOURCES`.
-        subject : Subject, optional
-            The programs that were judged; by default, those of the present configuration.
-        inputs : mapping of str to ndarray, optional
-            Input values in any layout; by default, they are made from the case.
-        cause : str
-            Probable cause of the failure; empty if unknown.
-        minimized_from : str, optional
-            Id of the failure from which this failure was shrunk.
-        more : mapping, optional
-            Further facts about how the outputs were made.
-        """
+        """Record one failing case and return its id."""
         values = inputs
         if values is None:
             values = {s.name: input_values(case, s) for s in case.inputs if s.has_values}
@@ -220,10 +187,7 @@ def _may_be_seed(word: str) -> bool:
 def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
     """Find failures by seed or id; sort them newest first, except that shrunk failures come last.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-failure`` if none is found.
+    Raises UsageError: ``unknown-failure`` if none is found.
     """
     store = FailureStore(workspace.cache)
     found = list(store.find(int(word), op)) if _may_be_seed(word) else []
@@ -243,10 +207,7 @@ def find_failures(workspace: Workspace, word: str, op: str | None = None) -> lis
 def find_failure(workspace: Workspace, word: str, op: str | None = None) -> FailureRecord:
     """Find one failure by seed or id.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-failure``; ``ambiguous-failure`` if several failures have the seed.
+    Raises UsageError: ``unknown-failure``; ``ambiguous-failure`` if several failures have the seed.
     """
     return only_failure(find_failures(workspace, word, op), word)
 
@@ -254,10 +215,7 @@ def find_failure(workspace: Workspace, word: str, op: str | None = None) -> Fail
 def only_failure(found: Sequence[FailureRecord], seed: int | str) -> FailureRecord:
     """Return the failure with a seed; return a shrunk one only if its original is not recorded.
 
-    Raises
-    ------
-    UsageError
-        ``ambiguous-failure`` if the failures are of several ops, dtypes or cases.
+    Raises UsageError: ``ambiguous-failure`` if the failures are of several ops, dtypes or cases.
     """
     whole = [record for record in found if record.minimized_from is None] or found[:1]
     if len({(r.op, r.dtype, Case.from_json(r.case).to_text()) for r in whole}) > 1:
@@ -278,22 +236,8 @@ def find_or_make(
 ) -> list[FailureRecord]:
     """Find failures by seed or id; if there are none, make records of the cases with that seed.
 
-    Parameters
-    ----------
-    workspace : Workspace
-    word : str
-        The seed or id, as for `find_failures`.
-    op : str or None
-        Name of the op. If it is None, no records are made.
-    dtype : str, optional
-        Restricts the result to failures or cases of this dtype. Not used if `case_text` is given.
-    case_text : str, optional
-        Restricts the result to this case, written as in a report.
-
-    Raises
-    ------
-    UsageError
-        ``unknown-failure`` and others: nothing is recorded, and no records can be made.
+    Raises UsageError: ``unknown-failure`` and others: nothing is recorded, and no records can be
+    made.
     """
     wanted = canonical_dtype(dtype) if dtype else None
     try:
@@ -319,10 +263,8 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 
     An input that could not be made, because the user's function failed, is left out.
 
-    Raises
-    ------
-    StoreError
-        ``failure-inputs-lost`` if the stored inputs are gone or damaged, and cannot be made again.
+    Raises StoreError: ``failure-inputs-lost`` if the stored inputs are gone or damaged, and cannot
+    be made again.
     """
     data = store.input_tensors(record)
     if data is not None:
@@ -343,10 +285,8 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
     judged with the recorded arguments and tolerance. The second result is the op's schema; None if
     the op was removed.
 
-    Raises
-    ------
-    UsageError
-        ``failure-not-runnable``: the outputs were computed by the user's own process.
+    Raises UsageError: ``failure-not-runnable``: the outputs were computed by the user's own
+    process.
     """
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     op = provenance.get("op")

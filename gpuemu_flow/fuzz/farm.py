@@ -17,14 +17,7 @@ from gpuemu_flow.types import Case, CheckResult
 
 @dataclass(frozen=True)
 class CaseBatch:
-    """Cases of one op and dtype that a worker judges one after the other.
-
-    Attributes
-    ----------
-    which : int
-        Index of the dtype's `OpSubject` in the `subjects` that `Cluster.open_farm` received.
-    cases : tuple of QueuedCase
-    """
+    """Cases of one op and dtype that a worker judges one after the other."""
 
     which: int
     cases: tuple[QueuedCase, ...]
@@ -41,14 +34,7 @@ class CaseBatch:
 
 @dataclass(frozen=True)
 class RemoteVerdict:
-    """A worker's verdict on one case.
-
-    Attributes
-    ----------
-    result : CheckResult
-    made : Case or None
-        The case with the values that the user's functions returned; None if they returned none.
-    """
+    """A worker's verdict on one case."""
 
     result: CheckResult
     made: Case | None = None
@@ -56,24 +42,7 @@ class RemoteVerdict:
 
 @dataclass(frozen=True)
 class BatchReply:
-    """A worker's reply to a batch.
-
-    Attributes
-    ----------
-    worker : str
-        The worker's address, for messages.
-    verdicts : tuple of RemoteVerdict
-        In the order of the batch.
-    key : str
-        Digest, computed on the worker, of everything that decides the verdicts; empty if a file was
-        written to while the worker judged.
-    names : Discovered
-        Inputs that the programs were seen to use; empty if the coordinator knows the key.
-    parts : mapping of str to str
-        The states that the inputs in `names` have on the worker.
-    seconds : float
-        Time that judging took, in seconds.
-    """
+    """A worker's reply to a batch."""
 
     worker: str
     verdicts: tuple[RemoteVerdict, ...]
@@ -95,15 +64,7 @@ class Farm(Protocol):
         """Return the number of batches without a reply."""
 
     def submit(self, batch: CaseBatch, known: Collection[str]) -> None:
-        """Send a batch of cases.
-
-        Parameters
-        ----------
-        batch : CaseBatch
-        known : collection of str
-            Keys of replies whose observed inputs the caller already has. A reply with one of these
-            keys need not contain them.
-        """
+        """Send a batch of cases."""
 
     def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
         """Wait at most `timeout` seconds for replies, and return those that have arrived.
@@ -111,11 +72,8 @@ class Farm(Protocol):
         A batch whose worker died is divided and sent again. The reply is None for a batch of one
         case that killed every worker that received it.
 
-        Raises
-        ------
-        FlowError
-            ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-differs`` and other errors
-            that end the run.
+        Raises FlowError: ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-differs`` and
+        other errors that end the run.
         """
 
 
@@ -125,10 +83,4 @@ class Cluster(Protocol):
     def open_farm(
         self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
     ) -> AbstractContextManager[Farm]:
-        """Return a context in which workers judge the cases of one op.
-
-        Parameters
-        ----------
-        alone : bool
-            True to judge cases one by one.
-        """
+        """Return a context in which workers judge the cases of one op."""

@@ -32,29 +32,7 @@ from gpuemu_flow.types import BAD, Case
 
 @dataclass(frozen=True)
 class FuzzOptions:
-    """Options of a fuzz command.
-
-    Attributes
-    ----------
-    iterations : int or None
-        Cases per op; None for as many as `time_limit` allows.
-    seed : int or None
-        Master seed; None for the workspace's master seed.
-    dtypes, strategies, layouts : tuple of str
-        Empty means all that are configured for the op.
-    shapes : tuple of shape
-        Shapes to use in place of drawn ones; see `cases.op_schema.with_shapes`.
-    fail_fast : bool
-    time_limit : float or None
-        Seconds per op.
-    jobs : int
-    force : bool
-        True to judge every case, even if the action cache has its verdict.
-    confirm : bool
-        True to run new cases that confirm the causes of failures.
-    most_failures : int
-        Maximum number of failures per op to keep; other failures are only counted.
-    """
+    """Options of a fuzz command."""
 
     iterations: int | None = 100
     seed: int | None = None
@@ -71,25 +49,7 @@ class FuzzOptions:
 
 
 class Fuzzer:
-    """Fuzzes one op.
-
-    Parameters
-    ----------
-    workspace : Workspace
-        The workspace. Its run lock need not be held, since only the action cache is written.
-    op : str
-    options : FuzzOptions
-    on_case : callable
-        Called with each `Judged` as soon as it is known: from several threads, but never from two
-        at the same time.
-    on_failure : callable
-        Called with the `OpSubject` and the `EvaluatedCase` of each failed case that
-        `OpFuzzOutcome.failures` may contain. The tensors are valid only during the call.
-    cancel : threading.Event
-        Set to end the run; verdicts so far are kept.
-    cluster : Cluster, optional
-        Machines that judge the cases; by default this machine judges them.
-    """
+    """Fuzzes one op."""
 
     def __init__(
         self,
@@ -146,13 +106,9 @@ class Fuzzer:
     def run(self) -> OpFuzzOutcome:
         """Judge the cases, and return the outcome.
 
-        Raises
-        ------
-        UsageError
-            ``bad-shape``.
-        FlowError
-            The cache, the workers or the cluster cannot be used. ``needs-missing``: a program uses
-            the output of a rule without waiting for the rule.
+        Raises UsageError: ``bad-shape``. Raises FlowError: The cache, the workers or the cluster
+        cannot be used. ``needs-missing``: a program uses the output of a rule without waiting for
+        the rule.
         """
         begin = time.perf_counter()
         outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures)

@@ -8,16 +8,7 @@ from gpuemu_flow.types import Case, CheckResult
 
 @dataclass(frozen=True)
 class Judged:
-    """One case of a fuzz run.
-
-    Attributes
-    ----------
-    number : int
-        Position in the run, counted over all dtypes.
-    case : Case
-    result : CheckResult
-    cached : bool
-    """
+    """One case of a fuzz run."""
 
     number: int
     case: Case

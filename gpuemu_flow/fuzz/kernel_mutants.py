@@ -27,16 +27,7 @@ MUTANT_FILE = "mutant.ptx"
 
 @dataclass
 class KernelMutation:
-    """The result of planting bugs in an op's compiled kernels.
-
-    Attributes
-    ----------
-    planted : dict of str to PtxMutant
-    results : list of MutantResult
-        One result for each mutant and each case that was tried.
-    untold : int
-        Number of cases that fail even with the unchanged kernel, and so cannot reveal planted bugs.
-    """
+    """The result of planting bugs in an op's compiled kernels."""
 
     planted: dict[str, PtxMutant] = field(default_factory=dict)
     results: list[MutantResult] = field(default_factory=list)
@@ -60,16 +51,7 @@ def plant_in_file(program: Program) -> Iterator[PtxMutant]:
 def try_kernel_mutants(
     workspace: Workspace, op: str, cases: dict[str, list[Case]], cancel: Event | None
 ) -> KernelMutation:
-    """Plant bugs in an op's PTX; run the op with each bug until one of the cases reveals it.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    op : str
-    cases : dict of str to list of Case
-        The cases of each dtype.
-    cancel : Event or None
-    """
+    """Plant bugs in an op's PTX; run the op with each bug until one of the cases reveals it."""
     found = KernelMutation()
     subjects = {dtype: op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op)}
     for dtype, subject in subjects.items():

@@ -52,23 +52,7 @@ from gpuemu_flow.types import BAD, Case, Verdict
 
 @dataclass(frozen=True)
 class Mutation:
-    """The share of planted bugs that the check finds with the op's configured tolerances.
-
-    Attributes
-    ----------
-    op : str
-    score : MutationScore
-    trivial : TrivialReport
-        Verdicts on zeros, constants and copies of inputs in place of the outputs. If one of these
-        passes, the check is too weak.
-    cases : int
-        Number of cases with a finite value to compare.
-    kernel : MutationScore or None
-        The score of bugs planted in the op's PTX; None if the op is not a compiled kernel, or if no
-        case passes with the unchanged kernel.
-    kernel_untold : int
-        Number of cases that fail even with the unchanged kernel, and so cannot reveal planted bugs.
-    """
+    """The share of planted bugs that the check finds with the op's configured tolerances."""
 
     op: str
     score: MutationScore
@@ -115,12 +99,7 @@ def _all_evaluators(
 def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mutation:
     """Plant known bugs in an op's outputs on default cases, and measure how many the check finds.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-op``.
-    RunnerError
-        ``needs-missing``.
+    Raises UsageError: ``unknown-op``. Raises RunnerError: ``needs-missing``.
     """
     select_ops(workspace, [op])
     results: list[MutantResult] = []
@@ -182,12 +161,8 @@ def calibrate_op(
 ) -> list[Calibration]:
     """Suggest tolerances from the errors of the op as it is now; useful only if the op is correct.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-op``.
-    RunnerError
-        ``calibration-failed`` if the op or its reference fails on a case; ``needs-missing``.
+    Raises UsageError: ``unknown-op``. Raises RunnerError: ``calibration-failed`` if the op or its
+    reference fails on a case; ``needs-missing``.
     """
     select_ops(workspace, [op])
     observations: list[MeasuredErrors] = []

@@ -42,20 +42,7 @@ HANG_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Minimization:
-    """A failure, and the smallest case found that fails in the same way.
-
-    Attributes
-    ----------
-    original : FailureRecord
-    minimized : FailureRecord or None
-        None if the failure no longer occurs.
-    steps, calls : int
-        Number of smaller failing cases found, and number of runs of the op.
-    one_minimal : bool
-        True if the failure vanishes as soon as any one dim is made smaller, or any one element is
-        set to zero.
-    log : tuple of str
-    """
+    """A failure, and the smallest case found that fails in the same way."""
 
     original: FailureRecord
     minimized: FailureRecord | None
@@ -75,14 +62,9 @@ def minimise_failure(
 ) -> Minimization:
     """Shrink a recorded failure by running the op on smaller cases; verify and store the result.
 
-    Raises
-    ------
-    StoreError
-        ``failure-inputs-lost``.
-    RunnerError
-        ``not-minimizable``: an input could not be made, or the failure is a timeout and every
-        smaller case ends in time. ``needs-missing``: a program used a file that a build rule makes,
-        without waiting for the rule.
+    Raises StoreError: ``failure-inputs-lost``. Raises RunnerError: ``not-minimizable``: an input
+    could not be made, or the failure is a timeout and every smaller case ends in time. ``needs-
+    missing``: a program used a file that a build rule makes, without waiting for the rule.
     """
     store = FailureStore(workspace.cache)
     workspace.cache.create()
@@ -178,13 +160,6 @@ class _Shrinker:
         The settings of `FailureSetting` are tried in order, until the original fails in one. All
         smaller cases are judged in this setting. If the original fails in none,
         `Minimized.reproduced` is False.
-
-        Parameters
-        ----------
-        inputs : mapping of str to ndarray
-            Inputs of the original.
-        ask : dict
-            The other arguments of `cases.minimize.minimise`, except `still_fails`.
         """
         for setting in FailureSetting:
             self._setting = setting

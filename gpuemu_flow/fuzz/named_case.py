@@ -41,10 +41,7 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
 
     `schema` is the schema of the op, and `seed` is the case's seed.
 
-    Raises
-    ------
-    UsageError
-        ``bad-case``.
+    Raises UsageError: ``bad-case``.
     """
     dtype, _, rest = text.partition("/")
     known = _known("dtype", canonical_dtype(dtype) or dtype, tuple(DTYPES))
@@ -190,22 +187,8 @@ def records_from_words(
 ) -> list[FailureRecord]:
     """Make records of the cases with a seed, as if ``run`` had found that they fail.
 
-    Parameters
-    ----------
-    workspace : Workspace
-    seed : int
-    op : str
-    dtype : str or None
-        None for all dtypes of the op. Not used if `text` is given.
-    text : str or None
-        The only case, as a report printed it. If None, the first cases of the op are searched for
-        the seed.
-
-    Raises
-    ------
-    UsageError
-        ``bad-case``, ``unknown-op``, ``op-skipped``, ``no-such-dtype``; ``unknown-failure`` if no
-        case has the seed.
+    Raises UsageError: ``bad-case``, ``unknown-op``, ``op-skipped``, ``no-such-dtype``; ``unknown-
+    failure`` if no case has the seed.
     """
     (name,) = select_ops(workspace, [op])
     if text is not None:

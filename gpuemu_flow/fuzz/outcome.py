@@ -20,35 +20,7 @@ MOST_PASSING = 2000
 
 
 class OpFuzzOutcome:
-    """The result of fuzzing one op, which does not depend on the number of jobs.
-
-    Parameters
-    ----------
-    op : str
-    seed : int
-    most_failures : int
-        Maximum number of failures to keep; other failures are only counted.
-
-    Attributes
-    ----------
-    cases, cached : int
-        Number of judged cases, and number of cases whose verdict came from the action cache.
-    coverage : Coverage
-        Coverage by the judged cases.
-    worst_margin : float
-        Largest finite share of the tolerance that a passed case used.
-    margins : list of int
-        Histogram of the passed cases by the share of the tolerance used, in equal buckets from 0 to
-        1.
-    passed_classes : Counter of str
-        Number of passed cases for each class of shapes.
-    duration_s : float
-    interrupted : bool
-    timed_out_again : bool
-        True if `MOST_TIMEOUTS` cases in a row timed out.
-    tally : Tally
-        Counts of compared elements and of verdicts, over all cases.
-    """
+    """The result of fuzzing one op, which does not depend on the number of jobs."""
 
     def __init__(self, op: str, seed: int, most_failures: int = MOST_FAILURES) -> None:
         self.op = op

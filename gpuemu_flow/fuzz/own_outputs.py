@@ -43,17 +43,7 @@ WARM = 4
 class OwnOutputs:
     """Makes cases of a workspace's ops, and judges outputs computed by the caller. Thread-safe.
 
-    Parameters
-    ----------
-    start : Path
-        The workspace's folder, or a folder below it.
-    environ : mapping
-        Environment variables, by name.
-
-    Raises
-    ------
-    FlowError
-        The configuration cannot be used.
+    Raises FlowError: The configuration cannot be used.
     """
 
     def __init__(self, start: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -74,10 +64,7 @@ class OwnOutputs:
     def case(self, op: str, sequence: CaseSequence, index: int) -> Case:
         """Return one case of an op; see `PlannedCases.case`.
 
-        Raises
-        ------
-        GenerateError
-            The user's function that makes the values of an input failed.
+        Raises GenerateError: The user's function that makes the values of an input failed.
         """
         case = self._planned.case(self.op(op), sequence, index)
         if is_made(case):
@@ -98,20 +85,7 @@ class OwnOutputs:
     ) -> CheckResult:
         """Judge outputs that the caller computed for a case.
 
-        Parameters
-        ----------
-        outputs : mapping of str to ndarray
-            Outputs by name. If the op names no outputs, its single output has the empty name.
-        inputs : mapping of str to ndarray, optional
-            The arrays that the op got, to check that it did not change them; None to skip this
-            check.
-        tolerance : (atol, rtol), optional
-            Tolerance to use instead of the configured tolerance.
-
-        Raises
-        ------
-        RunnerError
-            ``needs-missing``.
+        Raises RunnerError: ``needs-missing``.
         """
         pristine = materialise(case)
         with self._lock:
@@ -162,14 +136,8 @@ class OwnOutputs:
             return self._subject(op, dtype, None).reference.output_names
 
     def with_changed_inputs(self, op: str, dtype: str, returned: Any, inputs: Arrays | None) -> Any:
-        """Return the op's return value together with the outputs that the op wrote into its inputs.
-
-        Parameters
-        ----------
-        returned
-            The value that the op returned.
-        inputs : mapping of str to ndarray or None
-            The arrays that the op got; None if it got none.
+        """Return the op's return value together with the outputs that the op wrote into
+        its inputs.
         """
         names, changed = self.output_names(op, dtype), self.op(op).in_place
         return with_changed_inputs(returned, inputs or {}, names, changed)
@@ -187,15 +155,6 @@ class OwnOutputs:
         """Record a failing case for ``gpuemu-flow failures``; return its id.
 
         Other cases are not recorded, and the result is ''.
-
-        Parameters
-        ----------
-        source : str
-            One of `failure_record.SOURCES`.
-        tolerance : (atol, rtol), optional
-            The tolerance with which `check` judged the case instead of the configured one.
-        more : mapping, optional
-            Further facts about how the outputs were made.
         """
         if result.verdict not in BAD:
             return ""

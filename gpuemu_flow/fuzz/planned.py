@@ -20,16 +20,7 @@ MAX_INDEX = 200_000
 
 @dataclass(frozen=True)
 class CaseSequence:
-    """The settings that, with the op's schema, decide the cases of one op and dtype.
-
-    Attributes
-    ----------
-    dtype : str
-    seed : int
-        Master seed.
-    strategies, layouts : tuple of str
-        Empty means those that are configured for the op.
-    """
+    """The settings that, with the op's schema, decide the cases of one op and dtype."""
 
     dtype: str
     seed: int
@@ -55,10 +46,8 @@ class PlannedCases:
     def case(self, op: OpConfig, sequence: CaseSequence, index: int) -> Case:
         """Return the case at `index` in a sequence of an op's cases.
 
-        Raises
-        ------
-        UsageError
-            ``unknown-dtype``, ``unknown-strategy``, ``unknown-layout``, ``case-out-of-range``.
+        Raises UsageError: ``unknown-dtype``, ``unknown-strategy``, ``unknown-layout``, ``case-out-
+        of-range``.
         """
         if not 0 <= index <= MAX_INDEX:
             text = f"there is no case {index} of {op.name}; they go up to {MAX_INDEX}"

@@ -20,18 +20,7 @@ def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None)
 
     Nothing is built if the task needs no such files, or if they are up to date.
 
-    Parameters
-    ----------
-    workspace : Workspace
-    spec : TaskSpec
-        The task.
-    graph : Graph, optional
-        The graph that contains `spec`; by default the workspace's graph.
-
-    Raises
-    ------
-    RunnerError
-        The compiler's errors; ``kernel-not-built`` if the compiler reported none.
+    Raises RunnerError: The compiler's errors; ``kernel-not-built`` if the compiler reported none.
     """
     wanted = [source.task for source in spec.inputs if stages.is_needed(source.role)]
     if not wanted:

@@ -55,21 +55,7 @@ def judge_in(
     inputs: Arrays,
     record: FailureRecord,
 ) -> EvaluatedCase:
-    """Judge inputs once, in a given setting.
-
-    Parameters
-    ----------
-    setting : FailureSetting
-        The setting. Callers try the simplest first, since a failure in it is easiest to explain.
-    evaluator : CaseEvaluator
-        Runs the op. It must use a new process if state from earlier calls must have no influence.
-    case : Case
-        The case that the inputs belong to, with their shapes and layouts.
-    inputs : mapping of str to ndarray
-        The inputs' values, in their layouts.
-    record : FailureRecord
-        The record of the expected failure, whose kind decides which checks are needed.
-    """
+    """Judge inputs once, in a given setting."""
     watched = record.kind in _WATCHED
     checks = Checks(inputs_unchanged=True, repeat=True) if watched else Checks()
     if setting is FailureSetting.AS_RUN:
@@ -81,22 +67,7 @@ def judge_in(
 
 
 def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], bool]) -> str:
-    """Confirm by new runs the setting in which a failure occurs, and return a sentence about it.
-
-    Parameters
-    ----------
-    setting : FailureSetting
-        The first setting in which the failure occurred.
-    fails : callable
-        Runs the case once in a setting, and tells whether it fails.
-
-    Returns
-    -------
-    str
-        Empty if `setting` is the simplest setting, `FailureSetting.ALONE`; it is not run again.
-        `DIFFERS` if a new run of the case passes in `setting`, or fails in the simplest setting.
-        Otherwise, the sentence of `setting`.
-    """
+    """Confirm by new runs the setting in which a failure occurs, and return a sentence about it."""
     if setting is FailureSetting.ALONE:
         return ""
     for _ in range(CONFIRMED_BY - 1):

@@ -36,18 +36,7 @@ Told = tuple[int, Judged, EvaluatedCase | None]
 
 
 class RemoteRun:
-    """Sends the cases of a source to a farm.
-
-    Parameters
-    ----------
-    farm : Farm
-    source : CaseSource
-    verdicts : VerdictCache
-    lookup : Lookup
-        Looks up the states of inputs, such as files, on this machine. A worker's reply counts only
-        if the inputs have the same states on the worker.
-    cancel : threading.Event
-    """
+    """Sends the cases of a source to a farm."""
 
     def __init__(
         self,
@@ -154,16 +143,8 @@ class RemoteRun:
 
         They may be cached if no file was written to while the worker judged.
 
-        Parameters
-        ----------
-        which : int
-            Index of the subject whose cases the worker judged.
-        reply : BatchReply
-
-        Raises
-        ------
-        UsageError
-            ``cluster-worker-differs``: the worker's inputs differ from those of this machine.
+        Raises UsageError: ``cluster-worker-differs``: the worker's inputs differ from those of this
+        machine.
         """
         if reply.key in self._verified[which]:
             return True

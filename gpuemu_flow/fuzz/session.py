@@ -43,25 +43,7 @@ def fuzz_ops(
 ) -> list[FuzzReport]:
     """Fuzz ops one after another.
 
-    Parameters
-    ----------
-    workspace : Workspace
-    ops : iterable of str
-        Ops to fuzz; empty means all ops that can be run.
-    options : FuzzOptions
-    minimize : bool
-        True to shrink the smallest failure of each cause.
-    on_start : callable
-        Called with the op and its number of cases, which is None if only a time limit is set.
-    on_case : callable
-    cancel : threading.Event, optional
-    cluster : Cluster, optional
-        Machines that judge the cases; failures are explained and minimised on this machine.
-
-    Raises
-    ------
-    UsageError
-        Unknown ops, dtypes, strategies, layouts or shapes.
+    Raises UsageError: Unknown ops, dtypes, strategies, layouts or shapes.
     """
     cancel = cancel or Event()
     workspace.cache.create()

@@ -48,10 +48,7 @@ class OpTasks:
     def samples(self) -> list[Case]:
         """Plan the sample cases on which the op's traits (`OpTraits`) are decided.
 
-        Raises
-        ------
-        FlowError
-            The schema allows no cases.
+        Raises FlowError: The schema allows no cases.
         """
         params = params_of(GenerateParams, self.generate.params)
         return op_samples(
@@ -70,14 +67,7 @@ def tasks_of(graph: Graph, op: str, dtype: str) -> OpTasks:
 
 
 def make_subject(tasks: OpTasks, samples: Sequence[Case]) -> Subject:
-    """Make the subject of an op in one dtype, in the same way for commands, daemon and clients.
-
-    Parameters
-    ----------
-    tasks : OpTasks
-    samples : sequence of Case
-        See `Subject.samples`.
-    """
+    """Make the subject of an op in one dtype, in the same way for commands, daemon and clients."""
     return Subject(
         name=tasks.op.subject,
         dtype=tasks.op.dtype,
@@ -92,29 +82,7 @@ def make_subject(tasks: OpTasks, samples: Sequence[Case]) -> Subject:
 
 @dataclass(frozen=True)
 class OpSubject:
-    """An op in one dtype, with the settings from which its cases are made.
-
-    Attributes
-    ----------
-    subject : Subject
-    schema : OpSchema
-    seed : int
-        The workspace's master seed.
-    strategies, layouts : tuple of str
-    op_key, reference_key : str
-        Digests, one for each program, of everything that decides the program's results and is known
-        before a run.
-    judge_key : str
-        Digest of everything that decides a verdict, except the outputs.
-    op_sources, reference_sources : Discovered
-        The files that are known, before a run, to be part of the two programs.
-    hidden : tuple of str
-        Files of the workspace that the reference was seen to use; the op must not read these files.
-    known : tuple of str or None
-        Files that are never hidden, see `TaskSpec.known`; None if no file is hidden at all.
-    others : RuleOutputs
-        The outputs of rules that the programs must not use, since they do not wait for these rules.
-    """
+    """An op in one dtype, with the settings from which its cases are made."""
 
     subject: Subject
     schema: OpSchema
@@ -139,11 +107,8 @@ def op_names(workspace: Workspace) -> list[str]:
 def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
     """Return the ops with these names; without names, return all ops that can be run.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-op``, with the most similar name; ``op-skipped`` for an op that cannot be run
-        here.
+    Raises UsageError: ``unknown-op``, with the most similar name; ``op-skipped`` for an op that
+    cannot be run here.
     """
     known = op_names(workspace)
     skipped = {skip.op: skip.reason for skip in workspace.graph.skips}
@@ -162,10 +127,7 @@ def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
 def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list[str]:
     """Return the dtypes in which an op is checked; if `wanted` is not empty, only those in it.
 
-    Raises
-    ------
-    UsageError
-        ``no-such-dtype`` if the op is not checked in all of `wanted`.
+    Raises UsageError: ``no-such-dtype`` if the op is not checked in all of `wanted`.
     """
     known = [s.dtype for s in workspace.graph.tasks.values() if s.stage == "op" and s.subject == op]
     for dtype in wanted:
@@ -183,23 +145,7 @@ def op_subject(
 ) -> OpSubject:
     """Return one op in one dtype, ready to be run; compiled code is built first.
 
-    Parameters
-    ----------
-    workspace : Workspace
-    op, dtype : str
-    to_run : bool
-        False if only the subject's keys are needed. Then nothing is built, and the workspace need
-        not be trusted.
-    learned : bool
-        True to hide from the op the files that its reference was seen to use. False for a cluster,
-        whose machines have seen different runs.
-
-    Raises
-    ------
-    RunnerError
-        The compiler's errors.
-    UsageError
-        ``workspace-untrusted``.
+    Raises RunnerError: The compiler's errors. Raises UsageError: ``workspace-untrusted``.
     """
     if to_run:
         require_trust(workspace)
@@ -267,12 +213,6 @@ def open_ordered(
     """Open warm programs of an op in a context, which checks at its end which files they used.
 
     Results from inside the context are valid only if leaving it raises no error.
-
-    Raises
-    ------
-    RunnerError
-        At the end of the context: ``needs-missing`` if a program used the output of a rule without
-        waiting for the rule.
     """
     others = RuleOutputs.not_awaited(workspace.graph, workspace.root, subject.name)
     with open_evaluator(pool, subject, cancel) as evaluator:

@@ -55,23 +55,7 @@ def case_key(number: int, case: Case) -> list[Json]:
 
 
 class VerdictCache:
-    """Finds and keeps the verdicts on one op. Thread-safe.
-
-    Parameters
-    ----------
-    cache : WorkspaceCache
-    subjects : sequence of OpSubject
-        The op in each of its dtypes. The parameter `which` of the methods is an index into this
-        sequence.
-    lookup : Lookup
-    force : bool
-        True to ignore stored verdicts.
-
-    Attributes
-    ----------
-    inputs : list of SeenInputs
-        The inputs of each subject's programs.
-    """
+    """Finds and keeps the verdicts on one op. Thread-safe."""
 
     def __init__(
         self,
@@ -123,12 +107,6 @@ class VerdictCache:
         Verdicts are stored in groups, since a transaction costs more than a tiny case. With
         `force`, all are stored at once. A verdict is dropped instead if a program, or a file that
         the program reads, was edited meanwhile.
-
-        Parameters
-        ----------
-        *records : tuple
-            The inputs of the programs, the case's key and the verdict as JSON.
-        force : bool
         """
         with self._lock:
             self._unwritten += records

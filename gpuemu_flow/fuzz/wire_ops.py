@@ -42,19 +42,7 @@ MOST_REMEMBERED = 64
 
 @dataclass(frozen=True)
 class Query:
-    """The op that a request asks for, and the changes that the request makes to it.
-
-    Attributes
-    ----------
-    op, dtype : str
-    kwargs : mapping
-        Further keyword arguments of the op; in protocol v1, they are strings.
-    tolerance : (atol, rtol) or None
-    input_names : tuple of str
-        Names of the inputs; empty means the configured names.
-    precision : str
-        One of `PRECISIONS`; empty means the configured precision.
-    """
+    """The op that a request asks for, and the changes that the request makes to it."""
 
     op: str
     dtype: str
@@ -70,25 +58,8 @@ class Query:
 
 
 class WireInputs:
-    """Files, variables and other inputs that one op's warm programs were seen to use. Thread-safe.
-
-    Parameters
-    ----------
-    known : KnownInputs
-        Stores the set of inputs for later processes.
-    lookup : Lookup
-    names : Discovered
-        Inputs that were seen before.
-    others : RuleOutputs
-        The outputs of rules that the programs must not use, since they do not wait for these rules.
-
-    Attributes
-    ----------
-    begun : int
-        Time at which observation began. A program that was loaded later has read the present
-        content of every file that was not written to since this time.
-    parts : dict of str to str
-        States of all inputs.
+    """Files, variables and other inputs that one op's warm programs were seen to use.
+    Thread-safe.
     """
 
     def __init__(
@@ -111,15 +82,7 @@ class WireInputs:
 
         `given` holds the environment variables that the program's configuration determines.
 
-        Returns
-        -------
-        bool
-            True if no input, old or new, has changed since the programs were loaded.
-
-        Raises
-        ------
-        RunnerError
-            ``needs-missing``.
+        Raises RunnerError: ``needs-missing``.
         """
         with self._lock:
             names = self.names
@@ -145,13 +108,7 @@ class WireInputs:
             return unchanged
 
     def refuse(self, observed: Mapping[str, Observation]) -> None:
-        """Raise an error if a program used the output of a rule that it does not wait for.
-
-        Raises
-        ------
-        RunnerError
-            ``needs-missing``.
-        """
+        """Raise an error if a program used the output of a rule that it does not wait for."""
         self._others.refuse_seen(observed, self._lookup)
 
     def digest_with(self, base: str) -> str:
@@ -174,19 +131,7 @@ class WireInputs:
 
 @dataclass(frozen=True)
 class WireSubject:
-    """A subject with the digests of everything that it was made from.
-
-    Attributes
-    ----------
-    subject : Subject
-    key : str
-        Subjects with equal keys can share warm programs.
-    base : str
-        Digest of everything that decides a verdict and is known before a program runs: code,
-        configuration, environment.
-    seen : WireInputs
-        Further inputs that the programs were seen to use.
-    """
+    """A subject with the digests of everything that it was made from."""
 
     subject: Subject
     key: str
@@ -205,13 +150,7 @@ class WireSubject:
         return self.seen.digest_with(self.base)
 
     def learn(self, observed: Mapping[str, Observation]) -> bool:
-        """Add the inputs that the programs ``op`` and ``reference`` were seen to use.
-
-        Returns
-        -------
-        bool
-            True if `observed` is not empty and no input has changed since the programs were loaded.
-        """
+        """Add the inputs that the programs ``op`` and ``reference`` were seen to use."""
         unchanged = [
             self.seen.learn(who, seen, self.subject.program(who).given)
             for who, seen in observed.items()
@@ -243,10 +182,6 @@ class Subjects:
     """Makes subjects (ops under test, with their settings) for requests on one configuration.
 
     An op is compiled again if one of its files has changed.
-
-    Parameters
-    ----------
-    workspace : Workspace
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -269,14 +204,7 @@ class Subjects:
         return self._config.op(name).tolerance != "auto"
 
     def make(self, query: Query, case: Case) -> WireSubject:
-        """Return the subject of a request.
-
-        Parameters
-        ----------
-        case : Case
-            The requested case. If its inputs do not fit the op's schema, the op's traits and the
-            dtypes of its outputs are found on this case's shapes.
-        """
+        """Return the subject of a request."""
         compiled = self._current(query.op, query.dtype)
         key = query.key()
         samples = compiled.subject.samples
@@ -458,10 +386,7 @@ def tolerance_of(
     to the script, which then fails. The first result is (atol, rtol), or None if the request has
     neither.
 
-    Raises
-    ------
-    ValueError
-        A tolerance is neither None nor a finite number of 0 or more.
+    Raises ValueError: A tolerance is neither None nor a finite number of 0 or more.
     """
     rest = dict(kwargs)
     found = {}

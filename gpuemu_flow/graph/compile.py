@@ -46,17 +46,7 @@ if TYPE_CHECKING:
 
 
 class Compiler:
-    """Builds the task graph of a configuration.
-
-    Parameters
-    ----------
-    config : Config
-    cache : WorkspaceCache
-        The workspace's cache; only its paths are used.
-    overrides : Overrides
-    version : str
-        Digest of our own code, for the tasks' keys.
-    """
+    """Builds the task graph of a configuration."""
 
     def __init__(
         self, config: Config, cache: WorkspaceCache, overrides: Overrides, version: str

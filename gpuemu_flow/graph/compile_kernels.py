@@ -58,20 +58,7 @@ _NEEDED = {
 
 @dataclass
 class KernelTasks:
-    """The part of the graph that the kernels add.
-
-    Attributes
-    ----------
-    tasks : list of TaskSpec
-        In topological order.
-    groups : dict of name to task names
-    skips : list of Skip
-        One for each kernel that has nothing to build or lint. Its field `dtype` is empty.
-    basis : KernelBasis or None
-        Facts outside of the configuration that were used; `still_holds` checks them.
-    unbuildable : dict of kernel to str
-        For each kernel that cannot be built on this machine, the reason.
-    """
+    """The part of the graph that the kernels add."""
 
     tasks: list[TaskSpec] = field(default_factory=list)
     groups: dict[str, list[str]] = field(default_factory=dict)

@@ -20,16 +20,7 @@ from gpuemu_flow.value_rules import SCALAR
 
 
 class ProgramCompiler:
-    """Converts the programs of a configuration's ops to descriptions for runners.
-
-    Parameters
-    ----------
-    config : Config
-    cache_folder : Path
-    sources : SourceIndex
-    fence : Fence
-    forbidden : ForbiddenFiles
-    """
+    """Converts the programs of a configuration's ops to descriptions for runners."""
 
     def __init__(
         self,
@@ -57,18 +48,6 @@ class ProgramCompiler:
         """Return the description of a program for runners: the JSON of a `Program`.
 
         It contains limits and absolute paths, which are no part of action keys.
-
-        Parameters
-        ----------
-        op : OpConfig
-        ref : ProgramRef
-            The program: the op itself, its reference or a generator of inputs.
-        off_limits : OffLimits
-            Files and a function that the program must not use.
-        code : TaskSpec or None
-            The task that digests the built PTX, if the program is a compiled kernel.
-        fenced : bool
-            True to run the program in a sandbox, under the restrictions of the op.
         """
         executable, *arguments = ref.argv or ("",)
         has_file = (

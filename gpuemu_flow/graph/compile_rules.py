@@ -24,13 +24,7 @@ from gpuemu_flow.tasks.params import RuleParams
 
 @dataclass
 class RuleTasks:
-    """The part of the graph that the rules add.
-
-    Attributes
-    ----------
-    tasks : dict of str to TaskSpec
-        The task of each rule, in topological order.
-    """
+    """The part of the graph that the rules add."""
 
     tasks: dict[str, TaskSpec] = field(default_factory=dict)
 
@@ -46,11 +40,6 @@ class RuleTasks:
         such as references, rarely depend on the rules' outputs. Therefore, the tasks of these
         stages only wait for the rules. They run again only if the files of their programs, or files
         that the programs used, have changed.
-
-        Parameters
-        ----------
-        files : collection of str
-            Files of the stage's programs.
         """
         used = {*files, *(name for pattern in op.depends for name in self.made(pattern))}
         makers = [n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs)]
@@ -94,18 +83,7 @@ def outputs_apart(config: Config) -> tuple[str, ...]:
 def rule_tasks(
     config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str, fence: Fence
 ) -> RuleTasks:
-    """Make the tasks of all rules of a configuration.
-
-    Parameters
-    ----------
-    config : Config
-    cache : WorkspaceCache
-    sources : SourceIndex
-    version : str
-        Digest of gpuemu-flow's own code.
-    fence : Fence
-        Makes the sandboxes in which the rules' commands run.
-    """
+    """Make the tasks of all rules of a configuration."""
     found = RuleTasks()
     declared = sorted(output for rule in config.rules for output in rule.outputs)
     programs = _programs(config)
@@ -167,16 +145,6 @@ def with_outputs(
 
     The command can also write other files in the folders of these outputs, except in the
     workspace's top folder. In a hidden folder, it can read and write only its declared outputs.
-
-    Parameters
-    ----------
-    wall : Sandbox
-        The sandbox to extend.
-    outputs : collection of Path
-    others : iterable of Path
-        Files that the command must not write, unless they are outputs: programs, the configuration.
-    root : Path
-        The workspace.
     """
     programs = set(others) - set(outputs)
     closed = {*programs, *map(Path, wall.hidden)}

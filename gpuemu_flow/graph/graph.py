@@ -25,16 +25,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Graph:
-    """All tasks of a workspace.
-
-    Attributes
-    ----------
-    tasks : mapping of name to TaskSpec
-        In topological order: a task comes after the tasks whose manifests it reads.
-    groups : mapping of name to names
-        Ops, stages, ``quick``, ``all`` and the user's targets; members are task names.
-    skips : tuple of Skip
-    """
+    """All tasks of a workspace."""
 
     tasks: Mapping[str, TaskSpec]
     groups: Mapping[str, tuple[str, ...]]
@@ -42,13 +33,7 @@ class Graph:
     _readers: dict[str, list[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def differing(self, other: Graph) -> list[TaskSpec] | None:
-        """Return the tasks of this graph that differ from the task of the same name in `other`.
-
-        Returns
-        -------
-        list of TaskSpec or None
-            None if the names of tasks, the groups or the skips differ.
-        """
+        """Return the tasks of this graph that differ from the task of the same name in `other`."""
         mine, theirs = self.tasks, other.tasks
         named = (self.skips, self.groups, mine.keys())
         if named != (other.skips, other.groups, theirs.keys()):
@@ -88,19 +73,9 @@ class Graph:
     def select(self, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
         """Return the tasks that the words of a command line name, without their dependencies.
 
-        Parameters
-        ----------
-        words : iterable of str
-            Task names, ops, ``OP:DTYPE``, stages, groups, targets, or shell patterns of these names
-            (``*``, ``?``, ``[...]``); none means all.
-        dtypes : iterable of str
-            Keep only tasks of these dtypes; none means all.
-
-        Raises
-        ------
-        UsageError
-            ``unknown-task`` for a word or pattern that matches nothing; ``no-such-dtype`` for a
-            dtype that no op has, and for a word that matches no task of the chosen dtypes.
+        Raises UsageError: ``unknown-task`` for a word or pattern that matches nothing; ``no-such-
+        dtype`` for a dtype that no op has, and for a word that matches no task of the chosen
+        dtypes.
         """
         chosen: set[str] = set()
         words, wanted = list(words), list(dtypes)

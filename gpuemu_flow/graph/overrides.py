@@ -12,28 +12,7 @@ _LISTS = ("settings", "words", "given")
 
 @dataclass(frozen=True)
 class Overrides:
-    """Changes that a command line makes to the configuration.
-
-    Attributes
-    ----------
-    seed : int or None
-        Master seed of all ops.
-    draw_seed : bool
-        True to draw a new seed even if the configuration has one.
-    ci : str
-        ``quick`` or ``thorough``: use the cases that ``[ci]`` sets for this mode, if any.
-    cases : int or None
-        Number of cases of each op and dtype.
-    profile : str
-        A table of ``[profiles]`` whose settings replace those of the configuration; empty for none.
-    settings : tuple of str
-        Single keys, each ``table.key=value``.
-    words : tuple of str
-        Words of the command line. If they name targets, the targets' options apply, too, with the
-        lowest priority of all these changes.
-    given : frozenset of str
-        Names of other options on the command line, which targets therefore cannot set.
-    """
+    """Changes that a command line makes to the configuration."""
 
     seed: int | None = None
     draw_seed: bool = False

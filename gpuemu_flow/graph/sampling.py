@@ -11,17 +11,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Sampling:
-    """Changes that a mode of ``[ci]`` makes to the ops' cases.
-
-    Attributes
-    ----------
-    cases : int or None
-        Number of cases per op and dtype; None for each op's own number.
-    shapes : tuple of shape
-        Shapes for ops without a schema; empty for each op's own shapes.
-    seed : int or None
-        Master seed; 0 to draw a random one, None for the seed of ``[validation]``.
-    """
+    """Changes that a mode of ``[ci]`` makes to the ops' cases."""
 
     cases: int | None = None
     shapes: tuple[tuple[int, ...], ...] = ()

@@ -35,34 +35,7 @@ GRAPH, PROGRESS = "graph", "progress"
 
 @dataclass(frozen=True)
 class Settings:
-    """The part of the configuration that a run needs besides the graph.
-
-    Attributes
-    ----------
-    jobs : int
-        Number of tasks to run at a time; 0 for one per processor.
-    cache_dir : str
-        Configured cache folder; empty for the default.
-    size_limit : int
-        Maximum total size of the cache's blobs, in bytes; 0 for no limit.
-    fail_on_regression : bool
-    fuzz_iterations : mapping of str to int
-        Number of fuzz cases of each op.
-    cause_budget : int
-    samplings : mapping of str to mapping
-        For each mode of ``[ci]``, its number of cases, its shapes and its seed.
-    warn_threshold : float
-    drawn_seed : int or None
-        The master seed that was drawn for this graph; None if the seed is fixed.
-    sandbox : str
-        Mode of the sandbox.
-    warnings : tuple of Problem
-        Warnings of the configuration.
-    remote, remote_mode : str
-        URL of the cache that several machines share, and ``read`` or ``write``.
-    targets : mapping of str to Target
-        All targets if at least one has options; else empty.
-    """
+    """The part of the configuration that a run needs besides the graph."""
 
     jobs: int
     cache_dir: str
@@ -97,24 +70,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class KernelBasis:
-    """Facts, besides the configuration, from which the tasks of kernels were compiled.
-
-    Attributes
-    ----------
-    includes : list of (start, flags, found)
-        `start` and `flags` are arguments of `inputs.includes.find_includes`; `found` is its result
-        as JSON.
-    given : list of (path, bool)
-        Files that the configuration names as artifacts, and whether each existed.
-    tools : list of str
-    configured : mapping of str to str
-        Configured paths of tools.
-    tool_files : list of (path, stamp)
-        Every path where a tool is looked for.
-    triton : str or None
-        Version of Triton; None if no kernel is written in Triton.
-    python : str
-    """
+    """Facts, besides the configuration, from which the tasks of kernels were compiled."""
 
     includes: Sequence[Sequence[Json]]
     given: Sequence[Sequence[Json]]
@@ -127,34 +83,7 @@ class KernelBasis:
 
 @dataclass(frozen=True)
 class Basis:
-    """Facts from which a graph was compiled.
-
-    Attributes
-    ----------
-    overrides : mapping
-        Overrides of the command line and of the ``[ci]`` mode.
-    own_code : str
-        Digest of our own code.
-    links : list of (path, target)
-        Links that lead to programs.
-    environment : mapping of str to str
-    variables : str
-        Text of the facts about the process, its environment and the folder; see `plan.identity`.
-    sandbox : str
-        Level of isolation of ops.
-    config : list of (path, digest)
-        Files of the configuration.
-    globs : list of (pattern, matches)
-        The globs of ``depends``.
-    looks : list of (path, look)
-        Paths whose existence matters to the configuration. `look` is the kind and mode of what is
-        at the path, as `plan.look_of` returns them.
-    kernels : KernelBasis or None
-    imports : dict of path to (content, imports)
-        Two digests for each script: of its content, and of the list of its imports.
-    absent : list of str
-        Paths at which imported modules were looked for and do not exist.
-    """
+    """Facts from which a graph was compiled."""
 
     overrides: Mapping[str, Json]
     own_code: str

@@ -22,10 +22,7 @@ def needed_extras(config: Path, remote: str = "") -> tuple[str, ...]:
 
     `remote` is the shared cache that the environment names.
 
-    Raises
-    ------
-    ConfigError
-        The configuration is invalid; the error lists all its problems.
+    Raises ConfigError: The configuration is invalid; the error lists all its problems.
     """
     settings = load_config(config)
     scheme = (remote or settings.cache.remote).partition("://")[0]

@@ -163,10 +163,7 @@ def plan_workflow(framework: Framework, ci: str, origin: PipRequirement) -> dict
 def framework_of(config: Path) -> str:
     """Return the framework, a key of `FRAMEWORKS`, that a configuration names; else ``numpy``.
 
-    Raises
-    ------
-    ConfigError
-        The configuration is invalid; the error lists all its problems.
+    Raises ConfigError: The configuration is invalid; the error lists all its problems.
     """
     load_config(config)
     # The loaded configuration has a default even if the file names none.

@@ -31,12 +31,8 @@ def install(
     is created if it does not exist. `force`: True to replace existing files. `added_to`: Paths of
     files that are always replaced, since their new content includes the old one.
 
-    Raises
-    ------
-    UsageError
-        ``init-exists``, ``init-not-a-folder``; nothing was written.
-    StoreError
-        ``init-not-writable``; none of the files is left.
+    Raises UsageError: ``init-exists``, ``init-not-a-folder``; nothing was written. Raises
+    StoreError: ``init-not-writable``; none of the files is left.
     """
     replaceable = set(files) if force else set(added_to)
     todo = _look(files, target, replaceable)

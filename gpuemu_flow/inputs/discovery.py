@@ -12,7 +12,7 @@ from typing import Any
 from gpuemu_flow.inputs.file_clock import FileClock
 from gpuemu_flow.inputs.files import ABSENT, FileTable
 from gpuemu_flow.inputs.input_names import InputNames
-from gpuemu_flow.inputs.listings import entries_in, modules_in, sizes_in
+from gpuemu_flow.inputs.listings import entries_in
 from gpuemu_flow.inputs.looks import MOST_LOOKS, Look, Looks, halves_of
 from gpuemu_flow.inputs.plan import look_of, variable_digest
 from gpuemu_flow.inputs.unchanged import Unchanged, raw
@@ -21,26 +21,14 @@ from gpuemu_flow.store.keys import digest_json
 
 KINDS = {
     "file": "files", "link": "links", "missing": "missed", "folder": "listed",
-    "modules": "modules", "sizes": "sized", "look": "looked", "package": "packages",
-    "python": "pythons", "variable": "variables",
+    "look": "looked", "package": "packages", "python": "pythons", "variable": "variables",
 }  # fmt: skip
 """Kinds of inputs in parts of keys. Each is mapped to the field of `Discovered` with its names."""
 _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 
 class Discovery(InputNames):
-    """Looks up the present states of the inputs of one workspace's programs.
-
-    Parameters
-    ----------
-    files : FileTable
-    environ : mapping
-        Variables that programs inherit.
-    ignored : iterable of Path
-        Folders whose files are not inputs: the cache of this tool.
-    staging : Path, optional
-        Folder for the file of a `FileClock`.
-    """
+    """Looks up the present states of the inputs of one workspace's programs."""
 
     def __init__(
         self,
@@ -170,13 +158,6 @@ class Discovery(InputNames):
     def _folder(self, member: str) -> str:
         return _listing(entries_in(self.path(member)))
 
-    def _modules(self, member: str) -> str:
-        return _listing(modules_in(self.path(member)))
-
-    def _sizes(self, member: str) -> str:
-        found = sizes_in(self.path(member))
-        return ABSENT if found is None else digest_json(sorted(found.items()))
-
     def _look(self, member: str) -> str:
         return look_of(self.path(member)) or ABSENT
 
@@ -266,7 +247,7 @@ class Discovery(InputNames):
 
     def _moved(self, names: Discovered, since: int) -> list[str]:
         found = []
-        for name in names.files | names.listed | names.modules | names.sized:
+        for name in names.files | names.listed:
             with contextlib.suppress(OSError):
                 if os.stat(self.path(name)).st_ctime_ns >= since:  # noqa: PTH116 - hot
                     found.append(name)
@@ -322,8 +303,6 @@ _STATES = {
     "link": Discovery._link,
     "missing": Discovery._missing,
     "folder": Discovery._folder,
-    "modules": Discovery._modules,
-    "sizes": Discovery._sizes,
     "look": Discovery._look,
     "package": Discovery._package,
     "python": Discovery._python,
@@ -337,7 +316,7 @@ def _is_listing(names: Discovered) -> bool:
     The states of such a set are not cached, since an entry may change without a change of the
     folder's stamp.
     """
-    return bool(names.listed or names.modules or names.sized)
+    return bool(names.listed)
 
 
 def _listing(entries: frozenset[str] | None) -> str:

@@ -83,14 +83,7 @@ class Distributions:
         self._records: dict[str, tuple[Stamp | None, _Record]] = {}
 
     def owner(self, path: str, looked: Looked | None = None) -> tuple[str, str] | None:
-        """Return the site folder and normalised name of the distribution that lists a file.
-
-        Parameters
-        ----------
-        path : str
-        looked : Looked, optional
-            Cache that calls share, so that each folder and RECORD file is read only once.
-        """
+        """Return the site folder and normalised name of the distribution that lists a file."""
         looked = Looked() if looked is None else looked
         folder, slash, _ = path.rpartition("/")
         while slash and folder:
@@ -116,12 +109,6 @@ class Distributions:
         If the file's path suggests the name of its owner, only the owner's RECORD files are
         returned. Otherwise all RECORD files of the site folder are returned, since another
         distribution could become the owner.
-
-        Parameters
-        ----------
-        path : str
-        owner : tuple of str
-            The result of `owner` for the path.
         """
         site, name = owner
         if _top(path[len(site) + 1 :]) == name:

@@ -17,11 +17,6 @@ class FileClock:
 
     One unlinked file is touched at each reading. A new file for each reading would be slow, since
     creating a file takes longer if many files were deleted in the last seconds.
-
-    Parameters
-    ----------
-    staging : Path
-        Folder of the cache in which the file is made.
     """
 
     def __init__(self, staging: Path) -> None:
@@ -32,9 +27,7 @@ class FileClock:
     def now(self) -> int:
         """Return the present time in ns; no later change of a file is dated earlier.
 
-        Raises
-        ------
-        StoreError
+        Raises StoreError.
         """
         with self._lock:
             if self._probe < 0:

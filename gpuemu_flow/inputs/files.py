@@ -94,10 +94,7 @@ class FileTable:
     def digest(self, path: str) -> str:
         """Return the sha256 of a file's content, or `ABSENT` if it is no regular file.
 
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry`` where a folder of the cache is a link.
+        Raises StoreError: ``cache-unsafe-entry`` where a folder of the cache is a link.
         """
         known = self._entries.get(path)
         if self._fresh and known is not None:

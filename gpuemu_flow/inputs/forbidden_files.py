@@ -16,16 +16,7 @@ from gpuemu_flow.types import Json
 
 
 class ForbiddenFiles:
-    """Lists the files of one workspace that its ops may not read or write.
-
-    Parameters
-    ----------
-    root, cache : Path
-        The workspace, and the tool's folder.
-    config : iterable of ConfigFile
-        The files of the configuration.
-    sources : SourceIndex
-    """
+    """Lists the files of one workspace that its ops may not read or write."""
 
     def __init__(
         self, root: Path, cache: Path, config: Iterable[ConfigFile], sources: SourceIndex
@@ -36,16 +27,7 @@ class ForbiddenFiles:
         self._sources = sources
 
     def off_limits(self, op: OpConfig, program: ProgramRef, *beside: ProgramRef) -> OffLimits:
-        """List the files that the op's process must not touch.
-
-        Parameters
-        ----------
-        op : OpConfig
-        program : ProgramRef
-            The op.
-        *beside : ProgramRef
-            Functions that run under the same restrictions.
-        """
+        """List the files that the op's process must not touch."""
         judges, made_of = self._judges(op)
         reference = replace(op.reference, files=judges)
         return off_limits(
@@ -64,15 +46,6 @@ class ForbiddenFiles:
 
         The key changes if a file that the op could read becomes part of the reference. Results of
         the op that were cached before are then not used.
-
-        Parameters
-        ----------
-        fence : Fence
-        op : OpConfig
-        program : ProgramRef
-            The op.
-        off_limits : OffLimits
-            The result of the method `off_limits`.
         """
         key = fence.key()
         if key["level"] == OFF:
@@ -118,14 +91,7 @@ class ForbiddenFiles:
         return [*program.files, *around]
 
     def _judges(self, op: OpConfig) -> tuple[tuple[Path, ...], set[str]]:
-        """Return the files of the reference and of other judging functions, and their imports.
-
-        Returns
-        -------
-        files : tuple of Path
-        imported : set of str
-            Relative paths of `files`, and of all workspace files that they import.
-        """
+        """Return the files of the reference and of other judging functions, and their imports."""
         starts = tuple(start for ref in (op.reference, *op.compares) for start in ref.files)
         return starts, {f for start in starts for f in self._sources.closure(start).files}
 
@@ -141,12 +107,6 @@ class ForbiddenFiles:
           a judging function.
 
         If a program is not Python source, its imports are unknown, and the result is empty.
-
-        Parameters
-        ----------
-        op : OpConfig
-        *programs : ProgramRef
-            The op, and functions that run under the same restrictions.
         """
         starts, made_of = self._judges(op)
         own = {start for program in programs for start in self._starts(program)}

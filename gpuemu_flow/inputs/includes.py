@@ -34,19 +34,6 @@ class Includes:
     """The files that a source includes, and the paths where new files could change this list.
 
     All paths are relative to the workspace if they lie inside of it.
-
-    Attributes
-    ----------
-    files : list of str
-        The source, and all files that it includes from its folder or from ``-I`` folders; sorted.
-    absent : list of str
-        Paths at which a new file would be included, perhaps instead of another; sorted.
-    headers : list of str
-        Files below the workspace's ``-I`` folders that may be headers, by their suffix; sorted. A
-        new one matters, since a header of the toolkit may include it in place of another header.
-    folders : list of str
-        The folders that were searched for `headers`: the workspace's ``-I`` folders, and all
-        folders below them; sorted.
     """
 
     files: list[str]
@@ -64,15 +51,6 @@ def find_includes(start: Path, flags: Iterable[str], root: Path) -> Includes:
 
     All ``#include`` lines and uses of ``__has_include`` count, even under conditions that do not
     hold. The toolkit's own headers are not listed; in keys, the compiler's version stands for them.
-
-    Parameters
-    ----------
-    start : Path
-    flags : iterable of str
-        Flags of the compiler. They name include folders, files to include first, and files with
-        further flags.
-    root : Path
-        The workspace; folders in `flags` are relative to it.
     """
     folders, named = _options(flags, root)
     found: set[Path] = set()

@@ -16,7 +16,6 @@ from gpuemu_flow.inputs.links import has_link, links_of
 from gpuemu_flow.inputs.plan import ALL_VARIABLES
 from gpuemu_flow.inputs.settled import SettledFacts
 from gpuemu_flow.installed import is_installed
-from gpuemu_flow.let_through import is_general, is_named
 from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
@@ -27,7 +26,7 @@ _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _TOP = re.compile(r".*/(?:site|dist)-packages/[^/]+")
 _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
-"""Matches an entry for a distribution that a program requested by name; see `runners.searches`."""
+"""Matches an entry for a distribution that a program requested by name; see `runners.observe`."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,7 @@ class _Installed:
 
 
 class InputNames:
-    """Names of the inputs of the programs of one workspace.
-
-    Parameters
-    ----------
-    root : Path
-        The workspace.
-    ignored : iterable of Path
-        Folders whose files are no inputs: the cache of this tool.
-    """
+    """Names of the inputs of the programs of one workspace."""
 
     def __init__(self, root: Path, ignored: Iterable[Path]) -> None:
         self._root = str(root)
@@ -69,17 +60,7 @@ class InputNames:
                 self._prefixes.append((prefix + "/", token))
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
-        """Return the names of all inputs that a program was seen to use.
-
-        Parameters
-        ----------
-        seen : Observation
-            The files, modules and variables that the program used.
-        given : ConfiguredEnv
-            The configuration's rules for environment variables. A variable that they set is left
-            out, since the cache key contains its value anyway. A variable that they let through is
-            an input even if it was not seen to be read, since reads by machine code are not seen.
-        """
+        """Return the names of all inputs that a program was seen to use."""
         files: set[str] = set()
         links: set[str] = set()
         packages: set[str] = set()
@@ -115,29 +96,24 @@ class InputNames:
             links=frozenset(links),
             missed=self._others(missed) - files,
             listed=self._others(seen.listed),
-            modules=self._others(seen.modules),
-            sized=self._others(seen.sized),
-            looked=frozenset(
-                p for p in self._others(seen.looked) if p != "." and not is_installed(self.path(p))
-            ),
+            looked=frozenset(filter(self._may_vanish, self._others(seen.looked))),
             packages=frozenset(packages),
             pythons=frozenset(pythons),
-            variables=_variables(seen, given),
+            variables=_variables(given),
             untracked=seen.untracked,
         )
+
+    def _may_vanish(self, name: str) -> bool:
+        """Tell whether a path that exists counts: not in a package, nor around the workspace."""
+        path = self.path(name)
+        around = name == "." or self._inside.startswith(f"{path.rstrip('/')}/")
+        return not around and not is_installed(path)
 
     def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
         """Return the packages to which some installed files belong; skip files of no package.
 
         A program saw that these files exist, but did not open them. The program depends on their
         packages, since a file disappears when its package is uninstalled.
-
-        Parameters
-        ----------
-        paths : frozenset of str
-            The files.
-        looked : Looked
-            The folders read in this scan.
         """
         tops = {match[0] for path in paths if (match := _TOP.match(path))}
         found = set()
@@ -174,16 +150,6 @@ class InputNames:
         Every worker loads the same installed files, so each name is needed many times. A file that
         belongs to neither a standard library nor a package is cached only under two conditions: it
         is outside of the workspace, and no folder above it holds installed packages.
-
-        Parameters
-        ----------
-        path : str
-        stdlib : str
-            Folder of the standard library that contains the file; empty if none does.
-        owner : (str, str) or None
-            Site folder and name of the package that lists the file; None if there is none.
-        looked : Looked
-            The folders read in this scan, with their packages.
         """
         if stdlib:
             self._settled.keep(path, _Installed(python=self._encode(stdlib)))
@@ -241,15 +207,10 @@ class InputNames:
         return folder if self._stdlibs[folder] else ""
 
 
-def _variables(seen: Observation, given: ConfiguredEnv) -> frozenset[str]:
-    """Return the names of the variables that a program can see and that its result depends on."""
-    read = {
-        name
-        for name in seen.variables
-        if name.endswith(ALL_VARIABLES) or is_general(name) or is_named(name, given.names)
-    }
+def _variables(given: ConfiguredEnv) -> frozenset[str]:
+    """Return patterns of all variables that a program receives from the user's environment."""
     named = {f"{n}{ALL_VARIABLES}" if n.endswith(ALL_VARIABLES) else n for n in given.names}
-    return frozenset((read | named) - set(given.values))
+    return frozenset({ALL_VARIABLES, *named} - set(given.values))
 
 
 def _source_of(path: str) -> str:

@@ -16,21 +16,7 @@ _LIBRARY = "/python3.*"
 
 
 def interpreter_files(python: str, root: Path) -> list[str]:
-    """Return the workspace's files that an interpreter opens, whatever program it runs.
-
-    Parameters
-    ----------
-    python : str
-        Absolute path of the interpreter: a program, a script that starts one, or the link of a
-        virtual environment.
-    root : Path
-        The workspace.
-
-    Returns
-    -------
-    list of str
-        Relative paths of files and links, and patterns for `without_installed`.
-    """
+    """Return the workspace's files that an interpreter opens, whatever program it runs."""
     folder = os.path.dirname(python)  # noqa: PTH120 - of the path as written, as Python itself does
     prefix = os.path.dirname(folder)  # noqa: PTH120
     found = {

@@ -21,18 +21,7 @@ _PATHS = ("files", "links", "missed", "looked")
 
 @dataclass(frozen=True)
 class Look:
-    """The states that a set of inputs had at one time.
-
-    Attributes
-    ----------
-    unchanged : Unchanged
-        Tells whether the files and variables are still as they were at that time. If they are,
-        `parts` is up to date.
-    parts : dict of str to str
-        The state of each input, by the input's name.
-    moved : dict of int to list of str
-        Maps a time that `Discovery.now` returned to the inputs that were written to since then.
-    """
+    """The states that a set of inputs had at one time."""
 
     unchanged: Unchanged
     parts: dict[str, str]

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from gpuemu_flow.inputs.discovery import KINDS, Discovery, grouped
 from gpuemu_flow.inputs.files import Stamp, stamp_of
-from gpuemu_flow.inputs.listings import sizes_in
 from gpuemu_flow.inputs.plan import look_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
@@ -24,21 +23,7 @@ folder itself is watched."""
 
 @dataclass
 class Needed:
-    """The states that must be unchanged for tasks to be up to date, besides contents of files.
-
-    Attributes
-    ----------
-    absent : list of str
-        Absolute paths at which nothing exists.
-    folders : dict of str to Stamp
-        The stamp of each folder, by path.
-    links : dict of str to str
-        The target of each link, by path.
-    variables : dict of str to str
-        The digest of each environment variable's value, by name.
-    looks : dict of str to str
-        The kind and mode of each path that a program looked at; see `plan.look_of`.
-    """
+    """The states that must be unchanged for tasks to be up to date, besides contents of files."""
 
     absent: list[str] = field(default_factory=list)
     folders: dict[str, Stamp] = field(default_factory=dict)
@@ -72,11 +57,6 @@ class ObservedSets:
     Thousands of programs share most of their inputs. So each pair of input and state (a fact) is
     kept and checked once. A set holds the inputs of a task, and is stored as the numbers of its
     facts.
-
-    Attributes
-    ----------
-    task_sets : dict of str to str
-        Maps each task to the key of its set in `sets`.
     """
 
     def __init__(self) -> None:
@@ -94,17 +74,7 @@ class ObservedSets:
         return {key: (self._names([key]), self._parts(key)) for key in self._members}
 
     def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:
-        """Record the inputs of a task, with the states that its key contains.
-
-        Parameters
-        ----------
-        task : str
-        names : Discovered
-            The inputs.
-        parts : mapping of str to str
-            The state of each input, by its kind and name (``KIND NAME``). If the keys are not
-            exactly the inputs in `names`, the task counts as changed.
-        """
+        """Record the inputs of a task, with the states that its key contains."""
         key = digest_json([names.to_json(), dict(parts)])
         self.task_sets[task] = key
         if key in self._members:
@@ -162,14 +132,7 @@ class ObservedSets:
         }
 
     def changed(self, lookup: Discovery, *, but: Container[str] = ()) -> set[str]:
-        """Return the tasks with an input whose state differs from the recorded one.
-
-        Parameters
-        ----------
-        lookup : Discovery
-        but : container of str
-            Kinds of inputs, from `KINDS`, that are not compared.
-        """
+        """Return the tasks with an input whose state differs from the recorded one."""
         used = self._used(self._members)
         with lookup.at_once():
             moved = {
@@ -221,7 +184,7 @@ class ObservedSets:
         sites = {
             member.rpartition("|")[0] for member in names.packages if not lookup.records(member)
         }
-        listed = names.listed | names.modules | names.sized | sites
+        listed = names.listed | sites
         for folder in {*crowded, *map(lookup.path, listed)}:
             stamp = stamp_of(folder)
             if stamp is None:
@@ -236,9 +199,6 @@ class ObservedSets:
                 found.absent.append(path)
         for path in map(lookup.path, names.looked - names.files):
             _look(found, path, look_of(path))
-        for folder in map(lookup.path, names.sized):
-            for name, seen in (sizes_in(folder) or {}).items():
-                _look(found, f"{folder}/{name}", seen)
         with lookup.at_once():
             states = lookup.parts(Discovered(variables=names.variables))
         found.variables = {name.partition(" ")[2]: state for name, state in states.items()}
@@ -259,10 +219,7 @@ class ObservedSets:
     def from_json(cls, data: Mapping[str, Json]) -> ObservedSets:
         """Rebuild from the result of `to_json`.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            The data have another form.
+        Raises KeyError, TypeError, ValueError: The data have another form.
         """
         found = cls()
         for kind, state, *members in data["facts"]:
@@ -279,7 +236,7 @@ class ObservedSets:
 def _look(found: Needed, path: str, seen: str) -> None:
     if not seen:
         found.absent.append(path)
-    elif " " in seen or path not in found.looks:
+    else:
         found.looks[path] = seen
 
 

@@ -86,13 +86,7 @@ def paths() -> list[str]:
 
 
 def digest(files: FileTable) -> str:
-    """Return a digest of all of our code that can change a verdict.
-
-    Parameters
-    ----------
-    files : FileTable
-        Remembers digests by stamps, so that unchanged files are not read.
-    """
+    """Return a digest of all of our code that can change a verdict."""
     named = []
     for path in paths():
         folder, _, name = path.rpartition("/")

@@ -24,13 +24,13 @@ VOLATILE = frozenset({
     "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
     "TERM", "TERM_SESSION_ID", "WINDOWID",
 })  # fmt: skip
-"""Variables that differ from one terminal or process to the next; as in `runners.variables`."""
+"""Variables that differ from one terminal or process to the next."""
 _SESSION = frozenset({
     "COLORTERM", "DBUS_SESSION_BUS_ADDRESS", "DBUS_STARTER_ADDRESS", "DESKTOP_STARTUP_ID",
     "DISPLAY", "GNOME_TERMINAL_SCREEN", "GNOME_TERMINAL_SERVICE", "GPG_AGENT_INFO", "GPG_TTY",
     "HISTFILE", "HISTSIZE", "INVOCATION_ID", "JOURNAL_STREAM", "LS_COLORS", "MAIL",
     "MANAGERPID", "MOTD_SHOWN", "PROMPT_COMMAND", "PS1", "PS2", "SESSION_MANAGER", "STY",
-    "SYSTEMD_EXEC_PID", "TERMCAP", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "VTE_VERSION",
+    "SYSTEMD_EXEC_PID", "TERMCAP", "TMPDIR", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "VTE_VERSION",
     "WAYLAND_DISPLAY", "WINDOW", "XAUTHORITY", "XDG_RUNTIME_DIR", "XDG_SEAT", "XDG_VTNR",
 })  # fmt: skip
 _SESSION_PREFIXES = (
@@ -53,7 +53,7 @@ def is_of_a_session(name: str) -> bool:
 
     Terminals, editors and logins set such variables, to other values in each session. Every program
     inherits them, but hardly any reads them. Therefore, a program depends on such a variable only
-    if it was seen to read it.
+    if the configuration names it. Every program has a temporary folder of its own.
     """
     return name in VOLATILE or name in _SESSION or name.startswith(_SESSION_PREFIXES)
 
@@ -102,16 +102,10 @@ def digest_of(data: bytes) -> str:
     return blake2b(data, digest_size=_BITS).hexdigest()
 
 
-def look_of(path: str, *, size: bool = False) -> str:
+def look_of(path: str) -> str:
     """Return the kind and mode that a program sees at a path; empty where there is nothing.
 
     A symbolic link has the kind and mode of its target, and the mark ``@``.
-
-    Parameters
-    ----------
-    path : str
-    size : bool
-        True to include a file's size.
     """
     try:
         s, link = os.lstat(path), ""
@@ -119,8 +113,7 @@ def look_of(path: str, *, size: bool = False) -> str:
             s, link = os.stat(path), "@"  # noqa: PTH116
     except (OSError, ValueError):
         return ""
-    sized = size and s.st_mode & 0o170000 == 0o100000
-    return f"{s.st_mode:o}{link} {s.st_size}" if sized else f"{s.st_mode:o}{link}"
+    return f"{s.st_mode:o}{link}"
 
 
 def identity(environ: "Mapping[str, str]", folder: str) -> str:

@@ -49,12 +49,6 @@ class SettledFacts(Generic[T]):
         """Begin a scan as `look_again` does, and return all cached facts about some paths.
 
         Paths that were requested together before are checked as one group.
-
-        Returns
-        -------
-        tuple
-            Those of `paths` whose cached facts are certainly valid, and these facts without
-            duplicates.
         """
         self.look_again()
         groups = [g for g in self._groups if g.paths <= paths and g.holds()]
@@ -95,16 +89,7 @@ class SettledFacts(Generic[T]):
         return cached[0]
 
     def keep(self, path: str, fact: T, files: tuple[str, ...] = ()) -> None:
-        """Cache a fact that was found after the last call of `look_again`.
-
-        Parameters
-        ----------
-        path : str
-            A path without links and without ``..``.
-        fact : object
-        files : tuple of str
-            Absolute paths of further files that the fact depends on.
-        """
+        """Cache a fact that was found after the last call of `look_again`."""
         plain = path.startswith("/") and "//" not in path
         if plain and self._hold(path, files):
             self._facts[path] = fact, files

@@ -19,16 +19,7 @@ _STDLIB = sys.stdlib_module_names
 
 @dataclass(frozen=True)
 class Closure:
-    """The files and packages of one program.
-
-    Attributes
-    ----------
-    files : tuple of str
-        The script and every workspace-local module that it imports, directly or not; relative to
-        the workspace, sorted.
-    packages : tuple of str
-        Top-level names of the other packages that these files import, sorted.
-    """
+    """The files and packages of one program."""
 
     files: tuple[str, ...]
     packages: tuple[str, ...]
@@ -50,14 +41,7 @@ class SourceIndex:
     _absent: set[Path] = field(default_factory=set)
 
     def closure(self, script: Path, *, without: frozenset[Path] = frozenset()) -> Closure:
-        """Return all files and packages of the program that starts at `script`.
-
-        Parameters
-        ----------
-        script : Path
-        without : frozenset of Path
-            Files that are left out, with all files that only they import.
-        """
+        """Return all files and packages of the program that starts at `script`."""
         known = self._closures.get((script, without))
         if known is not None:
             return known
@@ -143,18 +127,7 @@ class SourceIndex:
         return names
 
     def imported(self, name: str, level: int, importer: Path, script_folder: Path) -> list[Path]:
-        """Return the workspace files that an import runs, the module's own file last.
-
-        Parameters
-        ----------
-        name : str
-        level : int
-            Number of dots before the name in ``from .name import ...``.
-        importer : Path
-            File that holds the import.
-        script_folder : Path
-            Folder of the program, where modules are looked for first.
-        """
+        """Return the workspace files that an import runs, the module's own file last."""
         return self._resolve(name, level, importer, script_folder)
 
     def _resolve(self, name: str, level: int, importer: Path, script_folder: Path) -> list[Path]:

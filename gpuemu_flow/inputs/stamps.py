@@ -107,4 +107,4 @@ def _holds(row: Row, start: str, environ: "Mapping[str, str]") -> bool:
         return not os.path.lexists(path)
     if kind == LINK:
         return os.fsencode(os.readlink(path)) == state  # noqa: PTH115
-    return kind == LOOK and look_of(path, size=b" " in state) == os.fsdecode(state)
+    return kind == LOOK and look_of(path) == os.fsdecode(state)

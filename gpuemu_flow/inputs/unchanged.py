@@ -62,18 +62,7 @@ class Unchanged:
         modes: Iterable[str],
         variables: Mapping[str, str],
     ) -> Unchanged:
-        """Return the present state of some paths and variables.
-
-        Parameters
-        ----------
-        followed : iterable of str
-            Paths that must stay as they are; a link is followed to its target.
-        links : iterable of str
-            Paths that must stay as they are; a link is not followed to its target.
-        modes : iterable of str
-            Paths of which only the kind and the permissions count.
-        variables : mapping of str to str
-        """
+        """Return the present state of some paths and variables."""
         own = tuple((path, _link_status(path)) for path in dict.fromkeys(links))
         absent = {path for path, seen in own if seen is None}  # their modes cannot differ
         return cls(

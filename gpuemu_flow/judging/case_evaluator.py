@@ -42,15 +42,7 @@ SESSIONS_PER_EVALUATOR = 3  # op and reference, and a function that returns inpu
 
 
 class CaseEvaluator(ReferenceEvaluator):
-    """Judges cases of one subject with warm programs. Not thread-safe; use `open_evaluator`.
-
-    Attributes
-    ----------
-    batch_size : BatchSize
-    rounds : int
-        A counter that increases before programs are called. While the counter stays the same,
-        `observed` returns nothing new.
-    """
+    """Judges cases of one subject with warm programs. Not thread-safe; use `open_evaluator`."""
 
     def __init__(
         self,
@@ -279,15 +271,6 @@ def open_evaluator(
     *,
     expected_cache: ExpectedStore | None = None,
 ) -> Iterator[CaseEvaluator]:
-    """Open warm sessions for one subject in a context; close them at its end.
-
-    Parameters
-    ----------
-    pool : Pool
-    subject : Subject
-    cancel : threading.Event, optional
-    expected_cache : ExpectedStore, optional
-        Store for the outputs of a slow reference.
-    """
+    """Open warm sessions for one subject in a context; close them at its end."""
     with ExitStack() as stack:
         yield CaseEvaluator(pool, subject, stack, cancel, expected_cache=expected_cache)

@@ -40,27 +40,14 @@ class CompareError(Exception):
 
 @dataclass(frozen=True)
 class FunctionAnswer:
-    """The failures that a compare function returned, and the number of elements compared.
-
-    Attributes
-    ----------
-    failures : tuple of Failure
-    compared : int
-    """
+    """The failures that a compare function returned, and the number of elements compared."""
 
     failures: tuple[Failure, ...]
     compared: int
 
 
 class CompareFunctions:
-    """The compare functions of an op, loaded when they are first needed.
-
-    Parameters
-    ----------
-    reference : Program
-        The op's reference. The functions get scalars and absent inputs in the same form as the
-        reference.
-    """
+    """The compare functions of an op, loaded when they are first needed."""
 
     def __init__(self, reference: Program) -> None:
         self._reference = reference
@@ -78,9 +65,7 @@ class CompareFunctions:
     ) -> FunctionAnswer:
         """Call a compare function on one output, and return its answer.
 
-        Raises
-        ------
-        CompareError
+        Raises CompareError.
         """
         function = self._function(ref)
         # The function gets copies, since it may write to its arguments.

@@ -19,16 +19,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class EvaluatedCase:
-    """A judged case with its tensors.
-
-    Attributes
-    ----------
-    case : Case
-    result : CheckResult
-    actual : mapping of str to ndarray
-        The op's outputs, as views that are valid until the next case is judged; empty if there are
-        none.
-    """
+    """A judged case with its tensors."""
 
     case: Case
     result: CheckResult
@@ -49,17 +40,7 @@ class EvaluatedCase:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case with its expected outputs.
-
-    Attributes
-    ----------
-    case : Case
-    inputs, expected : mapping of str to ndarray
-    allowed : mapping of str to list of str
-        Dtypes that each output may have, the likeliest first.
-    check : callable
-        Returns the verdict on outputs (mapping of str to ndarray), without explanations.
-    """
+    """A case with its expected outputs."""
 
     case: Case
     inputs: Arrays

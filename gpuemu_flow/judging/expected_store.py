@@ -46,14 +46,7 @@ since not every stored output is read again."""
 
 
 def worth_keeping(seconds: float, nbytes: int) -> bool:
-    """Tell whether outputs of this size are cheaper to store than to compute again.
-
-    Parameters
-    ----------
-    seconds : float
-        Duration of the reference's call.
-    nbytes : int
-    """
+    """Tell whether outputs of this size are cheaper to store than to compute again."""
     write = WRITE_SECONDS + WRITE_SECONDS_PER_BYTE * nbytes
     read = READ_SECONDS + READ_SECONDS_PER_BYTE * nbytes
     return seconds > WORTH * (write + read)
@@ -81,15 +74,7 @@ class Effort:
 def own_seconds(
     passed: float, before: resource.struct_rusage, now: resource.struct_rusage
 ) -> float:
-    """Return the elapsed seconds without the time in which other processes used the processor.
-
-    Parameters
-    ----------
-    passed : float
-        Elapsed seconds, returned unchanged if the process also waited voluntarily.
-    before, now : struct_rusage
-        Resource usage of this process at the beginning and the end of the elapsed time.
-    """
+    """Return the elapsed seconds without the time in which other processes used the processor."""
     if now.ru_nvcsw > before.ru_nvcsw:
         return passed
     used = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
@@ -97,13 +82,7 @@ def own_seconds(
 
 
 def stage(outputs: Arrays, path: Path) -> str:
-    """Write outputs to a file, for `ExpectedStore.keep` to store them; runs in the worker.
-
-    Returns
-    -------
-    str
-        sha256 of the file; empty if it could not be written. No verdict needs the file.
-    """
+    """Write outputs to a file, for `ExpectedStore.keep` to store them; runs in the worker."""
     data = blobs.encode(outputs)
     try:
         path.write_bytes(data)
@@ -115,35 +94,14 @@ def stage(outputs: Arrays, path: Path) -> str:
 def load(path: Path) -> dict[str, NDArray[Any]]:
     """Return read-only outputs from a file that `ExpectedStore.find` named; runs in the worker.
 
-    Raises
-    ------
-    OSError, BlobError
-        The file is gone or was damaged in the meantime: the caller runs the reference.
+    Raises OSError, BlobError: The file is gone or was damaged in the meantime: the caller runs the
+    reference.
     """
     return blobs.decode(path.read_bytes())
 
 
 class ExpectedStore:
-    """Expected outputs of one reference, by case. Thread-safe.
-
-    Parameters
-    ----------
-    cache : WorkspaceCache
-    reference_key : str
-        Digest of everything that the outputs depend on, except the case: the reference's code, its
-        part of the configuration, the environment and the dtype of the outputs.
-    inputs : SeenInputs, optional
-        Inputs that the reference was seen to use; they belong to the key.
-    force : bool
-        True to ignore stored outputs, so that `find` returns None.
-    limit : int
-        Maximum number of bytes that this object stores; outputs beyond it are not stored.
-
-    Attributes
-    ----------
-    found, stored : int
-        Number of cases whose outputs were found, and number of cases whose outputs were stored.
-    """
+    """Expected outputs of one reference, by case. Thread-safe."""
 
     def __init__(
         self,
@@ -166,15 +124,7 @@ class ExpectedStore:
         self.found = self.stored = 0
 
     def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
-        """Make the key of stored outputs depend on inputs that the reference was seen to use.
-
-        Parameters
-        ----------
-        seen : Observation
-            The inputs.
-        given : ConfiguredEnv
-            The environment variables that the configuration determines for the reference.
-        """
+        """Make the key of stored outputs depend on inputs that the reference was seen to use."""
         if self.inputs is not None:
             self.inputs.learn("reference", seen, given)
 

@@ -44,9 +44,7 @@ def with_generated(
 
     If a function fails, crashes or hangs, its input gets the error in place of values.
 
-    Raises
-    ------
-    CancelledRunError
+    Raises CancelledRunError.
     """
     found: list[dict[str, GeneratedValues]] = [{} for _ in cases]
     wanted: dict[str, list[tuple[int, InputSpec]]] = {}

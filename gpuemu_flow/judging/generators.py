@@ -44,22 +44,7 @@ _SIGNATURE = f"arguments that a generator may name: {', '.join(ARGUMENTS)}"
 
 @dataclass(frozen=True)
 class GeneratorCall:
-    """One input of one case whose values a user's function has to return.
-
-    Attributes
-    ----------
-    name : str
-        The input's name.
-    position : int
-        Index of the input among the op's inputs; it selects the random stream.
-    shape, dtype, strategy
-        The input's shape, dtype and strategy.
-    seed : int
-        The case's seed.
-    shapes : mapping of str to shape
-        Shapes of all inputs; the shape of an optional input that is None has only zeros.
-    dims : mapping of str to int
-    """
+    """One input of one case whose values a user's function has to return."""
 
     name: str
     position: int
@@ -103,10 +88,7 @@ def generate_all(payload: Json, evaluator: Evaluator) -> Json:
     Return the answers to the calls that were made; the others have to be requested again. Runs as a
     job of `jobs.run_job`.
 
-    Raises
-    ------
-    BaseException
-        The function cannot be loaded.
+    Raises BaseException: The function cannot be loaded.
     """
     program = evaluator.program
     function = load_function(program)

@@ -38,14 +38,6 @@ def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckR
     """Return the result of a submission that may lack gradients.
 
     If gradients are missing, the verdict ``passed`` becomes ``inconclusive``.
-
-    Parameters
-    ----------
-    result : CheckResult
-        The result of the submitted outputs.
-    judged, expected : mapping of str to ndarray
-        The reference's outputs that the submission was compared with, and all outputs of the
-        reference.
     """
     missing = sorted(expected.keys() - judged.keys())
     if not missing:
@@ -103,16 +95,7 @@ def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) ->
 
 
 def explained(result: CheckResult, actual: Arrays, found: Mapping[str, Excused]) -> CheckResult:
-    """Explain in a result which elements were not judged, and which inputs no gradient reaches.
-
-    Parameters
-    ----------
-    result : CheckResult
-    actual : mapping of str to ndarray
-        The op's outputs.
-    found : mapping of str to Excused
-        The result of `excused`.
-    """
+    """Explain in a result which elements were not judged, and which inputs no gradient reaches."""
     notes = tuple(
         f"{int(excuse.unjudged.sum())} of {excuse.unjudged.size} elements of {name!r} are not held "
         "against the op: the gradient jumps there, or the input is not finite"
@@ -138,16 +121,7 @@ def _explained(failure: Failure, actual: Arrays) -> Failure:
 
 
 def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
-    """Return the worse of the results of two calls of an op, whose verdicts differ.
-
-    Parameters
-    ----------
-    result : CheckResult
-        The result of the call whose inputs require no gradients.
-    trained : CheckResult
-        The result of the call whose inputs require gradients. If the verdict of `result` is
-        ``passed``, `trained` is returned with an additional note.
-    """
+    """Return the worse of the results of two calls of an op, whose verdicts differ."""
     if result.verdict is not Verdict.PASSED:
         return result
     note = f"{result.verdict.value} as it stands, but not with {WITH_GRADIENTS}"

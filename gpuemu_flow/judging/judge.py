@@ -55,17 +55,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Criteria:
-    """The criteria of the verdict on one case's outputs; see `numerics.compare.check_outputs`.
-
-    Attributes
-    ----------
-    tolerance : mapping of dtype name to Tolerance, or Envelope
-    policy : Policy
-    dtypes : mapping of str to str
-        The expected dtype of each output.
-    contracts : CaseContracts
-        Declared properties of the outputs, and conversions of the outputs before the comparison.
-    """
+    """The criteria of the verdict on one case's outputs; see `numerics.compare.check_outputs`."""
 
     tolerance: Mapping[str, Tolerance] | Envelope
     policy: Policy
@@ -95,30 +85,7 @@ class _Measured:
 
 
 class Judge:
-    """Judges the cases of one op and dtype.
-
-    Parameters
-    ----------
-    settings : CompareParams
-    expected_dtypes : mapping of output name to list of dtype names
-        Dtypes that the reference manifest allows for each output; the op chooses among them.
-    samples : sequence of Case
-        Cases whose shapes, filled with plain values, decide the op's traits. All cases are judged
-        by the same traits. See `cases.samples`.
-    evaluate : Reference
-        Evaluates the reference, for the ``auto`` tolerance if its quick bound does not suffice, and
-        to explain cases that do not pass.
-    traits : OpTraits, optional
-        Traits that another judge of the same op and dtype has already found.
-    functions : CompareFunctions, optional
-        The user's functions that compare outputs, which run only in the reference's process.
-        Without them, an output that declares such a function cannot be judged.
-
-    Attributes
-    ----------
-    traits : OpTraits or None
-        None until a case needs them.
-    """
+    """Judges the cases of one op and dtype."""
 
     def __init__(
         self,

@@ -29,13 +29,7 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Ran:
-    """A case on which both op and reference have run.
-
-    Attributes
-    ----------
-    case : Case
-    actual, expected, inputs : mapping of str to ndarray
-    """
+    """A case on which both op and reference have run."""
 
     case: Case
     actual: Arrays
@@ -99,14 +93,8 @@ def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult |
 
 
 class Verdicts:
-    """Collects verdicts in the order of the cases; small cases wait until they are judged together.
-
-    Parameters
-    ----------
-    made_judge : callable
-        Returns the judge, given the reference's outputs on any of the cases.
-    explain : bool
-        See `Judge.check`.
+    """Collects verdicts in the order of the cases; small cases wait until they are judged
+    together.
     """
 
     def __init__(self, made_judge: Callable[[Arrays], Judge], *, explain: bool) -> None:

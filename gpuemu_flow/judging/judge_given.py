@@ -24,15 +24,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class GivenCase:
-    """A case whose inputs and outputs are given.
-
-    Attributes
-    ----------
-    case : Case
-    inputs, outputs : mapping of str to ndarray
-    violations : sequence of Failure
-        Findings about the op's run. They are added to the verdict if the outputs can be compared.
-    """
+    """A case whose inputs and outputs are given."""
 
     case: Case
     inputs: Arrays
@@ -57,24 +49,7 @@ class GivenCase:
 
 
 class GivenBatch:
-    """A group of given cases, some of which are judged together by one request.
-
-    Attributes
-    ----------
-    results : list of CheckResult or None
-        One per case: the verdict, or None until it is known. At first, only cases with an input
-        that could not be made have a verdict.
-    refused : dict of int to RunError
-        By case number: the error of a case whose outputs are malformed, such as outputs of an
-        unknown dtype.
-    plain : dict of int to GivenCase
-        By case number: the remaining cases, with their outputs as plain arrays in C order.
-    together : list of int
-        Numbers of the cases in the request.
-    request : GivenRequest or None
-    attempt : Attempt or None
-        Outcome of the request, once it has finished.
-    """
+    """A group of given cases, some of which are judged together by one request."""
 
     def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
         self.given = given
@@ -114,10 +89,7 @@ class GivenBatch:
 
         Reading takes a while; the worker can process the next request meanwhile.
 
-        Raises
-        ------
-        Exception
-            One of `MALFORMED`; no result is set.
+        Raises Exception: One of `MALFORMED`; no result is set.
         """
         assert self.request is not None  # noqa: S101 - it was answered
         found = self.request.results()
@@ -137,20 +109,7 @@ def _as_plain(one: GivenCase) -> GivenCase:
 
 
 class GivenRequest:
-    """A request, sent in one message, to judge given outputs; see `runners.work.Work`.
-
-    Parameters
-    ----------
-    setup : Setup
-    given : sequence of GivenCase
-        Cases whose tensors are in C order.
-
-    Attributes
-    ----------
-    facts : dict
-        Facts about the reference, from the worker's answer; see `Setup`. Empty until `finish` has
-        stored the answer.
-    """
+    """A request, sent in one message, to judge given outputs; see `runners.work.Work`."""
 
     def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
         self._found: list[tuple[list[int], list[Json]]] = []
@@ -172,19 +131,8 @@ class GivenRequest:
         return post(worker_client, message, self._setup, self._arrays, cases=len(self._given))
 
     def _group(self, numbers: Sequence[int], arrays: dict[str, NDArray[Any]]) -> dict[str, Json]:
-        """Stack the tensors of cases with equal shapes, since each tensor in a message costs time.
-
-        Parameters
-        ----------
-        numbers : sequence of int
-            Numbers of the cases.
-        arrays : dict of str to ndarray
-            The tensors of the message, to which the stacked ones are added.
-
-        Returns
-        -------
-        dict of str to JSON
-            The cases and, for each input and output, the key in `arrays` of its stacked tensor.
+        """Stack the tensors of cases with equal shapes, since each tensor in a message
+        costs time.
         """
         some = [self._given[number] for number in numbers]
 
@@ -229,15 +177,7 @@ class GivenRequest:
     def results(self) -> list[CheckResult | None]:
         """Return the results in the answer that `finish` stored.
 
-        Returns
-        -------
-        list of CheckResult or None
-            One per case; None for a case that must be requested separately.
-
-        Raises
-        ------
-        Exception
-            One of `MALFORMED`, if the answer does not consist of results.
+        Raises Exception: One of `MALFORMED`, if the answer does not consist of results.
         """
         results: list[CheckResult | None] = [None] * len(self._given)
         for numbers, found in self._found:

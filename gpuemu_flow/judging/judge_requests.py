@@ -30,22 +30,7 @@ EVALUATIONS = 36  # most evaluations of the reference for one case
 
 @dataclass
 class Setup:
-    """Settings with which a worker's `judge_service.JudgeService` is made.
-
-    Attributes
-    ----------
-    dtype : str
-    widens : bool
-        True if float64 outputs are requested from the reference.
-    compare : CompareParams
-    samples : sequence of JSON
-        Cases that decide the op's traits (see `Judge`), as `Case.to_json` returns them.
-    probes : bool
-        True to run the reference once in the case's dtype, to find the dtypes of its outputs.
-    facts : dict
-        Facts that the service finds by evaluating the reference: ``traits`` and ``allowed`` (see
-        `Judge`). Each is None until it is found.
-    """
+    """Settings with which a worker's `judge_service.JudgeService` is made."""
 
     dtype: str
     widens: bool
@@ -61,12 +46,8 @@ class Setup:
 
 @dataclass
 class _Current:
-    """The cases that a judge service has prepared last, and the memory that it shares with the op.
-
-    Attributes
-    ----------
-    gave : bool
-        True if this service wrote the inputs of these cases into the op's memory.
+    """The cases that a judge service has prepared last, and the memory that it shares with
+    the op.
     """
 
     peer: Arena | None = None
@@ -76,35 +57,7 @@ class _Current:
 
 @dataclass(eq=False)
 class PreparedBatch:
-    """The cases of a request to the judge service, and the positions of their tensors.
-
-    Attributes
-    ----------
-    cases : sequence of Case
-    arrays : mapping of str to ndarray or None
-        The inputs, if there is only one case; None to make the inputs from the cases.
-    peer : Arena or None
-        The memory that is shared with the op.
-    give : bool
-        True if the service is to write the inputs into the memory shared with the op. It is set to
-        False once they are written. The op stores its outputs behind the inputs, so writing the
-        inputs again could overwrite the outputs.
-    bring : bool
-        True if the service is to send two sets of inputs to this process: those of the only case,
-        and those of its decoy, a copy of the case with another seed (see `runners.decoys`).
-    known : sequence of str or None
-        Per case: the file with the reference's stored outputs; None if the reference must be run.
-    stage : sequence of str
-        Per case: a file for the reference's outputs, written if they are worth storing.
-    widens : bool
-        False to request no float64 outputs, since the reference's process ended on an earlier such
-        request.
-    slots : list of dict of str to Slot
-        Positions of each case's inputs. Empty until they are known, and after a failure.
-    brought : sequence of mapping of str to ndarray
-        The values that `bring` asks for: views that are valid until the next request. Empty until
-        they are known, after a failure, and if they are too large.
-    """
+    """The cases of a request to the judge service, and the positions of their tensors."""
 
     cases: Sequence[Case]
     arrays: Arrays | None = None
@@ -157,14 +110,7 @@ def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
 
 
 class Evaluation:
-    """A request for the outputs of the reference, or of its float32 shadow, on given inputs.
-
-    Attributes
-    ----------
-    outputs : dict of str to ndarray
-        The outputs, which `finish` stores if the outcome of its attempt is ok. They are views that
-        are valid until the next request.
-    """
+    """A request for the outputs of the reference, or of its float32 shadow, on given inputs."""
 
     def __init__(
         self, setup: Setup, inputs: Arrays, *, shadow: bool, rounding: Rounding | None = None
@@ -198,44 +144,7 @@ class Evaluation:
 
 
 class JudgeRequest:
-    """A request about cases, which prepares the service for them first if needed.
-
-    Parameters
-    ----------
-    setup : Setup
-    about : PreparedBatch
-
-    Attributes
-    ----------
-    method : str
-        ``judge``, or ``expected`` for the reference's outputs on a single case.
-    bring : bool
-        For the method ``expected``: True to return the outputs, False to find out only whether
-        there are any.
-    explain : bool
-        True to make ``judge`` find out what the wrong elements have in common.
-    watch : bool
-        True if the op's inputs are still where the service wrote them. It is then checked that they
-        are unchanged.
-    actual : mapping of str to ndarray
-        Outputs for ``judge``, if there is only one case.
-    places : sequence of mapping of str to Slot, or None
-        Per case: the positions of its outputs in the memory ``about.peer``. May cover only the
-        first cases. None if the outputs are not in that memory.
-    results : list of CheckResult or None
-        Results of ``judge``, one per case with outputs; None for a case that must be requested
-        separately.
-    changed : list of tuple of Failure
-        Per case: a failure for each changed input, even if the op is meant to change the input.
-    facts : dict
-        The facts that are known after the request; see `Setup`.
-    staged : list of str
-        Per case: sha256 of the file at `PreparedBatch.stage`; empty if there is no file.
-    answer : mapping
-        The service's answer, which `finish` stores if the outcome of the attempt is ok.
-    outputs : dict of str to ndarray
-        Outputs of ``expected``: views that are valid until the next request.
-    """
+    """A request about cases, which prepares the service for them first if needed."""
 
     def __init__(self, setup: Setup, about: PreparedBatch, *, method: str = "judge") -> None:
         self.about = about

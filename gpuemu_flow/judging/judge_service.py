@@ -62,13 +62,7 @@ class _Item:
 
 
 class JudgeService:
-    """Judges the cases of one op and dtype; see `runners.jobs.WorkerService`.
-
-    Parameters
-    ----------
-    setup : mapping
-        A `judge_requests.Setup` as JSON. The service determines those of its `facts` that are None.
-    """
+    """Judges the cases of one op and dtype; see `runners.jobs.WorkerService`."""
 
     def __init__(self, setup: Mapping[str, Json]) -> None:
         self._dtype = str(setup["dtype"])
@@ -85,10 +79,7 @@ class JudgeService:
 
         ``judge`` and ``expected`` concern the cases of the last ``prepare``.
 
-        Raises
-        ------
-        BaseException
-            The reference's exception, if the request concerns a single case.
+        Raises BaseException: The reference's exception, if the request concerns a single case.
         """
         if method == "prepare":
             return self._prepare(payload, context)
@@ -249,10 +240,7 @@ class JudgeService:
 
         A case that needs a request of its own gets no verdict.
 
-        Raises
-        ------
-        BaseException
-            The reference's exception, if the request has a single case.
+        Raises BaseException: The reference's exception, if the request has a single case.
         """
         slots = _slots(payload["slots"])
         alone = sum(len(group["cases"]) for group in payload["groups"]) == 1
@@ -352,10 +340,7 @@ def _cached(item: _Item) -> Arrays:
 def _in_order(outputs: Mapping[str, NDArray[Any]]) -> Arrays:
     """Return outputs in the order and layout of blobs: sorted by name, each array in C order.
 
-    Raises
-    ------
-    TypeError
-        An output has an unknown dtype.
+    Raises TypeError: An output has an unknown dtype.
     """
     for array in outputs.values():
         element_type(array)

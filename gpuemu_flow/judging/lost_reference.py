@@ -22,22 +22,6 @@ def ask_expected(
 
     If the reference only raises an exception in float64, the judge service itself runs it again in
     the case's dtype.
-
-    Parameters
-    ----------
-    reference : ProgramSession
-    setup : Setup
-        Settings of the requests; its `probes` may change.
-    about : PreparedBatch
-        The case. Its `widens` becomes False if float64 ends the process.
-    bring : bool
-        True to obtain the outputs; False to find out only whether the reference has any.
-
-    Returns
-    -------
-    attempt : Attempt
-    request : JudgeRequest
-        The last request made. It has the outputs if the attempt is good and `bring` is True.
     """
     attempt, request = _ask(reference, setup, about, bring=bring)
     if not attempt.ended:
@@ -75,23 +59,7 @@ def _with_probe_or_without(
 def judge_in_steps(
     reference: ProgramSession, setup: Setup, request: JudgeRequest, op: RunError | None
 ) -> CheckResult | None:
-    """Judge a case step by step; the reference's process may end in any of the steps.
-
-    Parameters
-    ----------
-    reference : ProgramSession
-    setup : Setup
-        The request's setup; its `probes` may change.
-    request : JudgeRequest
-        The request during which the reference's process ended.
-    op : RunError or None
-        Reason why the op has no outputs; None if it has outputs.
-
-    Returns
-    -------
-    CheckResult or None
-        The verdict if a program has no outputs; None if the results are in `request` now.
-    """
+    """Judge a case step by step; the reference's process may end in any of the steps."""
     attempt, _ = ask_expected(reference, setup, request.about, bring=False)
     early = without_outputs(attempt.outcome.error, op)
     if early is not None:

@@ -14,34 +14,7 @@ CONFIGURED = "gpuemu.toml"
 
 @dataclass(frozen=True)
 class CompareParams:
-    """Settings of the comparison; see `config.slices.to_slice` for their canonical form.
-
-    Attributes
-    ----------
-    tolerance : str
-        ``auto`` or ``table``; applies to dtypes without an explicit tolerance.
-    tolerances : mapping of dtype name to mapping
-        Explicit tolerances: ``atol`` and ``rtol``.
-    precision : str
-        One of `types.PRECISIONS`.
-    nan_policy, inf_policy : str
-    invariants : tuple of str
-    shape_preserved_input : str or None
-    mutates : tuple of str
-        Inputs that the op may change.
-    deterministic : bool
-    reference_dtype : str or None
-        The dtype of the outputs requested from the reference; None means float64 if the reference
-        supports it.
-    outputs : tuple of OutputContract
-        Declared properties of the outputs.
-    input_dims : mapping of str to list of str or int
-        Dims of the inputs in the op's schema; empty if no properties of outputs are declared.
-    gradients : tuple of str
-        Inputs with respect to which gradients are compared.
-    tolerances_from : str
-        Source of `tolerances`, for messages.
-    """
+    """Settings of the comparison; see `config.slices.to_slice` for their canonical form."""
 
     tolerance: str
     tolerances: Mapping[str, Mapping[str, float]]

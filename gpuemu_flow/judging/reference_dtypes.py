@@ -10,15 +10,7 @@ from gpuemu_flow.types import COMPLEX, DTYPES, Case
 
 
 def widens(dtype: str, asked: str | None) -> bool:
-    """Tell whether the reference gets float64 inputs first, before inputs in their own dtypes.
-
-    Parameters
-    ----------
-    dtype : str
-        The case's dtype.
-    asked : str, optional
-        ``reference_dtype`` of the op; None if it is not configured.
-    """
+    """Tell whether the reference gets float64 inputs first, before inputs in their own dtypes."""
     return DTYPES[dtype].kind == "float" and dtype != WIDE and asked in (None, WIDE)
 
 
@@ -32,20 +24,6 @@ def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
 
     A float output may have the dtype of the reference's output, or the case's dtype. These can
     differ: in numpy, for example, products of bfloat16 are float32.
-
-    Parameters
-    ----------
-    ran : Outcome
-        A run of the reference in the case's dtype. It may have failed.
-    dtype : str
-        The case's dtype.
-
-    Returns
-    -------
-    dict
-        The allowed dtypes by output name, the likeliest first. The dict is empty if the case's
-        dtype is float64 or not a float, or if `ran` failed. An output without an entry must have
-        the dtype of its expected values.
     """
     if DTYPES[dtype].kind != "float" or dtype == WIDE or not ran.ok:
         return {}
@@ -58,15 +36,6 @@ def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict
     A float output may have the dtype that the reference gave in `probe`, or the case's dtype. The
     reference's dtype comes first, unless it is float64: a reference that always computes in float64
     does not show which dtype an output should have.
-
-    Parameters
-    ----------
-    probe : Outcome
-        A run of the reference in the case's dtype. It may have failed.
-    wide : sequence of Outcome
-        Runs that gave the expected values, in float64 if the reference supports float64.
-    dtype : str
-        The case's dtype.
     """
     native = {output.name: output.dtype for output in probe.outputs} if probe.ok else {}
     sample = next((outcome for outcome in wide if outcome.ok), None)

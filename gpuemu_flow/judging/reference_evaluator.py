@@ -104,16 +104,7 @@ class ReferenceEvaluator:
     def prepare(self, case: Case, inputs: Arrays | None = None) -> Prepared:
         """Make a case's inputs and the reference's outputs, to judge outputs computed elsewhere.
 
-        Parameters
-        ----------
-        case : Case
-        inputs : mapping of str to ndarray, optional
-            The inputs; by default those that follow from the case.
-
-        Raises
-        ------
-        RunnerError
-            ``reference-failed``.
+        Raises RunnerError: ``reference-failed``.
         """
         if not is_made(case):
             case, inputs = self.made(case), None
@@ -260,18 +251,7 @@ class ReferenceEvaluator:
     ) -> dict[str, NDArray[Any]]:
         """Evaluate the reference on given inputs, as the ``auto`` tolerance does.
 
-        Parameters
-        ----------
-        inputs : mapping of str to ndarray
-        shadow : bool
-            True to evaluate the reference's float32 shadow instead.
-        rounding : Rounding or None
-            Additional rounding of the shadow.
-
-        Raises
-        ------
-        RunnerError
-            ``reference-failed``.
+        Raises RunnerError: ``reference-failed``.
         """
         evaluation = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
         _demand(self._reference.ask(evaluation))
@@ -284,19 +264,6 @@ class ReferenceEvaluator:
 
         If the reference's process ended during the request, the case is judged again, with a
         separate request for each step.
-
-        Parameters
-        ----------
-        attempt : Attempt
-            The attempt at the request.
-        judge_request : JudgeRequest
-        op : RunError or None
-            Reason why the op has no outputs; None if it has outputs.
-
-        Returns
-        -------
-        CheckResult or None
-            None if both have outputs; `judge_request` then holds the results of comparing them.
         """
         if attempt.ended:
             judge_request.method = "judge"

@@ -28,14 +28,7 @@ _WITH_POLES = (
 
 
 class OverflowWatch(Base):
-    """A float64 array that records which numpy functions overflow on it.
-
-    Attributes
-    ----------
-    found : dict of str to float
-        For each function that overflowed: the smallest magnitude of a first operand for which the
-        function overflowed.
-    """
+    """A float64 array that records which numpy functions overflow on it."""
 
     found: dict[str, float]
 

@@ -27,14 +27,7 @@ OVERHEAD_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class StoredCase:
-    """One case, and the recorded outcomes of op and reference on it.
-
-    Attributes
-    ----------
-    case : Case
-    op, reference : mapping
-        `runners.api.Outcome` as JSON, as manifests hold it.
-    """
+    """One case, and the recorded outcomes of op and reference on it."""
 
     case: Case
     op: Mapping[str, Json]
@@ -65,23 +58,6 @@ class StoredJudge:
 
     If a worker has been used before, its results count only if all cases of the batch passed.
     Otherwise a fresh worker judges the batch again.
-
-    Attributes
-    ----------
-    pool : Pool
-    reference : Program
-        The reference, which the ``auto`` tolerance evaluates on other inputs.
-    compare : CompareParams
-    expected_dtypes : mapping of str to list of str
-        Names of the dtypes that are allowed for each output, by the output's name.
-    samples : sequence of Case
-        Cases that decide the op's traits, such as exactness, by which all cases are judged. Only
-        their shapes count, since they are filled with plain values.
-    locate : callable
-        Returns the file of a blob, given its digest.
-    cancel : threading.Event
-    on_observed : callable
-        Called with everything that the reference was seen to use.
     """
 
     pool: Pool
@@ -96,9 +72,7 @@ class StoredJudge:
     def judge(self, batch: Sequence[StoredCase]) -> list[CheckResult]:
         """Judge cases; a batch whose worker fails is judged case by case.
 
-        Raises
-        ------
-        CancelledRunError
+        Raises CancelledRunError.
         """
         results = {stored.case.index: stored.without_outputs() for stored in batch}
         there = [stored for stored in batch if results[stored.case.index] is None]

@@ -15,16 +15,7 @@ from gpuemu_flow.types import Case, Json
 
 
 def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[str, Json]]:
-    """Judge a batch of cases whose outputs are in the blob store.
-
-    Parameters
-    ----------
-    payload : JSON
-        ``compare``, ``expected_dtypes`` and ``samples`` are parameters of `Judge`. ``blobs`` maps
-        digests to files. ``cases`` is a list; an item holds the case under ``case``, and the
-        recorded outcomes of the op and the reference under ``op`` and ``reference``.
-    evaluator : Evaluator
-    """
+    """Judge a batch of cases whose outputs are in the blob store."""
     samples = [Case.from_json(case) for case in payload["samples"]]
     settings = CompareParams.from_json(payload["compare"])
     functions = CompareFunctions(evaluator.program)

@@ -13,22 +13,7 @@ from gpuemu_flow.types import Case, Json
 
 @dataclass(frozen=True)
 class Subject:
-    """An op under test, with its programs and the settings by which its outputs are judged.
-
-    Attributes
-    ----------
-    name, dtype : str
-    op, reference : Program
-    compare : CompareParams
-    reference_dtype : str or None
-        The dtype of the outputs requested from the reference; None means float64 if the reference
-        supports it.
-    samples : sequence of Case
-        Cases whose shapes are used to find the op's traits, such as whether it computes without
-        rounding; see `Judge`.
-    generators : mapping of str to Program
-        Functions that return the values of inputs; the keys are the functions' names in the schema.
-    """
+    """An op under test, with its programs and the settings by which its outputs are judged."""
 
     name: str
     dtype: str

@@ -14,17 +14,7 @@ from gpuemu_flow.types import Case
 
 @dataclass(frozen=True)
 class OpTraits:
-    """Traits of an op on which the ``auto`` tolerance depends.
-
-    Attributes
-    ----------
-    exact : bool
-        True if the reference computes without rounding: copies, comparisons, selections.
-    weak : bool
-        True if the reference cannot be evaluated in float32 arithmetic.
-    exact_outputs : sequence of str
-        Outputs that the reference computes without rounding, if it rounds other outputs.
-    """
+    """Traits of an op on which the ``auto`` tolerance depends."""
 
     exact: bool
     weak: bool
@@ -35,12 +25,6 @@ def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
     """Find an op's traits by evaluating its reference on inputs of the samples' shapes.
 
     The samples' own values are replaced by ordinary ones; see `plain_inputs`.
-
-    Parameters
-    ----------
-    reference : judge.Reference
-    samples : sequence of Case
-        See `cases.samples`.
     """
     inputs = [plain_inputs(case) for case in samples]
     evaluate = PairedReference(reference)

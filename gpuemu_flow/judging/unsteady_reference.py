@@ -40,16 +40,7 @@ TIMES = 2
 def unsteady_output(
     evaluate: Evaluate, inputs: Arrays, expected: Arrays, *, random: Collection[str] = ()
 ) -> Failure | None:
-    """Evaluate a reference again; return a failure if an output differs, None if none does.
-
-    Parameters
-    ----------
-    evaluate : Evaluate
-    inputs, expected : mapping of str to ndarray
-        A case's inputs in their own dtypes, and the reference's outputs on them.
-    random : collection of str
-        Outputs that are meant to be random.
-    """
+    """Evaluate a reference again; return a failure if an output differs, None if none does."""
     kept = {name: array for name, array in expected.items() if name not in random and array.size}
     if not kept:
         return None

@@ -48,11 +48,6 @@ def without_outputs(reference: RunError | None, op: RunError | None) -> CheckRes
 
     The reference's error takes precedence over the op's, unless the reference's error only says
     that it was not run.
-
-    Returns
-    -------
-    CheckResult or None
-        None if both programs have outputs; these still have to be compared.
     """
     both = ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION))
     found = [(error, kind) for error, kind in both if error is not None]

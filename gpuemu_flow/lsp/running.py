@@ -41,13 +41,7 @@ class RunningCommands:
             await self._idle.wait()
 
     async def run(self, command: str, uri: Any, op: Any) -> dict[str, Any]:
-        """Run a lens's command to its end and show its outcome to the user.
-
-        Returns
-        -------
-        dict
-            ``ok`` and ``message``.
-        """
+        """Run a lens's command to its end and show its outcome to the user."""
         document = self._server.documents.get(uri) if isinstance(uri, str) else None
         outlined = await self._server.outlined(document) if document is not None else None
         known = {table.name for table in outlined.ops} if outlined is not None else set()

@@ -67,11 +67,8 @@ def import_flashinfer(
 
     `announce`: Called with each problem's name before its code is tried.
 
-    Raises
-    ------
-    UsageError
-        ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem that cannot be
-        imported does not raise an error; `ImportOutcome.left` lists it.
+    Raises UsageError: ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem
+    that cannot be imported does not raise an error; `ImportOutcome.left` lists it.
     """
     definitions, left = find_flashinfer(path, options.candidates)
     return import_each(_COLLECTION, _attempts(definitions, options), left, options, announce)
@@ -151,10 +148,8 @@ def _try(
     `tops` gives the largest index in an input of indices. Without an entry, such an input contains
     only 0, unless it holds offsets.
 
-    Raises
-    ------
-    ProbeError
-        The reference does not run, or its outputs do not have the shapes in the definition.
+    Raises ProbeError: The reference does not run, or its outputs do not have the shapes in the
+    definition.
     """
     inputs: dict[str, Json] = {}
     for name, one in definition.inputs.items():

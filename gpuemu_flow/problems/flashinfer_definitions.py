@@ -280,10 +280,8 @@ class Axes(msgspec.Struct):
 
         `chosen`: Sizes of the axes in `free`.
 
-        Raises
-        ------
-        ProbeError
-            The expression of an axis needs an unknown size, such as that of the axis itself.
+        Raises ProbeError: The expression of an axis needs an unknown size, such as that of the axis
+        itself.
         """
         found = {**self.consts, **chosen}
         left = dict(self.derived)
@@ -303,10 +301,7 @@ class Axes(msgspec.Struct):
 def axes_of(definition: Definition) -> Axes:
     """Read the constraints of a definition; they are parsed, never evaluated.
 
-    Raises
-    ------
-    ProbeError
-        A constraint is not understood.
+    Raises ProbeError: A constraint is not understood.
     """
     found = Axes(dict(definition.consts), definition.variables)
     for text in definition.constraints:
@@ -321,16 +316,7 @@ def rules_of_axes(definition: Definition, axes: Axes) -> dict[str, tuple[str, in
 
     A rule computes the size from that of one axis of an input.
 
-    Returns
-    -------
-    dict of str to (str, int, int, int)
-        By output axis: an input's axis, a factor, an offset and a divisor. The size is
-        ``(factor * size_of_input_axis + offset) // divisor``.
-
-    Raises
-    ------
-    ProbeError
-        The size of an axis cannot be computed from one axis of an input.
+    Raises ProbeError: The size of an axis cannot be computed from one axis of an input.
     """
     known = {axis for one in definition.inputs.values() for axis in one.axes or ()}
     wanted = {axis for one in definition.outputs.values() for axis in one.axes or ()}

@@ -29,10 +29,7 @@ def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
 
     `kind`: Name of such files in messages.
 
-    Raises
-    ------
-    UsageError
-        ``import-not-found``, ``import-too-many``.
+    Raises UsageError: ``import-not-found``, ``import-too-many``.
     """
     if path.is_file():
         return [path]
@@ -54,10 +51,7 @@ def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
 def files_named(name: str, root: Path) -> list[Path]:
     """Return the files called `name` below a folder, without links.
 
-    Raises
-    ------
-    UsageError
-        ``import-too-many``.
+    Raises UsageError: ``import-too-many``.
     """
     found = []
     for count, (folder, folders, names) in enumerate(os.walk(root)):
@@ -74,10 +68,7 @@ def files_named(name: str, root: Path) -> list[Path]:
 def read_source(path: Path) -> bytes:
     """Return a file's content.
 
-    Raises
-    ------
-    UsageError
-        ``import-unreadable``.
+    Raises UsageError: ``import-unreadable``.
     """
     try:
         with path.open("rb") as file:

@@ -57,10 +57,7 @@ class PublishedConfig(msgspec.Struct, frozen=True):
 def read_published(file: Path) -> PublishedConfig:
     """Return the content of a workspace's configuration.
 
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or is not TOML.
+    Raises UsageError: The file cannot be read, or is not TOML.
     """
     raw: dict[str, Json] = {}
 
@@ -199,11 +196,8 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     `path`: The folder of the published workspace, or its `gpuemu.toml`. `announce`: Called with
     each op's name.
 
-    Raises
-    ------
-    UsageError
-        The workspace's configuration cannot be read. An op that cannot be imported does not raise
-        an error; `ImportOutcome.left` lists it.
+    Raises UsageError: The workspace's configuration cannot be read. An op that cannot be imported
+    does not raise an error; `ImportOutcome.left` lists it.
     """
     config = path if path.is_file() else path / CONFIG
     places = Places(config.parent, options.into)

@@ -78,11 +78,6 @@ def find_gpumode(
     """Return the problems in a folder, each with its submissions, and the skipped items.
 
     `path`: The folder of problems. `candidates`: Other folders with submissions.
-
-    Returns
-    -------
-    tuple of (list of Task, list of SkippedProblem)
-        The second list holds the problems and submissions that cannot be used, with the reasons.
     """
     tasks: list[Task] = []
     left: list[SkippedProblem] = []
@@ -141,11 +136,8 @@ def _read(file: Path, taken: list[str]) -> Task:
 def _support(file: Path, listed: Json) -> dict[str, bytes]:
     """Return a task's Python modules by name.
 
-    Raises
-    ------
-    YamlError
-        A file is missing, has a name that a file of a workspace must not have, or lies outside
-        of the folder that holds the task's folder.
+    Raises YamlError: A file is missing, has a name that a file of a workspace must not have, or
+    lies outside of the folder that holds the task's folder.
     """
     folder = file.parent
     sources = {"reference.py": "reference.py", "task.py": "task.py", "utils.py": "../utils.py"}
@@ -295,11 +287,8 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
 
     `announce`: Called with each problem's name before its code is tried.
 
-    Raises
-    ------
-    UsageError
-        ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem that cannot be
-        imported does not raise an error; `ImportOutcome.left` lists it.
+    Raises UsageError: ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem
+    that cannot be imported does not raise an error; `ImportOutcome.left` lists it.
     """
     tasks, left = find_gpumode(path, options.candidates)
     attempts = [
@@ -352,16 +341,7 @@ def _take(
 def _base(
     prober: Prober, task: Task, options: Options
 ) -> tuple[dict[str, Json], ProblemFacts, dict[str, tuple[int, int]]]:
-    """Choose the base arguments of `generate_input`: those of the first test, or smaller ones.
-
-    Returns
-    -------
-    arguments : dict of str to JSON
-    about : ProblemFacts
-        Facts about the problem with these arguments.
-    scaled : dict of str to (int, int)
-        Sizes that were scaled down: the values before and after.
-    """
+    """Choose the base arguments of `generate_input`: those of the first test, or smaller ones."""
     first = dict(task.tests[0])
     if options.small:
         for cap in _CAPS:

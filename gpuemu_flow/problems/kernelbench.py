@@ -62,11 +62,8 @@ def import_kernelbench(
 
     `announce`: Called with each problem's name before its code is tried.
 
-    Raises
-    ------
-    UsageError
-        ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem that cannot be
-        imported does not raise an error; `ImportOutcome.left` lists it.
+    Raises UsageError: ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem
+    that cannot be imported does not raise an error; `ImportOutcome.left` lists it.
     """
     sources, left = find_kernelbench(path, options.candidates)
     attempts = [

@@ -58,9 +58,7 @@ class Prober:
     def ask(self, request: Mapping[str, Json]) -> bytes:
         """Return the answer to one request.
 
-        Raises
-        ------
-        ProbeError
+        Raises ProbeError.
         """
         data = np.frombuffer(json.dumps(request).encode(), np.uint8)
         outputs, outcome = self._session.call({"request": data})
@@ -74,9 +72,7 @@ class Prober:
     def ask_json(self, request: Mapping[str, Json]) -> dict[str, Json]:
         """Return the answer to one request as a JSON object.
 
-        Raises
-        ------
-        ProbeError
+        Raises ProbeError.
         """
         try:
             found = json.loads(self.ask(request))
@@ -147,10 +143,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 def described(answer: Mapping[str, Json]) -> ProblemFacts:
     """Check a probe's answer, and return the facts in it.
 
-    Raises
-    ------
-    ProbeError
-        The answer does not have the form that our probes give.
+    Raises ProbeError: The answer does not have the form that our probes give.
     """
     try:
         return ProblemFacts(

@@ -73,10 +73,8 @@ class Places(msgspec.Struct, frozen=True):
         `value`: The value that names the program in the published configuration. `base`: A folder
         below `root`; a relative path is looked for there first, then below `root`.
 
-        Raises
-        ------
-        PlaceError
-            There is no such file in the published workspace, or the program cannot be moved.
+        Raises PlaceError: There is no such file in the published workspace, or the program cannot
+        be moved.
         """
         if not isinstance(value, str):
             if self.prefix:
@@ -109,10 +107,7 @@ class Places(msgspec.Struct, frozen=True):
         `text`: The path as the published workspace gives it. `base`: A folder below `root`; a
         relative path is looked for there first, then below `root`.
 
-        Raises
-        ------
-        PlaceError
-            There is no such file in the published workspace.
+        Raises PlaceError: There is no such file in the published workspace.
         """
         root, path = self.root.resolve(), Path(text)
         starts = [folder for folder in (base, self.root) if folder is not None]
@@ -134,10 +129,7 @@ class Places(msgspec.Struct, frozen=True):
         Files are not copied if they can be used in place. Files that are too large to copy are
         added to `left`.
 
-        Raises
-        ------
-        UsageError
-            ``import-too-many``.
+        Raises UsageError: ``import-too-many``.
         """
         if self.in_place:
             return {}
@@ -205,10 +197,7 @@ def find_corpus(places: Places, names: list[str], left: list[SkippedProblem]) ->
     An op whose name is already taken, by `names` or by another op, gets a number in its name. The
     reasons why ops or keys are not imported are added to `left`.
 
-    Raises
-    ------
-    UsageError
-        ``import-too-many``, ``import-unreadable``.
+    Raises UsageError: ``import-too-many``, ``import-unreadable``.
     """
     found: list[CorpusOp] = []
     for file in files_named(META, places.root):

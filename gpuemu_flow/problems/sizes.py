@@ -51,13 +51,6 @@ def scale_down(
 
     `tries`: Runs the model with changed constants. `constants`: The constants in the problem's
     file.
-
-    Returns
-    -------
-    dict of str to int
-        The new values of the constants that are scaled down.
-    ProblemFacts or None
-        The facts of the run with these values; None if no run succeeded.
     """
     for changed in _plans(constants):
         found = tries(changed)

@@ -22,11 +22,7 @@ def read_yaml(data: bytes) -> Json:
     Aliases are refused because a few lines of them can expand to gigabytes. Tags other than those
     of plain data are refused, too.
 
-    Raises
-    ------
-    YamlError
-    RunnerError
-        ``import-needs-yaml``.
+    Raises YamlError. Raises RunnerError: ``import-needs-yaml``.
     """
     try:
         import yaml  # noqa: PLC0415

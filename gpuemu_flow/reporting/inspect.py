@@ -76,10 +76,7 @@ def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
     names = workspace.snapshot.observed.names([spec.name])
     files = [path for path in names.files - set(spec.sources) if not path.startswith(_SYSTEM)]
     packages = [f"package {package.rpartition('|')[2]}" for package in names.packages]
-    variables = [
-        "all of its environment" if name == "*" else f"environment variable {name}"
-        for name in names.variables
-    ]
+    variables = [f"environment variable {name}" for name in names.variables if name != "*"]
     return [*sorted(files), *sorted(packages), *sorted(variables)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from gpuemu_flow.results.model import (
     RunReport,
     TaskCounts,
 )
+from gpuemu_flow.runners.sightings import UNSEEN
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.params import LintParams, params_of
@@ -227,20 +228,26 @@ def _diffs(tasks: Mapping[str, TaskSpec], outcome: RunOutcome) -> Iterator[TaskS
 def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
     """Return the warnings about programs that may have used more inputs than were observed."""
     chosen, observed = set(tasks), workspace.snapshot.observed
-    found: dict[tuple[str, str, str], None] = {}
-    for name, spec in workspace.graph.tasks.items():
-        if spec.stage in (stages.OP, stages.REFERENCE) and name in chosen:
-            for reason in sorted(observed.untracked(name)):
-                found[spec.stage, spec.subject, reason] = None
+    found: dict[str, dict[str, None]] = {}
+    for name, outline in workspace.graph.tasks.items():
+        if outline.stage in (stages.OP, stages.REFERENCE) and name in chosen:
+            for reason in observed.untracked(name):
+                found.setdefault(reason, {})[f"{outline.stage} of {outline.subject}"] = None
     return [
         Problem(
             "untracked-inputs",
-            f"{stage} of {subject}: {reason}",
-            "name the other files that it reads with `depends`",
+            f"{_few(list(programs))}: {reason}",
+            "name the other files that they read with `depends`"
+            + ("; see docs/caching.md#where-nothing-is-seen" if reason.startswith(UNSEEN) else ""),
             warning=True,
         )
-        for stage, subject, reason in found
+        for reason, programs in sorted(found.items())
     ]
+
+
+def _few(programs: Sequence[str]) -> str:
+    more = len(programs) - 1
+    return programs[0] + (f" and {more} more" if more else "")
 
 
 def _is_unfinished(outcome: RunOutcome, name: str) -> bool:

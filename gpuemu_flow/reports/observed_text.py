@@ -38,10 +38,6 @@ def _folder(path: str, _old: Json, new: Json) -> str:
     return f"the names in folder {path} changed" if new else f"folder {path} is gone"
 
 
-def _sizes(path: str, _old: Json, new: Json) -> str:
-    return f"what folder {path} holds changed" if new else f"folder {path} is gone"
-
-
 def _look(path: str, old: Json, new: Json) -> str:
     if not new:
         return f"{path}, which was looked for, is gone"
@@ -76,8 +72,6 @@ _WORDS: dict[str, Callable[[str, Json, Json], str]] = {
     "link": _link,
     "missing": _missing,
     "folder": _folder,
-    "modules": _folder,
-    "sizes": _sizes,
     "look": _look,
     "package": _package,
     "python": _python,

@@ -163,12 +163,6 @@ class WorkerClient:
         tail = self.worker.stderr_tail()
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
-    def _hinted(self, error: RunError) -> RunError:
-        """Return the error, with a hint added if withheld environment variables may explain it."""
-        sightings = self.worker.sightings
-        asked = frozenset[str]() if sightings is None else sightings.asked_in_vain()
-        return hinted(error, self._program, asked)
-
     def _ended(self, index: int, code: int | None, *, loading: bool = False) -> Attempt:
         tail = self.worker.stderr_tail()
         if code is None:
@@ -207,7 +201,7 @@ class WorkerClient:
         except (ChannelJunkError, *MALFORMED):
             return replace(self.broken(index), load_failed=True)
         if failure is not None:
-            return self._failed(index, self._hinted(failure), load_failed=True)
+            return self._failed(index, hinted(failure, self._program), load_failed=True)
         self._loaded = True
         return None
 
@@ -298,7 +292,7 @@ class WorkerClient:
             answer = self._await()
             outcome = read_outcome(answer, index, self._serial, self._request)
             if outcome.error is not None:
-                outcome = replace(outcome, error=self._hinted(outcome.error))
+                outcome = replace(outcome, error=hinted(outcome.error, self._program))
             return Attempt(outcome), answer
         except DeadlineError:
             tail = self.worker.stderr_tail()

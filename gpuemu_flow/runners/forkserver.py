@@ -35,10 +35,10 @@ from gpuemu_flow.runners import (
     imports,
     jobs,
     limits,
+    listener,
     malloc,
     observe,
     preload,
-    tracer,
     worker,
 )
 from gpuemu_flow.runners.sandbox import enter, listings, spec
@@ -113,12 +113,12 @@ class ForkServer:
             self._shut_down()
             os._exit(0)
 
-    def _react(self, source: str | int | tracer.Incoming | tracer.Tracer) -> None:
-        if isinstance(source, tracer.Tracer):
+    def _react(self, source: str | int | listener.Incoming | listener.Listener) -> None:
+        if isinstance(source, listener.Listener):
             if not source.serve():
                 self._selector.unregister(source.fd)
                 source.close()
-        elif isinstance(source, tracer.Incoming):
+        elif isinstance(source, listener.Incoming):
             made = source.take()
             if made is None:
                 self._selector.unregister(source.sock)
@@ -184,7 +184,7 @@ class ForkServer:
             self._scratch[pid] = scratch
             lifeline.setblocking(False)
             self._selector.register(lifeline, selectors.EVENT_READ, pid)
-            taker = tracer.Incoming(incoming, os.dup(given.report), pid)
+            taker = listener.Incoming(incoming, os.dup(given.report))
             self._selector.register(incoming, selectors.EVENT_READ, taker)
             _tell_started(lifeline, pid, scratch)
         if ready is not None:

@@ -58,7 +58,8 @@ class _FreshLoader(machinery.SourceFileLoader):
         source = self.get_data(path)
         # A checkout of this package may be the workspace. Its own modules are not transformed,
         # since those that make the shadow would be needed to load themselves.
-        own = _is_below(os.path.realpath(path), _OWN)
+        absolute = os.path.abspath(path)  # noqa: PTH100 - hot
+        own = _is_below(absolute, _OWN) or _is_below(absolute, _PACKAGE)
         return self.source_to_code(source if own else _transformed(source), path)
 
 
@@ -94,6 +95,31 @@ def _finder_hook(root: str) -> Callable[[str], machinery.FileFinder]:
         return machinery.FileFinder(folder, *details)
 
     return hook
+
+
+class _AnyName:
+    """The names in a folder, for a finder that looks for each file instead of listing the folder.
+
+    The kernel then reports exactly which names an import looked for: a new file with any other name
+    does not matter to the program.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __contains__(self, name: str) -> bool:
+        return "." in name or os.path.lexists(f"{self._folder}/{name}")
+
+
+_list_names = machinery.FileFinder._fill_cache  # type: ignore[attr-defined]
+
+
+def _look_for_names(finder: Any) -> None:
+    """Replace `FileFinder._fill_cache`; a package changes only as a whole, so list its folders."""
+    if is_installed(finder.path) and not finder.path.endswith("-packages"):
+        _list_names(finder)
+    else:
+        finder._path_cache = _AnyName(finder.path)
 
 
 _finders_are_fresh = False
@@ -132,6 +158,8 @@ def enter_workspace(program: Program) -> None:
     sys.path_hooks.insert(0, _finder_hook(program.root))
     # For files loaded by their path, relative entries of sys.path, and folders outside of the root.
     machinery.SourceFileLoader.get_code = _code_from_source  # type: ignore[method-assign, assignment]
+    if sys.platform == "linux":  # elsewhere, file systems may ignore case
+        machinery.FileFinder._fill_cache = _look_for_names  # type: ignore[attr-defined]
     for path in list(sys.path_importer_cache):
         if is_workspace_path(path, program.root):
             del sys.path_importer_cache[path]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuemu_flow.let_through import is_general, is_named
@@ -15,23 +14,11 @@ _WORD = re.compile(r"[A-Za-z_]\w{2,}")
 _MOST = 3
 
 
-def hinted(error: RunError, program: Program, asked: Iterable[str]) -> RunError:
-    """Return the error, with a hint if withheld environment variables may explain it.
-
-    Parameters
-    ----------
-    error : RunError
-    program : Program
-    asked : iterable of str
-        Names of variables that the program's own code looked for in vain. If the program is a
-        command or runs in another interpreter, the words of its error messages are searched for
-        names of withheld variables as well.
-    """
+def hinted(error: RunError, program: Program) -> RunError:
+    """Return the error, with a hint if its message names environment variables held back."""
     if error.hint or error.slug not in _MAY_BE_WHY:
         return error
-    names = set(asked)
-    if program.kind == "command" or program.python:
-        names.update(_WORD.findall(error.stderr_tail))
+    names = set(_WORD.findall(f"{error.message}\n{error.stderr_tail}"))
     held_back = sorted(name for name in names if _is_held_back(name, program))[:_MOST]
     if not held_back:
         return error

@@ -14,7 +14,6 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpuemu_flow.quick_dataclass import dataclass
@@ -66,9 +65,10 @@ def _call(name: str, path: int, to_path: int, folder: int = -1, to_folder: int =
 
 _OPENAT = PathCall("open", 0, 1, 2)
 _OTHER = PathCall("other", -1, 0)
-_COMMON = {437: PathCall("openat2", 0, 1, 2)}
-_LOOKS_COMMON = {439: PathCall("look", 0, 1, 3)}
-_X86_OPENS = {
+_COMMON = {
+    437: PathCall("openat2", 0, 1, 2), 439: PathCall("look", 0, 1, 3), 452: PathCall("touch", 0, 1),
+}  # fmt: skip
+_X86 = {
     2: PathCall("open", -1, 0, 1), 85: PathCall("create", -1, 0), 257: _OPENAT,
     59: PathCall("start", -1, 0), 322: PathCall("start", 0, 1),
     83: PathCall("folder", -1, 0), 258: PathCall("folder", 0, 1),
@@ -76,21 +76,28 @@ _X86_OPENS = {
     86: _call("link", 0, 1), 265: _call("link", 1, 3, 0, 2),
     88: _call("symlink", 0, 1), 266: _call("symlink", 0, 2, -1, 1),
     78: PathCall("list", 0, -1), 217: PathCall("list", 0, -1),
-}  # fmt: skip
-_X86_LOOKS = {
+    87: PathCall("remove", -1, 0), 84: PathCall("remove", -1, 0), 263: PathCall("remove", 0, 1),
+    76: PathCall("cut", -1, 0),
+    90: PathCall("touch", -1, 0), 92: PathCall("touch", -1, 0), 94: PathCall("touch", -1, 0),
+    132: PathCall("touch", -1, 0), 235: PathCall("touch", -1, 0), 260: PathCall("touch", 0, 1),
+    261: PathCall("touch", 0, 1), 268: PathCall("touch", 0, 1), 280: PathCall("touch", 0, 1),
     4: PathCall("look", -1, 0), 6: PathCall("look", -1, 0), 21: PathCall("look", -1, 0),
     262: PathCall("look", 0, 1, 3), 269: PathCall("look", 0, 1), 332: PathCall("look", 0, 1, 2),
     89: PathCall("look", -1, 0), 267: PathCall("look", 0, 1), 80: PathCall("look", -1, 0),
+    137: PathCall("look", -1, 0), 191: PathCall("look", -1, 0), 192: PathCall("look", -1, 0),
+    194: PathCall("look", -1, 0), 195: PathCall("look", -1, 0),
 }  # fmt: skip
-_ARM_OPENS = {
+_ARM = {
     56: _OPENAT, 221: PathCall("start", -1, 0), 281: PathCall("start", 0, 1),
     34: PathCall("folder", 0, 1),
     38: _call("move", 1, 3, 0, 2), 276: _call("move", 1, 3, 0, 2), 37: _call("link", 1, 3, 0, 2),
     36: _call("symlink", 0, 2, -1, 1), 61: PathCall("list", 0, -1),
-}  # fmt: skip
-_ARM_LOOKS = {
+    35: PathCall("remove", 0, 1), 45: PathCall("cut", -1, 0),
+    53: PathCall("touch", 0, 1), 54: PathCall("touch", 0, 1), 88: PathCall("touch", 0, 1),
     79: PathCall("look", 0, 1, 3), 48: PathCall("look", 0, 1), 291: PathCall("look", 0, 1, 2),
-    78: PathCall("look", 0, 1), 49: PathCall("look", -1, 0),
+    78: PathCall("look", 0, 1), 49: PathCall("look", -1, 0), 43: PathCall("look", -1, 0),
+    8: PathCall("look", -1, 0), 9: PathCall("look", -1, 0), 11: PathCall("look", -1, 0),
+    12: PathCall("look", -1, 0),
 }  # fmt: skip
 
 
@@ -113,8 +120,8 @@ class Machine:
 
 
 _MACHINES = {
-    "x86_64": Machine(0xC000003E, 317, {**_X86_OPENS, **_X86_LOOKS, **_COMMON, **_LOOKS_COMMON}),
-    "aarch64": Machine(0xC00000B7, 277, {**_ARM_OPENS, **_ARM_LOOKS, **_COMMON, **_LOOKS_COMMON}),
+    "x86_64": Machine(0xC000003E, 317, {**_X86, **_COMMON}),
+    "aarch64": Machine(0xC00000B7, 277, {**_ARM, **_COMMON}),
 }
 MACHINE = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
@@ -129,24 +136,12 @@ class _Program(ctypes.Structure):
     _fields_ = (("count", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
-    """Return the seccomp filter that reports some system calls and allows all others.
-
-    Parameters
-    ----------
-    machine : Machine
-    numbers : iterable of int
-        The system calls to report, by their numbers on the machine.
-
-    Returns
-    -------
-    bytes
-        Instructions of classic BPF.
-    """
+def _program(machine: Machine) -> bytes:
+    """Return the seccomp filter that reports the calls of a machine and allows all others."""
     notify, allow = (_RETURN, 0, 0, _NOTIFY), (_RETURN, 0, 0, _ALLOW)
     code: list[tuple[int, int, int, int]] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine.audit), allow]
     code.append((_LOAD, 0, 0, 0))
-    for number in sorted(numbers):
+    for number in sorted(machine.calls):
         call = machine.calls[number]
         if call.name == "look" and call.flags >= 0:
             # Not reported with an empty path: such calls, frequent ones, only query an open
@@ -160,16 +155,11 @@ def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in code)
 
 
-def ask(*, looks: bool) -> int:
+def ask() -> int:
     """Request notices of the file calls of this process and of all processes that it will start.
 
     From now on, each such call waits until a process that holds the descriptor lets the call
     continue, and fails if no process holds it. So hand the descriptor over at once.
-
-    Parameters
-    ----------
-    looks : bool
-        True to also request notices of calls that only test whether a file exists.
 
     Returns
     -------
@@ -182,8 +172,7 @@ def ask(*, looks: bool) -> int:
     """
     if MACHINE is None:
         raise NoNoticesError("only Linux on x86-64 and aarch64 can")
-    numbers = [n for n, call in MACHINE.calls.items() if looks or call.name != "look"]
-    code = _program(MACHINE, numbers)
+    code = _program(MACHINE)
     program = _Program(len(code) // _INSTRUCTION.size, code)
     try:
         libc = ctypes.CDLL(None, use_errno=True)

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from gpuemu_flow.installed import is_installed
-from gpuemu_flow.runners.searches import Search, Searches
 
 _PACKAGE = __package__.partition(".")[0]
 _TASKS = Path("/proc/self/task")
@@ -24,16 +23,25 @@ class PreloadError(Exception):
     """Raised if a package cannot be imported here; this process must not fork workers any more."""
 
 
-_searches: tuple[Search, ...] = ()
+_names: frozenset[str] = frozenset()
 
 
-def preloaded_searches() -> tuple[Search, ...]:
-    """Return the module searches that `preload` made in this process, or in its parent process.
+def preloaded_names() -> frozenset[str]:
+    """Return the top-level modules that `preload` imported, or looked for in vain.
 
-    Each worker repeats these searches in the folders of its own program, where `preload` did not
-    look. The result is empty if nothing was preloaded.
+    It did so in this process or in its parent process, and not in a program's own folders.
     """
-    return _searches
+    return _names
+
+
+class _NotFound:
+    """The last import finder, which is asked only for modules that no other one has found."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        self.names.add(name)
 
 
 def preload(framework: str) -> None:
@@ -44,29 +52,31 @@ def preload(framework: str) -> None:
     PreloadError
         The package is not installed, or its import failed, loaded other code or started a thread.
     """
-    global _searches  # noqa: PLW0603 - inherited by all processes that are forked
+    global _names  # noqa: PLW0603 - inherited by all processes that are forked
     before, path = set(sys.modules), list(sys.path)
     sys.path[:] = [entry for entry in path if is_installed(entry)]
     sys.path_importer_cache.clear()
-    searches = Searches()
+    missing = _NotFound()
     try:
         origin = getattr(importlib.util.find_spec(framework), "origin", None)
         if not isinstance(origin, str) or not is_installed(origin):
             raise PreloadError(f"{framework} is not installed as a package")
-        searches.install()
+        sys.meta_path.append(missing)
         importlib.import_module(framework)
     except PreloadError:
         raise
     except BaseException as error:  # a broken package may raise anything
         raise PreloadError(f"{type(error).__name__}: {error}") from None
     finally:
-        searches.remove()
+        if missing in sys.meta_path:
+            sys.meta_path.remove(missing)
         sys.path[:] = path
         sys.path_importer_cache.clear()
-    _demand_installed(set(sys.modules) - before)
+    new = set(sys.modules) - before
+    _demand_installed(new)
     if len(os.listdir(_TASKS)) > 1:  # noqa: PTH208
         raise PreloadError(f"{framework} starts threads")
-    _searches = tuple(searches.drain())
+    _names = frozenset(name for name in new | missing.names if "." not in name)
 
 
 def _demand_installed(modules: set[str]) -> None:

@@ -143,7 +143,6 @@ class Worker:
         try:
             while True:
                 answer = self._answer(self._next())
-                self._observer.look()
                 if os.getpid() != self._pid:
                     os._exit(0)  # a fork that the program made came back here too
                 try:
@@ -190,12 +189,12 @@ class Worker:
             enter_workspace(program)
             if program.shadow:
                 set_source_transform(jobs.shadow_bytes)
-            self._observer.begin(program)
             extra = program.memory_limit
             limits.limit_memory(None if extra is None else extra + limits.LOAD_ALLOWANCE)
             self._watch.preparing()
             if program.forbidden and program.sandbox is not None:
                 hide(program.forbidden)
+            self._observer.begin()
             runner = _runner(program, self._streams)
             limits.limit_memory(extra)
             limits.limit_file_size(None)
@@ -215,7 +214,7 @@ class Worker:
             limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             if self._runner is None:
                 enter_workspace(program)
-                self._observer.begin(program)
+                self._observer.begin()
             limits.lift_memory_limit()
             np.random.seed(0)  # as in a worker that has run no case
             result = jobs.run_job(message["target"], message["payload"], evaluator)

@@ -16,13 +16,7 @@ from gpuemu_flow.types import Json
 
 
 class SelectableRecord(Protocol):
-    """The record of a task's last success.
-
-    Attributes
-    ----------
-    parts : mapping of str to Json
-        The parts of the key under which the success was stored.
-    """
+    """The record of a task's last success."""
 
     @property
     def parts(self) -> Mapping[str, Json]: ...
@@ -42,17 +36,7 @@ class SelectableStates(Protocol):
 
 
 class SelectableWorkspace(Protocol):
-    """A workspace whose tasks can be selected.
-
-    Attributes
-    ----------
-    root : Path
-    config_path : Path
-    cache : WorkspaceCache
-    graph : Graph
-    snapshot : Snapshot
-    inputs : Discovery
-    """
+    """A workspace whose tasks can be selected."""
 
     root: Path
     config_path: Path

@@ -70,10 +70,7 @@ def _hash(name: str) -> int:
 def assignment(graph: Graph, root: Path, count: int) -> dict[str, int]:
     """Return the shard of each op, kernel and rule of a workspace.
 
-    Raises
-    ------
-    UsageError
-        ``durations-unreadable``.
+    Raises UsageError: ``durations-unreadable``.
     """
     return split(subjects(graph), read_durations(root / DURATIONS_NAME), count)
 
@@ -122,14 +119,7 @@ _JUDGED = (stages.GENERATE, stages.COMPARE)
 
 
 def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
-    """Return, for each op, a digest of the settings that decide its cases and their verdicts.
-
-    Parameters
-    ----------
-    graph : Graph
-    drawn : bool
-        True if the seed was drawn for this run. The digest then leaves it out.
-    """
+    """Return, for each op, a digest of the settings that decide its cases and their verdicts."""
     left_out = {"seed"} if drawn else set()
     found: dict[str, list[Json]] = {}
     for _, spec in sorted(graph.tasks.items()):
@@ -151,13 +141,6 @@ def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
     rules and kernels that it needs. Sources include the files that globs of the configuration
     match. Outputs of rules, and files outside of the repository, are left out. The digest is
     therefore equal on all machines with the same commit.
-
-    Parameters
-    ----------
-    graph : Graph
-    files : FileTable
-    top : Path
-        The repository that contains the workspace.
     """
     left_out = {output for spec in graph.tasks.values() for output in spec.outputs}
     # Each machine has a different interpreter.
@@ -204,11 +187,8 @@ def durations_text(seconds: Mapping[str, float]) -> str:
 def read_durations(path: Path) -> dict[str, float]:
     """Return the seconds of each op in a file of durations; empty if there is no file.
 
-    Raises
-    ------
-    UsageError
-        ``durations-unreadable``. If the file were ignored, this machine would split the ops
-        differently from others.
+    Raises UsageError: ``durations-unreadable``. If the file were ignored, this machine would split
+    the ops differently from others.
     """
     try:
         with path.open("rb") as file:

@@ -37,10 +37,7 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
     then count as its inputs. If the extracted commit has no readable configuration, all tasks are
     returned.
 
-    Raises
-    ------
-    UsageError
-        ``git-missing``, ``bad-git-ref``, ``not-a-repository``.
+    Raises UsageError: ``git-missing``, ``bad-git-ref``, ``not-a-repository``.
     """
     top = Path(_git(workspace.root, "rev-parse", "--show-toplevel").rstrip("\n"))
     base = parting_commit(workspace.root, ref)
@@ -182,10 +179,7 @@ def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
 def parting_commit(root: Path, ref: str) -> str:
     """Return the last common commit of ``HEAD`` and `ref`, at which their histories branched.
 
-    Raises
-    ------
-    UsageError
-        ``git-missing``, ``bad-git-ref``.
+    Raises UsageError: ``git-missing``, ``bad-git-ref``.
     """
     if not ref or ref.startswith("-") or "\0" in ref:
         raise _bad_ref(ref, "it is no name of a commit")
@@ -206,26 +200,7 @@ def _change(top: Path, base: str) -> Change:
 
 
 def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[set[str], set[str]]:
-    """Compare the tasks with the tasks of a commit.
-
-    Parameters
-    ----------
-    workspace : SelectableWorkspace
-    top : Path
-        The repository.
-    base : str
-        The commit.
-
-    Returns
-    -------
-    differ : set of str
-        Tasks that the commit lacks, and tasks of which one of these parts differs: code,
-        parameters, input tasks, outputs, packages. A task is not included just because the tasks
-        that it depends on differ. If the commit has no readable configuration, all tasks are
-        included.
-    named : set of str
-        Source files of the commit's tasks, as resolved paths in the working tree.
-    """
+    """Compare the tasks with the tasks of a commit."""
     tasks = workspace.graph.tasks
     inside = workspace.root.relative_to(top.resolve()).as_posix()
     with tempfile.TemporaryDirectory(prefix="gpuemu-since-") as temporary:

@@ -15,19 +15,7 @@ from gpuemu_flow.store.discovered import Discovered
 
 @dataclass
 class Change:
-    """The differences between a commit and the working tree; all paths are absolute.
-
-    Attributes
-    ----------
-    top : str
-        The repository.
-    written : set of str
-        All files that differ in any way.
-    moved : set of str
-        Files that were created or deleted, or whose type or mode differs.
-    before : callable
-        Returns all files of the commit.
-    """
+    """The differences between a commit and the working tree; all paths are absolute."""
 
     top: str
     written: set[str]
@@ -63,14 +51,7 @@ class Change:
         return found
 
     def tasks(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks with an observed input that differs between commit and working tree.
-
-        Parameters
-        ----------
-        observed : ObservedSets
-        path_of : callable
-            Returns the absolute path of an input, given its name in `observed`.
-        """
+        """Return the tasks with an observed input that differs between commit and working tree."""
         if not self.written:
             return set()
         hit = {key for key, (names, _) in observed.sets.items() if self._touches(names, path_of)}
@@ -86,9 +67,7 @@ class Change:
             any(path in self.written for path in paths(names.files | names.links))
             or any(path in gone_or_come for path in paths(names.missed))
             or any(self._looks_otherwise(path) for path in paths(names.looked))
-            or any(self._lists_otherwise(path, modules=False) for path in paths(names.listed))
-            or any(self._lists_otherwise(path, modules=True) for path in paths(names.modules))
-            or any(self._has_other_sizes(path) for path in paths(names.sized))
+            or any(self._lists_otherwise(path) for path in paths(names.listed))
         )
 
     def _spellings(self, path: str) -> tuple[str, ...]:
@@ -108,45 +87,25 @@ class Change:
             return True
         return path in self._above and (path in self._entries_before) != (path in self._entries_now)
 
-    def _lists_otherwise(self, folder: str, *, modules: bool) -> bool:
+    def _lists_otherwise(self, folder: str) -> bool:
         if folder not in self._above:
             return False
         differ = self._entries_before.get(folder, set()) ^ self._entries_now.get(folder, set())
         names = (path.rstrip("/").rpartition("/")[2] for path in differ)
-        return any(is_listed(name, modules=modules) for name in names)
-
-    def _has_other_sizes(self, folder: str) -> bool:
-        inside = any(os.path.dirname(path) == folder for path in self.written)  # noqa: PTH120
-        return inside or self._lists_otherwise(folder, modules=False)
+        return any(is_listed(name) for name in names)
 
 
 @dataclass
 class Unknown:
-    """The files in a repository for which git cannot tell whether they changed.
-
-    Attributes
-    ----------
-    top : str
-        The repository.
-    known : set of str
-        All other files: those that git tracks or does not ignore, those of the commit, and the
-        outputs of rules.
-    cache : str
-        The cache folder, whose files are left out.
-    """
+    """The files in a repository for which git cannot tell whether they changed."""
 
     top: str
     known: set[str]
     cache: str
 
     def tasks_reading(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks with an observed input file of which git cannot tell whether it changed.
-
-        Parameters
-        ----------
-        observed : ObservedSets
-        path_of : callable
-            Returns the absolute path of an input, given its name in `observed`.
+        """Return the tasks with an observed input file of which git cannot tell whether it
+        changed.
         """
 
         def holds(member: str) -> bool:
@@ -159,17 +118,7 @@ class Unknown:
 
 
 def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str]]) -> Change:
-    """Build a `Change` from outputs of ``git diff --raw -z`` and ``git ls-files --others -z``.
-
-    Parameters
-    ----------
-    top : str
-        The repository.
-    raw, untracked : str
-        The outputs of the two commands.
-    before : callable
-        Returns all files of the commit.
-    """
+    """Build a `Change` from outputs of ``git diff --raw -z`` and ``git ls-files --others -z``."""
     written, moved = set[str](), set[str]()
     words = raw.split("\0")
     for about, name in zip(words[::2], words[1::2], strict=False):

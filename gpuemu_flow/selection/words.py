@@ -19,18 +19,8 @@ def select(
 ) -> set[str]:
     """Return the tasks that the words of a command line name, without their dependencies.
 
-    Parameters
-    ----------
-    words : iterable of str
-        Words of `Graph.select`, and names in `SETS`; empty for all tasks.
-    dtypes : iterable of str
-        Keep only tasks of these dtypes; empty for all dtypes.
-
-    Raises
-    ------
-    UsageError
-        The errors of `Graph.select`. Also ``unknown-set``, for a word that begins with ``@`` but is
-        neither a name in `SETS` nor a group.
+    Raises UsageError: The errors of `Graph.select`. Also ``unknown-set``, for a word that begins
+    with ``@`` but is neither a name in `SETS` nor a group.
     """
     graph, words = workspace.graph, list(words)
     named = [word for word in words if not is_set(word) or word in graph.groups]

@@ -27,19 +27,7 @@ class OwnFigures:
 
 @dataclass(frozen=True)
 class ArtifactMetrics:
-    """The metrics of one kernel; `to_json` returns the protocol's ``ArtifactMetrics``.
-
-    Attributes
-    ----------
-    kernel_name : str
-    register_count, spill_count, local_memory_bytes, shared_memory_bytes, instruction_count : int
-    patterns_found : tuple of str
-    source : str
-        ``Ptx``, ``Sass`` or ``Both``.
-    timestamp : int
-        Unix time in seconds.
-    own : OwnFigures or None
-    """
+    """The metrics of one kernel; `to_json` returns the protocol's ``ArtifactMetrics``."""
 
     kernel_name: str
     register_count: int
@@ -89,12 +77,7 @@ def artifact_metrics(data: Json) -> ArtifactMetrics | None:
 
 
 class ArtifactStore:
-    """Metrics by kernel name. Thread-safe.
-
-    Parameters
-    ----------
-    cache : WorkspaceCache
-    """
+    """Metrics by kernel name. Thread-safe."""
 
     def __init__(self, cache: WorkspaceCache) -> None:
         self._records = JsonStore(cache.folder / FOLDER, cache.set_aside)

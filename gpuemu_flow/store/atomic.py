@@ -64,10 +64,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     There is no fsync. A killed process loses nothing. A file that a power failure damaged is
     detected by its digest and computed again.
 
-    Raises
-    ------
-    StoreError
-        ``cache-disk-full`` or ``cache-not-writable``; the old file is still there.
+    Raises StoreError: ``cache-disk-full`` or ``cache-not-writable``; the old file is still there.
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,10 +74,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Write like `write_atomic`, in a folder that must exist.
 
-    Raises
-    ------
-    StoreError
-        ``cache-disk-full`` or ``cache-not-writable``; the old file is still there.
+    Raises StoreError: ``cache-disk-full`` or ``cache-not-writable``; the old file is still there.
     """
     with disk_errors(path):
         handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)

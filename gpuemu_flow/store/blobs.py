@@ -30,13 +30,6 @@ class BlobStore:
     A name is a digest of the content's sha256 and a secret of the cache. An op that must not read
     the files may be able to list their names. Without the secret, the names do not tell it whether
     the store contains a certain tensor.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the blobs, inside the cache folder.
-    set_aside : callable
-        Called with a file whose content does not match its name, and the reason.
     """
 
     def __init__(self, folder: Path, set_aside: Callable[[Path, str], None]) -> None:
@@ -90,10 +83,7 @@ class BlobStore:
     def path(self, digest: str) -> Path:
         """Return the path of a blob, whether it exists or not.
 
-        Raises
-        ------
-        ValueError
-            When `digest` is not a sha256 in lower-case hex.
+        Raises ValueError when `digest` is not a sha256 in lower-case hex.
         """
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"not a sha256: {digest!r}")
@@ -160,20 +150,7 @@ class BlobStore:
             staged.replace(path)
 
     def collect(self, size_limit: int, keep: Iterable[str] = ()) -> tuple[int, int]:
-        """Delete the least recently used blobs until the rest fits.
-
-        Parameters
-        ----------
-        size_limit : int
-            Largest total size of the remaining blobs, in bytes.
-        keep : iterable of str
-            Digests of blobs that are never deleted, such as inputs of failures.
-
-        Returns
-        -------
-        (int, int)
-            Number of deleted files, and their total size in bytes.
-        """
+        """Delete the least recently used blobs until the rest fits."""
         if self.volume() <= size_limit:
             return 0, 0
         kept = set() if self._is_new() else {self._name(digest) for digest in keep}

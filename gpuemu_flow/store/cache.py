@@ -54,15 +54,7 @@ class OtherFormatError(ValueError):
 
 
 def seal(value: Json, key: str = "") -> bytes:
-    """Convert a JSON value to a record: magic, checksum, payload.
-
-    Parameters
-    ----------
-    value : JSON
-    key : str
-        Key of the record. It is part of the checksum: else a damaged index could return the
-        intact record of another key.
-    """
+    """Convert a JSON value to a record: magic, checksum, payload."""
     return seal_text(to_text(value), key)
 
 
@@ -80,12 +72,8 @@ def seal_text(text: str, key: str) -> bytes:
 def unseal(record: bytes, key: str = "") -> Json:
     """Convert a record back to its JSON value.
 
-    Raises
-    ------
-    ValueError
-        When the record is not one that `seal` made for this key.
-    OtherFormatError
-        When another version's `seal` made it.
+    Raises ValueError when the record is not one that `seal` made for this key. Raises
+    OtherFormatError when another version's `seal` made it.
     """
     head, check = record[: len(_MAGIC)], record[len(_MAGIC) : len(_MAGIC) + _CHECK]
     payload = memoryview(record)[len(_MAGIC) + _CHECK :]  # no copies of megabytes
@@ -116,19 +104,7 @@ def _behind(error: Exception) -> Exception:
 
 
 class JsonStore:
-    """A key-value store of JSON values, shared between threads and processes.
-
-    Parameters
-    ----------
-    folder : Path
-        The diskcache's folder; it lies in the cache folder.
-    set_aside : callable
-        Called with a damaged file or folder; moves it out of the way and reports it.
-    size_limit : int
-        Size in bytes above which the least recently used records are dropped, if `evict`.
-    evict : bool
-        False to keep all records and ignore `size_limit`.
-    """
+    """A key-value store of JSON values, shared between threads and processes."""
 
     def __init__(
         self,
@@ -208,13 +184,9 @@ class JsonStore:
         `action` must do nothing but use the database, since its TypeError or ValueError counts as a
         sign of damaged content.
 
-        Raises
-        ------
-        ForeignRecordError
-            When a record was not written by this program; other records are not affected.
-        StoreError
-            ``cache-disk-full``, ``cache-not-writable``, or ``cache-busy`` when the database stays
-            locked or is damaged again and again.
+        Raises ForeignRecordError when a record was not written by this program; other records are
+        not affected. Raises StoreError: ``cache-disk-full``, ``cache-not-writable``, or ``cache-
+        busy`` when the database stays locked or is damaged again and again.
         """
         doubted: int | None = None
         for left in reversed(range(_ATTEMPTS)):
@@ -239,23 +211,7 @@ class JsonStore:
     ) -> None:
         """Close the database after an error, so that the next attempt opens it again.
 
-        Parameters
-        ----------
-        cache : Cache or None
-            The database that failed; None if it could not be opened.
-        error : Exception
-        last : bool
-            True if this was the last attempt. If the database cannot be written, an error is then
-            raised.
-        damaged : bool
-            True to move the database aside, too. SQLite also reports a damaged database after a
-            single failed read. So callers set this only if the error is still there after the
-            database was opened again.
-
-        Raises
-        ------
-        StoreError
-            The database is locked, or cannot be written.
+        Raises StoreError: The database is locked, or cannot be written.
         """
         text = str(error).lower()
         if _LOCKED in text:
@@ -339,13 +295,7 @@ class JsonStore:
         self.put_sealed({key: seal(value, key) for key, value in items})
 
     def put_sealed(self, records: Mapping[str, bytes], if_absent: Collection[str] = ()) -> None:
-        """Store records that `seal` made, in one transaction.
-
-        Parameters
-        ----------
-        if_absent : collection of str
-            Keys whose existing record, if any, is not replaced.
-        """
+        """Store records that `seal` made, in one transaction."""
 
         def write(cache: Cache) -> None:
             with cache.transact():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.store.cache import JsonStore
 
 T = TypeVar("T")
-VERSION = 1
+VERSION = 2
 ALL_NAMED = "**"
 """Suffix of a configured variable name that stands for all variables with this prefix."""
 MAX_SETS = 8
@@ -30,33 +30,12 @@ class Discovered:
 
     Paths in the workspace are relative to it. Other paths are absolute, or relative to a prefix of
     the interpreter; see `inputs.discovery`.
-
-    Attributes
-    ----------
-    files, links, missed, listed : frozenset of str
-        Paths of files that were read, links on the way to files, missing files that were
-        looked for, and folders that were listed, in this order.
-    modules, sized : frozenset of str
-        Paths of folders that were listed to find modules, and of folders that were listed with the
-        sizes of their entries.
-    looked : frozenset of str
-        Paths whose existence was checked, and which existed.
-    packages : frozenset of str
-        ``SITE|NAME`` of distributions whose files were used.
-    pythons : frozenset of str
-        Folders of standard libraries.
-    variables : frozenset of str
-        Names of environment variables.
-    untracked : frozenset of str
-        Reasons why the program may have used inputs that are not listed here.
     """
 
     files: frozenset[str] = frozenset()
     links: frozenset[str] = frozenset()
     missed: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
-    modules: frozenset[str] = frozenset()
-    sized: frozenset[str] = frozenset()
     looked: frozenset[str] = frozenset()
     packages: frozenset[str] = frozenset()
     pythons: frozenset[str] = frozenset()
@@ -83,10 +62,7 @@ class Discovered:
     def from_json(cls, data: Json) -> Discovered:
         """Rebuild from the result of `to_json`.
 
-        Raises
-        ------
-        ValueError
-            The data is not a result of `to_json`.
+        Raises ValueError: The data is not a result of `to_json`.
         """
         if not isinstance(data, dict):
             raise ValueError("no set of inputs")
@@ -99,16 +75,7 @@ class Discovered:
 
 
 def visible(name: str, names: Iterable[str]) -> bool:
-    """Tell whether a program may see an environment variable, or all variables of a pattern.
-
-    Parameters
-    ----------
-    name : str
-        Name of a variable, or a pattern. ``NAME*`` stands for the variables with this beginning
-        that every program receives, ``NAME**`` for all variables with this beginning.
-    names : iterable of str
-        Names or patterns of variables that the configuration passes to programs.
-    """
+    """Tell whether a program may see an environment variable, or all variables of a pattern."""
     if name.endswith(ALL_NAMED):
         return name[: -len(ANY)] in names
     return name.endswith(ANY) or is_general(name) or is_named(name, names)
@@ -142,19 +109,6 @@ class KnownInputs:
 
     A result's key combines the static key with the states of all inputs that were observed while
     the result was computed. The result is found again when these inputs have the same states.
-
-    Parameters
-    ----------
-    actions : JsonStore
-        The action cache.
-    static : str
-        Digest of all that is known before a program runs.
-    lookup : Lookup
-
-    Attributes
-    ----------
-    place : str
-        Key under which the action cache stores the known sets.
     """
 
     def __init__(self, actions: JsonStore, static: str, lookup: Lookup) -> None:
@@ -195,25 +149,7 @@ class KnownInputs:
 
 
 class SeenInputs:
-    """Collects the inputs of running programs, and makes keys for the results. Thread-safe.
-
-    Parameters
-    ----------
-    actions : JsonStore
-        The action cache.
-    static : str
-        Digest of all that is known before a program runs.
-    lookup : Lookup
-    start : Discovered
-        Inputs with which the collection begins.
-    force : bool
-        True to ignore earlier results.
-
-    Attributes
-    ----------
-    used : Discovered
-        Everything that the found or computed results depend on.
-    """
+    """Collects the inputs of running programs, and makes keys for the results. Thread-safe."""
 
     def __init__(
         self,
@@ -238,11 +174,6 @@ class SeenInputs:
         """Return an earlier result whose inputs are in the same states now; None if there is none.
 
         If a result is found, `join` is called with its inputs.
-
-        Parameters
-        ----------
-        get : callable
-            Returns the result stored under a key, or None.
         """
         for names, shared in self._earlier:
             found = get(shared)

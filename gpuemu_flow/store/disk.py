@@ -56,10 +56,8 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
         If the value has at least `min_file_size` bytes, it is written to a new file, and its
         content column is None.
 
-        Raises
-        ------
-        TypeError
-            The value is not bytes, or `read` is True (the value is a stream to be read).
+        Raises TypeError: The value is not bytes, or `read` is True (the value is a stream to be
+        read).
         """
         if type(value) is not bytes or read:
             raise TypeError("cache values are bytes")
@@ -184,12 +182,6 @@ def insert_new(
 
     This takes one prepared statement, whereas `Cache.set` takes four to seven for each record. Call
     it in a transaction, after `evict_for`.
-
-    Parameters
-    ----------
-    if_absent : collection of str
-        Keys whose existing records are kept. New records for these keys are then dropped, and not
-        returned.
     """
     known = present(cache, list(records))
     done = known.intersection(if_absent)

@@ -20,19 +20,7 @@ small."""
 
 @dataclass(frozen=True)
 class StoredInputs:
-    """The stored inputs of one failure.
-
-    Attributes
-    ----------
-    failure : str
-        Id of the failure.
-    digest : str
-        Digest of the blob, which several failures may share.
-    rank : int
-        `MADE_AGAIN`, `GIVEN` or `SHRUNK`; inputs with the lowest rank are dropped first.
-    time : str
-        Time when the failure was last seen, in a format that sorts as text.
-    """
+    """The stored inputs of one failure."""
 
     failure: str
     digest: str
@@ -42,17 +30,7 @@ class StoredInputs:
 
 @dataclass(frozen=True)
 class Excess:
-    """The inputs to drop.
-
-    Attributes
-    ----------
-    failures : tuple of str
-        Ids of the failures that lose their inputs.
-    blobs : tuple of str
-        Digests of the blobs to delete.
-    left : int
-        Total size of the remaining blobs in bytes.
-    """
+    """The inputs to drop."""
 
     failures: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
@@ -67,16 +45,6 @@ def excess(
     Enough inputs are dropped to leave at most `FREED_TO` of the limit. Inputs with the lowest rank
     are dropped first. Among inputs of the same rank, those whose failures were seen least recently
     are dropped first.
-
-    Parameters
-    ----------
-    stored : iterable of StoredInputs
-    sizes : mapping of str to int
-        Size of each blob in bytes.
-    limit : int
-        Largest total size in bytes.
-    newest : str
-        Id of the failure that was just recorded. Its inputs are never dropped.
     """
     stored = list(stored)
     users: dict[str, int] = {}
@@ -103,17 +71,7 @@ def excess(
 
 
 class InputsBudget:
-    """Counts the bytes of stored inputs, so that they are listed only when there are too many.
-
-    Parameters
-    ----------
-    limit : int
-        Largest total size in bytes.
-    scan : callable
-        Returns the stored inputs of all failures, including those of other processes.
-    size_of : callable
-        Returns the size of a blob in bytes; 0 if it does not exist.
-    """
+    """Counts the bytes of stored inputs, so that they are listed only when there are too many."""
 
     def __init__(
         self, limit: int, scan: Callable[[], Iterable[StoredInputs]], size_of: Callable[[str], int]

@@ -28,59 +28,7 @@ _NUMBERS = ("max_abs", "max_rel", "max_ulp", "expected", "actual")
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """One failing case, with everything that is needed to run, shrink and export it.
-
-    Attributes
-    ----------
-    op : str
-    seed : int
-        Seed of the case, an unsigned 64-bit integer.
-    dtype, layout, strategy : str
-        Dtype, layout and strategy of the case as a whole; single inputs may differ.
-    shape : tuple of int
-        Shape of the first input.
-    shapes : mapping of str to tuple of int
-        Shape of every input.
-    target : str or None
-        Input to which layout and strategy apply; None for all inputs.
-    kind, message : str
-        Kind and message of the first failure; see `types.FailureKind`.
-    max_abs, max_rel, max_ulp : float
-    index : tuple of int or None
-        Index of the element that the first failure names, or else of the worst element.
-    expected, actual : float or None
-        Values of the reference and of the op at `index`.
-    cause : str
-        Probable cause of the failure; empty if not analysed.
-    verdict : str
-        ``failed`` or ``error``.
-    source : str
-        One of `SOURCES`.
-    case, result : JSON
-        `types.Case.to_json` and `types.CheckResult.to_json`.
-    inputs : str
-        sha256 of the safetensors blob with the inputs' values in C order; filled in by the store.
-    layouts : mapping of str to str
-        Memory layout of each input, in the op's order of inputs.
-    provenance : JSON
-        Origin of the outputs: ``op`` and ``reference`` (the programs) and ``compare`` (the settings
-        of the comparison).
-    environment : mapping of str to str
-    time : str
-        Time when the failure was last seen: UTC, ISO 8601 with microseconds.
-    minimized, minimized_from : str or None
-        Id of the shrunk version of this failure, and id of the failure from which this failure was
-        shrunk.
-    id : str
-        Short hex; filled in by the store.
-    inputs_dropped : bool
-        True if the inputs were deleted to stay within the limit; see `failure_limit`.
-    mended : bool
-        True if the case passed when it was last reproduced, after a change of code or
-        configuration.
-    intermittent : bool
-        True if the case passed when it was reproduced although nothing had changed.
-    """
+    """One failing case, with everything that is needed to run, shrink and export it."""
 
     op: str
     seed: int
@@ -130,10 +78,7 @@ class FailureRecord:
     ) -> FailureRecord:
         """Make the record of a case that did not pass, with the present time.
 
-        Raises
-        ------
-        ValueError
-            `source` is not in `SOURCES`.
+        Raises ValueError: `source` is not in `SOURCES`.
         """
         if source not in SOURCES:
             raise ValueError(f"there is no source {source!r}")

@@ -46,16 +46,7 @@ def inputs_dropped_problem(count: int, limit: int) -> Problem:
 
 
 class FailureStore:
-    """The failures of one workspace. Records are kept; inputs are deleted above a limit.
-
-    Parameters
-    ----------
-    cache : WorkspaceCache
-        The workspace's cache. Its `problems` get a warning ``failure-inputs-dropped`` when inputs
-        are deleted.
-    inputs_limit : int
-        Largest total size of the inputs of all failures, in bytes.
-    """
+    """The failures of one workspace. Records are kept; inputs are deleted above a limit."""
 
     def __init__(self, cache: WorkspaceCache, *, inputs_limit: int = INPUTS_LIMIT) -> None:
         self._cache = cache
@@ -65,21 +56,7 @@ class FailureStore:
         self._dropped = 0
 
     def add(self, record: FailureRecord, input_tensors: bytes) -> str:
-        """Store a failure, or update its record if it is already stored.
-
-        Parameters
-        ----------
-        record : FailureRecord
-            The failure. Its `id` and `inputs` are set here. If its `minimized_from` names another
-            failure, the new id is also stored as `minimized` in the record of the other failure.
-        input_tensors : bytes
-            Safetensors file with the values of every input in C order.
-
-        Returns
-        -------
-        str
-            The failure's id.
-        """
+        """Store a failure, or update its record if it is already stored."""
         digest = digest_bytes(input_tensors)
         record = replace(record, inputs=digest)
         identity = record.identity()
@@ -153,10 +130,8 @@ class FailureStore:
     def get(self, prefix: str) -> FailureRecord:
         """Return the failure whose id begins with `prefix`.
 
-        Raises
-        ------
-        UsageError
-            ``unknown-failure``, or ``ambiguous-failure`` if several ids begin with `prefix`.
+        Raises UsageError: ``unknown-failure``, or ``ambiguous-failure`` if several ids begin with
+        `prefix`.
         """
         wanted = prefix.strip().lower()
         exact = self._read(wanted) if wanted else None
@@ -198,10 +173,7 @@ class FailureStore:
     def explain(self, failure_id: str, cause: str) -> FailureRecord:
         """Set the cause of a failure, and return the updated record.
 
-        Raises
-        ------
-        UsageError
-            ``unknown-failure``.
+        Raises UsageError: ``unknown-failure``.
         """
         record = self.get(failure_id)
         if cause and record.cause != cause:

@@ -19,19 +19,7 @@ _OF_CODE = ("file", "link", "missing", "folder")
 
 @dataclass(frozen=True)
 class BuildReason:
-    """One reason why a task would run.
-
-    Attributes
-    ----------
-    part : str
-        Changed part of the key; or, for a reason other than a changed key, ``state``, ``output``,
-        ``forced`` or ``follows``.
-    name : str
-        Changed item of the part, such as ``scripts/softmax.py`` in ``code``; empty if the whole
-        part changed.
-    old, new : JSON
-        Old and new value; None if absent.
-    """
+    """One reason why a task would run."""
 
     part: str
     name: str = ""
@@ -61,10 +49,7 @@ class BuildReason:
 def canonical(value: Json) -> bytes:
     """Encode a JSON value in a unique way: sorted keys, no blanks, ASCII.
 
-    Raises
-    ------
-    ValueError
-        The value contains a NaN or an infinity.
+    Raises ValueError: The value contains a NaN or an infinity.
     """
     return _CANONICAL.encode(value).encode()
 
@@ -81,25 +66,7 @@ def digest_json(value: Json) -> str:
 
 @dataclass(frozen=True)
 class KeyParts:
-    """Everything that decides whether a task must run, grouped by kind.
-
-    Attributes
-    ----------
-    stage : str
-        Stage name with its version, such as ``compare/1``.
-    code : mapping of path to digest
-        Scripts, the workspace's modules that the scripts import, and ``depends`` files.
-    params : JSON
-        The part of the configuration that affects the op.
-    input : mapping of name to digest
-        Digests of the manifests of earlier stages, by their role in this stage. Paths are not used,
-        so that a renamed op keeps its key.
-    env : mapping of str to str
-        Interpreter, package versions, CPU features.
-    observed : mapping of str to str
-        State of every input that the program was seen to use, by a name such as
-        ``file lib/table.npy`` or ``variable SCALE``.
-    """
+    """Everything that decides whether a task must run, grouped by kind."""
 
     stage: str
     code: Mapping[str, str] = field(default_factory=dict)

@@ -14,14 +14,7 @@ from gpuemu_flow.store.private_files import PrivateFolder
 
 
 class RunLock:
-    """A lock (``flock``) on a file, whose content names the process that holds the lock.
-
-    Parameters
-    ----------
-    path : Path
-    on_wait : callable
-        Called once, with a text that names the holder, before waiting.
-    """
+    """A lock (``flock``) on a file, whose content names the process that holds the lock."""
 
     def __init__(self, path: Path, on_wait: Callable[[str], None] | None = None) -> None:
         self._path = path

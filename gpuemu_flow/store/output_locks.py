@@ -31,19 +31,7 @@ def output_locks(
     The operating system frees the locks when the process dies. The lock files are in the user's
     cache. If it is not writable, nothing is locked.
 
-    Parameters
-    ----------
-    paths : iterable of Path
-        Files to lock; they need not exist.
-    cancel : threading.Event
-        When set, ends the wait.
-    on_wait : callable
-        Called before waiting for a lock, with a text that names its holder.
-
-    Raises
-    ------
-    CancelledRunError
-        `cancel` was set.
+    Raises CancelledRunError: `cancel` was set.
     """
     # All processes take the locks in the same order, or two could wait for each other.
     names = {os.path.join(os.path.realpath(path.parent), path.name) for path in paths}  # noqa: PTH118

@@ -38,13 +38,7 @@ _OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def unsafe_entry(path: Path, mode: int) -> StoreError:
-    """Make the error for an entry of the cache that is not a regular file or folder.
-
-    Parameters
-    ----------
-    mode : int
-        Mode of the entry, as `os.lstat` returns it.
-    """
+    """Make the error for an entry of the cache that is not a regular file or folder."""
     kind = stat.S_IFMT(mode)
     if kind in (stat.S_IFREG, stat.S_IFDIR):
         wanted = "file" if kind == stat.S_IFDIR else "folder"
@@ -66,10 +60,7 @@ def _refused(path: Path, found: str) -> StoreError:
 def check_root(root: Path) -> None:
     """Refuse a cache folder that is a link, unless the user's environment allows it.
 
-    Raises
-    ------
-    StoreError
-        ``cache-unsafe-entry``.
+    Raises StoreError: ``cache-unsafe-entry``.
     """
     is_link = os.path.islink(root)  # noqa: PTH114 - asked for each file
     if not is_link or os.environ.get(LINK_VARIABLE, "") not in ("", "0"):
@@ -85,13 +76,7 @@ def check_root(root: Path) -> None:
 
 
 class PrivateFolder:
-    """A cache folder, with methods that open, make and delete files below it.
-
-    Parameters
-    ----------
-    root : Path
-        The cache folder. All paths that are passed to the methods must be below it.
-    """
+    """A cache folder, with methods that open, make and delete files below it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -100,15 +85,7 @@ class PrivateFolder:
     def check(self, path: Path) -> None:
         """Refuse a path below the cache that leads through a link.
 
-        Parameters
-        ----------
-        path : Path
-            The cache folder, or a folder below it; it need not exist.
-
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry``.
+        Raises StoreError: ``cache-unsafe-entry``.
         """
         check_root(self.root)
         place = self._name
@@ -133,10 +110,7 @@ class PrivateFolder:
     def make(self, path: Path) -> None:
         """Make a folder below the cache, and its missing parents, accessible only to this user.
 
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry``, ``cache-not-writable``, ``cache-disk-full``.
+        Raises StoreError: ``cache-unsafe-entry``, ``cache-not-writable``, ``cache-disk-full``.
         """
         self.check(path)
         with disk_errors(path):
@@ -153,10 +127,7 @@ class PrivateFolder:
     def check_file(self, path: Path) -> None:
         """Refuse an entry that is not a regular file, or that has several hard links.
 
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry``; no error if the file does not exist.
+        Raises StoreError: ``cache-unsafe-entry``; no error if the file does not exist.
         """
         self.check(path.parent)
         with contextlib.suppress(FileNotFoundError):
@@ -165,23 +136,9 @@ class PrivateFolder:
     def open(self, path: Path, flags: int) -> int:
         """Open a regular file below the cache.
 
-        Parameters
-        ----------
-        flags : int
-            Flags of `os.open`. A new file gets mode 0600.
-
-        Returns
-        -------
-        int
-            The file descriptor.
-
-        Raises
-        ------
-        FileNotFoundError
-            The file does not exist.
-        StoreError
-            ``cache-unsafe-entry`` for a link, pipe, device or folder, and when a file with several
-            hard links is opened for writing.
+        Raises FileNotFoundError: The file does not exist. Raises StoreError: ``cache-unsafe-entry``
+        for a link, pipe, device or folder, and when a file with several hard links is opened for
+        writing.
         """
         self.check(path.parent)
         try:
@@ -201,17 +158,8 @@ class PrivateFolder:
     def read(self, path: Path, limit: int = LARGEST) -> bytes:
         """Read a file below the cache.
 
-        Parameters
-        ----------
-        limit : int
-            Largest size in bytes. This program never writes larger files.
-
-        Raises
-        ------
-        FileNotFoundError
-            The file does not exist.
-        StoreError
-            ``cache-unsafe-entry``, also for a file that is larger than `limit`.
+        Raises FileNotFoundError: The file does not exist. Raises StoreError: ``cache-unsafe-
+        entry``, also for a file that is larger than `limit`.
         """
         with os.fdopen(self.open(path, os.O_RDONLY), "rb") as file:
             if os.fstat(file.fileno()).st_size > limit:
@@ -221,10 +169,7 @@ class PrivateFolder:
     def write(self, path: Path, data: bytes) -> None:
         """Write or replace a file below the cache, whole or not at all.
 
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
+        Raises StoreError: ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
         """
         self.make(path.parent)
         replace_file(path, data)
@@ -232,15 +177,7 @@ class PrivateFolder:
     def touch(self, path: Path) -> int:
         """Make an empty file below the cache; if the file exists, empty it.
 
-        Returns
-        -------
-        int
-            New modification time of the file, by the file system's clock, in ns.
-
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
+        Raises StoreError: ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
         """
         self.make(path.parent)
         with disk_errors(path):
@@ -253,10 +190,7 @@ class PrivateFolder:
     def append(self, path: Path, data: bytes) -> None:
         """Append to a file below the cache, and create it if it does not exist.
 
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
+        Raises StoreError: ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
         """
         self.make(path.parent)
         with disk_errors(path):
@@ -267,10 +201,7 @@ class PrivateFolder:
     def remove(self, path: Path) -> None:
         """Delete a file or a link below the cache, if it exists.
 
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry``, ``cache-not-writable``.
+        Raises StoreError: ``cache-unsafe-entry``, ``cache-not-writable``.
         """
         self.check(path.parent)
         with disk_errors(path), contextlib.suppress(FileNotFoundError):
@@ -281,10 +212,7 @@ class PrivateFolder:
 
         A link is deleted, not its target. Entries that cannot be deleted are left.
 
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry`` if a parent folder is a link.
+        Raises StoreError: ``cache-unsafe-entry`` if a parent folder is a link.
         """
         self.check(path.parent)
         if path.is_dir() and not path.is_symlink():
@@ -294,20 +222,7 @@ class PrivateFolder:
                 path.unlink()
 
     def list_files(self, folder: Path, suffix: str, *, depth: int = 0) -> Iterator[Path]:
-        """Yield the regular files in a folder of the cache, or in its subfolders.
-
-        Parameters
-        ----------
-        suffix : str
-            Suffix of the files' names.
-        depth : int
-            Depth of the subfolders that contain the files; 0 for `folder` itself.
-
-        Yields
-        ------
-        Path
-            Files, in no particular order. Links (also to folders), pipes and devices are skipped.
-        """
+        """Yield the regular files in a folder of the cache, or in its subfolders."""
         self.check(folder)
         yield from (Path(entry.path) for entry in _files(folder, suffix, depth))
 

@@ -17,17 +17,7 @@ TIME_DIGITS = 20  # keys sort as the times do
 
 @dataclass(frozen=True)
 class CountedResult:
-    """The part of a validation that reports and baselines use.
-
-    Attributes
-    ----------
-    verdict : Verdict
-    elements : Elements
-    max_abs, max_rel, max_ulp, tolerance_used : float
-        May be NaN or infinite.
-    failure_id : str
-        Id of the recorded failure; empty if the case passed.
-    """
+    """The part of a validation that reports and baselines use."""
 
     verdict: Verdict
     elements: Elements = field(default_factory=Elements)
@@ -80,29 +70,7 @@ _read_figures = attrgetter(*_FIGURES)
 
 @dataclass(frozen=True)
 class StoredResult:
-    """The stored result of one validation.
-
-    Attributes
-    ----------
-    key : str
-        Unique key that sorts by time.
-    op : str
-    seed : int
-    dtype : str
-    source : str
-        ``validate`` or ``submit``.
-    judged_by : str
-        Digest of everything that decided the verdict. It differs if the reference or the tolerances
-        have changed.
-    judged : CountedResult
-    text : str
-        The daemon's reply as JSON text. It is not parsed, because thousands of parsed replies would
-        slow down garbage collection, which stops all threads.
-    client : JSON
-        Known facts about the client. ``id`` names the command that the client belongs to;
-        ``name``, ``pid``, ``host`` and ``user`` describe its process; ``origin`` is the name of the
-        function that computed the output.
-    """
+    """The stored result of one validation."""
 
     key: str
     op: str

@@ -37,17 +37,8 @@ class _Write:
 
 
 class ResultStore:
-    """The results of one workspace, also held in memory. Thread-safe; only one process may write.
-
-    Parameters
-    ----------
-    cache : WorkspaceCache
-    folder : Path or None
-        Folder of the results; None for a folder in the cache.
-    max_results : int
-        Number of newest results to keep; 0 for all.
-    retention_days : int
-        Age in days above which results are deleted; 0 for no limit.
+    """The results of one workspace, also held in memory. Thread-safe; only one process may
+    write.
     """
 
     def __init__(
@@ -146,10 +137,7 @@ class ResultStore:
 
         Simultaneous calls from several threads use the same transaction.
 
-        Raises
-        ------
-        StoreError
-            The results cannot be stored. None of them is.
+        Raises StoreError: The results cannot be stored. None of them is.
         """
         if not new:
             return []

@@ -13,11 +13,6 @@ class StampFile:
 
     The file is kept open. It is opened again, with all checks of a `PrivateFolder`, only if `path`
     now leads to another file, or to a file with more or fewer hard links. Not thread-safe.
-
-    Parameters
-    ----------
-    files : PrivateFolder
-    path : Path
     """
 
     def __init__(self, files: PrivateFolder, path: Path) -> None:
@@ -30,10 +25,7 @@ class StampFile:
     def touch(self, time_ns: int) -> None:
         """Set the file's time of modification; make the file if there is none.
 
-        Raises
-        ------
-        OSError, StoreError
-            The errors of `PrivateFolder.open`.
+        Raises OSError, StoreError: The errors of `PrivateFolder.open`.
         """
         if self._known is None or self._seen() != self._known:
             self.close()

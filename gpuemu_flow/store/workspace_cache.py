@@ -28,16 +28,7 @@ def damaged(message: str, path: Path) -> Problem:
 
 
 class WorkspaceCache:
-    """Paths and stores below ``.gpuemu-cache``.
-
-    Attributes
-    ----------
-    folder : Path
-    files : PrivateFolder
-        Opens, makes and deletes files in the folder.
-    problems : list of Problem
-        Warnings about damaged files that were moved aside.
-    """
+    """Paths and stores below ``.gpuemu-cache``."""
 
     def __init__(self, folder: Path, *, actions_limit: int = DEFAULT_ACTIONS_LIMIT) -> None:
         self.folder = folder
@@ -48,10 +39,7 @@ class WorkspaceCache:
     def create(self) -> None:
         """Make the folder with its .gitignore and CACHEDIR.TAG, if it does not exist.
 
-        Raises
-        ------
-        StoreError
-            The folder cannot be made, or is not writable.
+        Raises StoreError: The folder cannot be made, or is not writable.
         """
         self.files.make(self.folder)
         for name, content in ((".gitignore", b"*\n!.gitignore\n"), ("CACHEDIR.TAG", _TAG)):
@@ -133,13 +121,7 @@ class WorkspaceCache:
                 self.files.remove_tree(Path(entry.path))
 
     def check_manifests(self) -> None:
-        """Raise an error if a folder of manifests is a link.
-
-        Raises
-        ------
-        StoreError
-            ``cache-unsafe-entry``.
-        """
+        """Raise an error if a folder of manifests is a link."""
         self.files.check(self.manifests)
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.manifests):

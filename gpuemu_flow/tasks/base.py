@@ -28,18 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskInput:
-    """A manifest that a task reads.
-
-    Attributes
-    ----------
-    role : str
-        Role of the manifest in this task (``generate``, ``op``, ``reference``). The action key
-        contains the role and the content, never the path.
-    task : str
-        Name of the task that makes the manifest.
-    path : str
-        Path relative to the cache folder.
-    """
+    """A manifest that a task reads."""
 
     role: str
     task: str
@@ -48,42 +37,7 @@ class TaskInput:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """One task of the graph, as plain data for a snapshot.
-
-    Attributes
-    ----------
-    name : str
-        ``stage:op:dtype``, or ``stage:op``.
-    stage : str
-        ``generate``, ``op``, ``reference``, ``compare``, ``diff``, ...
-    version : str
-        Digest of our own code; when it changes, all tasks run again.
-    subject : str
-        Name of the op or kernel.
-    dtype : str
-        Canonical dtype name, or empty.
-    sources : tuple of str
-        Workspace files that the action runs, relative to the workspace, POSIX separators.
-    inputs : tuple of TaskInput
-    params : StageParams
-        The part of the configuration that the action key contains.
-    settings : JSON
-        Settings that the action needs but that do not affect results: timeouts, absolute paths,
-        labels.
-    target : str
-        Path of the manifest that the task writes, relative to the cache folder.
-    packages : tuple of str
-        Import names of the packages that `sources` import.
-    outputs : tuple of str
-        Workspace files that the task makes besides its manifest, relative to the workspace.
-    judge : str
-        Name of the task that runs the op's reference. Files that the reference is seen to use are
-        hidden from the op. Empty if this task runs no op, or if op and reference share a file.
-    known : tuple of str
-        Workspace files, or patterns of such files, that the engine does not hide even if the
-        reference is seen to use them. The op's access to them was already decided before the run.
-        See `interpreter_files.without_installed` for the patterns.
-    """
+    """One task of the graph, as plain data for a snapshot."""
 
     name: str
     stage: str
@@ -153,37 +107,7 @@ class Progress:
 
 @dataclass
 class StageContext:
-    """The tools and settings that an action gets.
-
-    Attributes
-    ----------
-    root : Path
-        The workspace.
-    cache : WorkspaceCache
-    pool : Pool
-        Workers, started when first used.
-    environment : mapping
-        Interpreter, packages and CPU features; part of every case's key.
-    cancel : threading.Event
-        Set when the run is to end.
-    on_progress : callable
-        Called with the progress when some cases have ended.
-    on_wait : callable
-        Called before a task waits for another process, with a text that names the process.
-    force : bool
-        True to ignore results in the action cache.
-    inputs : Lookup
-        Looks up the states of inputs that programs were seen to use.
-    packages : mapping of str to str
-        Present versions of the packages that the task's sources import.
-    unchanged : callable
-        Tells whether the task's sources are unchanged since its key was made. An outcome is stored
-        for other runs only if this returns True, since someone may edit the sources meanwhile.
-    shared : SharedCache or None
-        The cache that several machines share, if there is one.
-    only_restore : bool
-        True to run and compile nothing; see `about_to_run`.
-    """
+    """The tools and settings that an action gets."""
 
     root: Path
     cache: WorkspaceCache
@@ -207,22 +131,7 @@ class StageContext:
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result that an action returns to the engine.
-
-    Attributes
-    ----------
-    digest : str
-        sha256 of the manifest that was written.
-    complete : bool
-        False if a case ended in an error that may not recur (a crash, a timeout). The manifest is
-        still valid, and the next run repeats these cases.
-    executed : bool
-        False if every case came from the action cache.
-    values : JSON
-        Durations and counts for reports. They are not part of any key.
-    discovered : Discovered
-        All inputs that programs were seen to use when they made the results in the manifest.
-    """
+    """The result that an action returns to the engine."""
 
     digest: str
     complete: bool = True
@@ -274,10 +183,7 @@ def write_manifest(path: Path, content: Json) -> str:
 def read_manifest(path: Path, stage: str) -> dict[str, Json]:
     """Read a task's manifest.
 
-    Raises
-    ------
-    StoreError
-        ``cache-manifest`` if the manifest is missing or belongs to another stage.
+    Raises StoreError: ``cache-manifest`` if the manifest is missing or belongs to another stage.
     """
     try:
         content = json.loads(_cache_of(path).read(path))

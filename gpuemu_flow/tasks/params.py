@@ -35,19 +35,7 @@ class _Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateParams(_Plain):
-    """Settings from which the cases are planned.
-
-    Attributes
-    ----------
-    schema : JSON
-        The op's schema, in canonical form.
-    layouts, strategies : list of str
-    count, seed : int
-        Number of cases, and their master seed.
-    samples_seed : int
-        Master seed of the cases that serve to find the op's traits; see `cases.samples`.
-    dtype : str
-    """
+    """Settings from which the cases are planned."""
 
     STAGE = stages.GENERATE
     schema: Json
@@ -61,23 +49,7 @@ class GenerateParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramParams(_Plain):
-    """A program, and its arguments.
-
-    Attributes
-    ----------
-    ref : JSON
-        Kind, path, module, function and arguments.
-    input_names, output_names : list of str
-    kwargs, env : JSON
-    env_names : list of str
-        Environment variables that this program gets besides those that every program gets.
-    python : str or None
-        Configured interpreter; None for ours.
-    groups : JSON or None
-        Arguments that are combined from several inputs.
-    gradients : JSON or None
-        Gradients that the program returns besides its outputs.
-    """
+    """A program, and its arguments."""
 
     ref: Json
     input_names: list[str]
@@ -92,23 +64,7 @@ class ProgramParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class OpParams(ProgramParams):
-    """An op under test.
-
-    Attributes
-    ----------
-    mutates : list of str
-        Inputs that the op may change.
-    deterministic : bool
-        True if equal calls must give equal bits.
-    masks : JSON
-        Masks of outputs in which only some elements are judged.
-    require_kernel : bool
-        True if the op's kernels have to store every element of its outputs.
-    forbid : list of str
-        Library functions that the op must not call.
-    sandbox : JSON
-        Level and other properties of the op's sandbox; see `runners.sandbox.fence.Fence.key`.
-    """
+    """An op under test."""
 
     STAGE = stages.OP
     mutates: list[str]
@@ -141,33 +97,7 @@ class DiffParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildParams(_Plain):
-    """The source and the options of a kernel's build.
-
-    Attributes
-    ----------
-    kind, arch : str
-    source, ptx, cubin : str or None
-        Paths relative to the workspace.
-    tools : list
-        Name and version of each tool.
-    unusable : list of str
-        Paths of tools that were found but do not work.
-    flags : list of str
-    command : list of str or None
-        The user's command that builds the kernel, if any.
-    inputs : list of str or None
-        Globs of the files that the command reads; None if the configuration does not name any.
-    triton : JSON
-        Target of a Triton kernel's compilation; None for other kernels.
-    triton_version : str or None
-    headers : str or None
-        Digest of the names of headers in the workspace's ``-I`` folders that are not sources of
-        the task; None if there are no such headers.
-    host_compilers : list of str or None
-        Digests of the programs with which nvcc preprocesses; None for other compilers.
-    sandbox : JSON
-        Sandbox level of the compiler; None if no compiler is run.
-    """
+    """The source and the options of a kernel's build."""
 
     STAGE = stages.BUILD
     kind: str
@@ -189,20 +119,7 @@ class BuildParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class RuleParams(_Plain):
-    """A rule's command and its outputs.
-
-    Attributes
-    ----------
-    command : list of str
-        Words of the command; with `shell`, one string for ``sh``.
-    shell : bool
-    outputs : list of str
-        Paths relative to the workspace.
-    env_names : list of str
-        Environment variables that the command gets besides those that every program gets.
-    sandbox : JSON
-        Sandbox level of the command.
-    """
+    """A rule's command and its outputs."""
 
     STAGE = stages.RULE
     command: list[str]
@@ -222,19 +139,7 @@ class CodeParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class LintParams(_Plain):
-    """The policy of a kernel's lint.
-
-    Attributes
-    ----------
-    entry, arch : str
-    policy : JSON
-        See `artifacts.policy`.
-    threads : int
-        Threads per block; 0 if unknown.
-    dynamic_shared_bytes : int or None
-    versions : list of int
-        Versions of the measurements and of the rules.
-    """
+    """The policy of a kernel's lint."""
 
     STAGE = stages.LINT
     entry: str

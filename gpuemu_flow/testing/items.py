@@ -23,11 +23,6 @@ def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
 
     A collection error is raised if a mark is wrong, if there is no mark, or if the function does
     not take the fixture ``gpuemu_case``.
-
-    Parameters
-    ----------
-    asks : bool
-        True if the function takes the fixture.
     """
     marks = list(metafunc.definition.iter_markers(MARK))
     try:

@@ -31,19 +31,7 @@ _KNOWN = ("op", "cases", "dtypes", "strategies", "layouts", "seed", "per")
 
 @dataclass(frozen=True)
 class MarkArguments:
-    """The arguments of a mark.
-
-    Attributes
-    ----------
-    op : str
-    cases : int or None
-        Cases per dtype; None for the configured number.
-    dtypes, strategies, layouts : tuple of str
-        Empty for the configured dtypes, strategies and layouts.
-    seed : int or None
-    per_op : bool
-        True for one test that runs all cases of a dtype.
-    """
+    """The arguments of a mark."""
 
     op: str
     cases: int | None = None
@@ -57,10 +45,7 @@ class MarkArguments:
 def read_mark(mark: pytest.Mark) -> MarkArguments:
     """Return a mark's arguments.
 
-    Raises
-    ------
-    UsageError
-        ``pytest-bad-mark``, ``unknown-dtype``.
+    Raises UsageError: ``pytest-bad-mark``, ``unknown-dtype``.
     """
     given = dict(mark.kwargs)
     if len(mark.args) > 1:

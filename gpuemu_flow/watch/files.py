@@ -194,9 +194,8 @@ def _observed(
     for package in names.packages:
         found.update({record: stamp_of(record) for record in lookup.records(package)})
     seen = [
+        *(("links", member) for member in names.links),
         *(("listed", member) for member in names.listed),
-        *(("modules", member) for member in names.modules),
-        *(("sized", member) for member in names.sized),
         *(("looked", member) for member in names.looked - names.files),
     ]
     places = [(kind, lookup.path(member)) for kind, member in seen]

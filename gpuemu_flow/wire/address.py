@@ -81,11 +81,6 @@ def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
 
     The file remains if a daemon is killed, so only a request to the daemon shows whether it still
     runs.
-
-    Returns
-    -------
-    dict or None
-        None if no daemon was started.
     """
     for folder in user_folders(environ):
         if not is_private(folder):

@@ -45,11 +45,6 @@ def _no_json(value: object) -> Json:
 def render(message: Mapping[str, Any], as_json: Callable[[object], Any] = _no_json) -> bytes:
     """Return a message as JSON text; `as_json` converts values that JSON does not have.
 
-    Raises
-    ------
-    TypeError
-        A value cannot be converted.
-    ValueError
-        A value is NaN or infinite.
+    Raises TypeError: A value cannot be converted. Raises ValueError: A value is NaN or infinite.
     """
     return json.dumps(message, default=as_json, separators=(",", ":"), allow_nan=False).encode()

@@ -40,10 +40,7 @@ def exchange_folder(private: Path, stem: str) -> Path:
 class Exchange:
     """A folder through which tensors are passed. Thread-safe.
 
-    Raises
-    ------
-    WireError
-        The folder does not exist or is not private.
+    Raises WireError: The folder does not exist or is not private.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,10 +51,7 @@ class Exchange:
     def put(self, array: NDArray[Any]) -> str:
         """Write an array's elements in C order, and return the file's name.
 
-        Raises
-        ------
-        OSError
-            There is no space; the tensor can still be sent in the message.
+        Raises OSError: There is no space; the tensor can still be sent in the message.
         """
         name = secrets.token_hex(16)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -79,10 +73,7 @@ class Exchange:
         The file is read and not mapped: if the other side truncated it, a process that has it
         mapped would be killed.
 
-        Raises
-        ------
-        WireError
-            The file is missing, or does not have the size in the message.
+        Raises WireError: The file is missing, or does not have the size in the message.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise WireError(f"{where}.file is not the name of an exchanged file")

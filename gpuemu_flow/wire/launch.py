@@ -39,15 +39,8 @@ def start_daemon(
 ) -> dict[str, Json]:
     """Start a daemon for a workspace and wait until clients can connect.
 
-    Returns
-    -------
-    dict
-        Information on the daemon: ``pid``, ``socket``, ...; empty if one is running already.
-
-    Raises
-    ------
-    DaemonNotStartedError
-        The error contains the problems that the daemon reports, or ``daemon-not-started``.
+    Raises DaemonNotStartedError: The error contains the problems that the daemon reports, or
+    ``daemon-not-started``.
     """
     reading, writing = os.pipe()
     try:

@@ -36,10 +36,7 @@ def encode_tensor(
 ) -> dict[str, Json]:
     """Return a tensor in the form in which a message contains it.
 
-    Raises
-    ------
-    WireError
-        The protocol does not have the dtype.
+    Raises WireError: The protocol does not have the dtype.
     """
     name = dtype_name(array.dtype)
     if name is None:
@@ -71,15 +68,7 @@ def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def decode_tensor(value: Json, where: str, exchange: Exchange | None = None) -> Array:
     """Decode a tensor of a message; ignore its strides, since the data are always in C order.
 
-    Returns
-    -------
-    ndarray
-        A C-contiguous array; it is read-only unless it came through `exchange`.
-
-    Raises
-    ------
-    WireError
-        The value is no valid tensor. The error's text names it as `where`.
+    Raises WireError: The value is no valid tensor. The error's text names it as `where`.
     """
     if not isinstance(value, dict):
         raise WireError(f"{where} must be a tensor object, not {json_type(value)}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from mini_workspace import Mini, make_mini
+from once import once
 
 
 def verdicts(report: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -18,18 +19,21 @@ def verdicts(report: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Mini:
-    """A workspace with an op that fails, after its first run; only to be copied."""
-    mini = make_mini(tmp_path_factory.mktemp("damage") / "w")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mini, list[tuple[Any, ...]]]:
+    """A workspace with an op that fails, after its first run, only to be copied; its verdicts."""
+    return once(tmp_path_factory, "damage", check)
+
+
+def check(folder: Path) -> tuple[Mini, list[tuple[Any, ...]]]:
+    mini = make_mini(folder)
     mini.without_causes()
     mini.edit("scripts/total.py", "acc +=", "acc =")
-    mini.run(code=1)
-    return mini
+    return mini, verdicts(mini.run(code=1))
 
 
 @pytest.fixture
-def mini(checked: Mini, tmp_path: Path) -> Mini:
-    shutil.copytree(checked.root, tmp_path / "w", copy_function=shutil.copy2)
+def mini(checked: tuple[Mini, list[tuple[Any, ...]]], tmp_path: Path) -> Mini:
+    shutil.copytree(checked[0].root, tmp_path / "w", copy_function=shutil.copy2)
     return Mini(tmp_path / "w")
 
 
@@ -88,8 +92,10 @@ def junk(mini: Mini) -> None:
 @pytest.mark.parametrize(
     "damage", [emptied, halved, flipped, exchanged, removed, without_databases, junk]
 )
-def test_verdicts_outlive_damage(checked: Mini, mini: Mini, damage: Callable[[Mini], None]) -> None:
-    before = verdicts(checked.run(code=1))
+def test_verdicts_outlive_damage(
+    checked: tuple[Mini, list[tuple[Any, ...]]], mini: Mini, damage: Callable[[Mini], None]
+) -> None:
+    _, before = checked
     assert {verdict for _, _, verdict, _, _ in before} == {"passed", "failed"}
     damage(mini)
     assert verdicts(mini.run(code=1)) == before

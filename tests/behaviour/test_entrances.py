@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from many_ops import Op, Ran, run_ops
+from once import once
 
 SUM = (
     'dims = { M = [2, 3], N = { min = 1, max = 40 } }\ninputs = { x = ["M", "N"] }\noutput = ["M"]'
@@ -57,7 +59,11 @@ class Told:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    ran = run_ops(tmp_path_factory.mktemp("entrances") / "w", OPS, "cases = 5\nseed = 3")
+    return once(tmp_path_factory, "entrances", tell)
+
+
+def tell(folder: Path) -> Told:
+    ran = run_ops(folder, OPS, "cases = 5\nseed = 3")
 
     def shown(*words: str) -> dict[str, Any]:
         done = ran.mini.command(*words, "--format", "json", code=None)
@@ -103,19 +109,15 @@ def test_a_failure_is_reproduced_by_the_words_that_are_shown(told: Told, name: s
         assert report["result"]["failures"][0]["message"] == failure["messages"][0]
 
 
-def test_a_failure_is_shrunk_to_the_least_that_fails(told: Told) -> None:
-    mini = told.ran.mini
-    failure = told.ran.failures["sum_tail"][-1]
-    known = mini.command(*failure["reproduce"].split()[1:], "--format", "json", code=1).stdout
+def test_a_failure_is_shrunk_to_the_least_that_fails_and_mended(tmp_path: Path) -> None:
+    ran = run_ops(tmp_path / "w", {"sum_tail": OPS["sum_tail"]}, "cases = 5\nseed = 3")
+    failure = ran.failures["sum_tail"][-1]
+    reproduce = failure["reproduce"].split()[1:]
+    known = ran.mini.command(*reproduce, "--format", "json", code=1).stdout
     words = ("minimize", json.loads(known)["id"], "--format", "json")
-    report = json.loads(mini.command(*words, code=0).stdout)
+    report = json.loads(ran.mini.command(*words, code=0).stdout)
     assert report["minimized"]["shapes"]["x"] == [2, 17]
-
-
-def test_a_mended_op_passes_everywhere(told: Told) -> None:
-    mini = told.ran.mini
-    mini.edit("ops/sum_tail.py", "x[:, :16]", "x")
-    (result,) = mini.run("sum_tail")["results"]
+    ran.mini.edit("ops/sum_tail.py", "x[:, :16]", "x")
+    (result,) = ran.mini.run("sum_tail")["results"]
     assert (result["verdict"], result["passed"]) == ("passed", 5)
-    words = told.ran.failures["sum_tail"][0]["reproduce"].split()[1:]
-    mini.command(*words, code=0)
+    ran.mini.command(*reproduce, code=0)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini, make_mini
 
+pytestmark = pytest.mark.ci
+
 CONFIG = """
 [project]
 name = "rules"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from many_ops import Op, Ran, run_ops
+from many_ops import Op, Ran, run_once
 
 
 def rule(inputs: str, holds: str, *, dims: str = "N = { min = 1, max = 40 }", keys: str = "",
@@ -229,7 +229,7 @@ VALIDATION = 'cases = 10\nseed = 3\ntolerance = "table"'
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return run_ops(tmp_path_factory.mktemp("inputs") / "w", OPS, VALIDATION, files=FILES)
+    return run_once(tmp_path_factory, "inputs", OPS, VALIDATION, files=FILES)
 
 
 @pytest.mark.parametrize("name", EVERY_CASE)

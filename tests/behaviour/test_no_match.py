@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
 from mini_workspace import Mini
+
+pytestmark = pytest.mark.ci
 
 SANDBOX = '[sandbox]\napart = ["submissions"]\nhidden = ["originals/a.py"]\n\n[validation]'
 

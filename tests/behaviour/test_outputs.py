@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from many_ops import Op, Ran, run_ops
+from many_ops import Op, Ran, run_once
 
 ONE = 'dims = {{ N = [1, 6, 40] }}\ninputs = {{ x = ["N"] }}\noutput = {{ dims = ["N"], {} }}'
 ROWS = 'dims = {{ M = [2, 5], N = [3, 9] }}\ninputs = {{ x = ["M", "N"] }}\noutput = {{ {} }}'
@@ -302,7 +302,7 @@ VALIDATION = "cases = 5\nseed = 3"
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return run_ops(tmp_path_factory.mktemp("outputs") / "w", OPS, VALIDATION, files=FILES)
+    return run_once(tmp_path_factory, "outputs", OPS, VALIDATION, files=FILES)
 
 
 FILES = {"compare.py": COMPARE}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from many_ops import MATRIX, Op, Ran, run_ops
+from many_ops import MATRIX, Op, Ran, run_once
 
 PAIR = 'dims = { N = [5, 12] }\ninputs = { a = ["N"], b = ["N"] }\noutput = ["N"]'
 TWO = 'dims = { N = [5, 12] }\ninputs = { x = ["N"] }\noutputs = { out = ["N"], lse = ["N"] }'
@@ -252,7 +252,7 @@ OPS = {
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return run_ops(tmp_path_factory.mktemp("programs") / "w", OPS, "cases = 4\nseed = 3")
+    return run_once(tmp_path_factory, "programs", OPS, "cases = 4\nseed = 3")
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 from mini_workspace import Mini
 
+pytestmark = pytest.mark.ci
+
 OPTIONAL = """
 try:
     from helper import FACTOR

@@ -19,6 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from many_ops import Op, run_ops
+from once import once
 
 RECORD = Path(__file__).with_name("same_cases.json")
 HEAD = """
@@ -131,7 +132,7 @@ def case_of(failure: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    return told_by(tmp_path_factory.mktemp("same") / "w")
+    return once(tmp_path_factory, "same-cases", told_by)
 
 
 @pytest.mark.parametrize("name", OPS)

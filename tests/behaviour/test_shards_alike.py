@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from mini_workspace import Mini
 
+pytestmark = pytest.mark.ci
+
 TARGETS = """
 [targets.some]
 tasks = ["scale", "relu", "total"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from many_ops import Op, make_ops
 from mini_workspace import Mini
+from once import once
 
 Edit = Callable[[Mini], object]
 SCHEMA = 'dims = { N = [3, 5] }\ninputs = { x = ["N"] }\noutput = ["N"]'
@@ -300,7 +301,11 @@ class Told:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    mini = make(tmp_path_factory.mktemp("stale") / "w")
+    return once(tmp_path_factory, "staleness", tell)
+
+
+def tell(folder: Path) -> Told:
+    mini = make(folder)
     first, nothing = mini.run(code=None), mini.run(code=None)
     for way in WAYS.values():
         way.edit(mini)

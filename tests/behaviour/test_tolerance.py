@@ -7,13 +7,14 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 if __name__ == "__main__":  # writes the record anew, where the tolerance is to change
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from many_ops import Op, Ran, run_ops
+from many_ops import Op, Ran, run_once, run_ops
 
 CORE = 'strategies = ["core"]'
 SUMS = 'dims = { M = [3], N = [257] }\ninputs = { x = ["M", "N"] }\noutput = ["M"]'
@@ -198,13 +199,14 @@ OPS = {
     "wider_reference": Op("x", SAME, SAME, keys='reference_dtype = "float64"\n' + CORE),
 }
 RECORD = Path(__file__).with_name("tolerances.json")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
 COUNTS = ("passed", "failed", "inconclusive", "errors")
 VALIDATION = "cases = 7\nseed = 3"
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return run_ops(tmp_path_factory.mktemp("tolerance") / "w", OPS, VALIDATION)
+    return run_once(tmp_path_factory, "tolerance", OPS, VALIDATION)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -215,11 +217,30 @@ def test_a_tolerance_decides(ran: Ran, name: str) -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_figures_are_the_recorded_ones(ran: Ran, name: str) -> None:
     """How much of its tolerance a right op uses is what people tune kernels by."""
-    recorded = json.loads(RECORD.read_text())[name]
+    recorded = json.loads(RECORD.read_text())[name]["results"]
     for result, (dtype, counts, used, unjudged) in zip(ran.results[name], recorded, strict=True):
         assert (result["dtype"], [result[key] for key in COUNTS]) == (dtype, counts)
         assert float(result["tolerance_used"]) == pytest.approx(float(used), rel=0.05, abs=1e-9)
         assert result["unjudged"] == pytest.approx(unjudged, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if OPS[name].verdict != "passed"])
+def test_failures_read_as_recorded(ran: Ran, name: str) -> None:
+    """Which case, which element, how far off: word by word, but for the last digits."""
+    if name == "reference_drifts":
+        return  # by another number in each run
+    recorded = json.loads(RECORD.read_text())[name]["failures"]
+    told = [brief(failure) for failure in ran.failures.get(name, [])]
+    assert len(told) == len(recorded)
+    for (where, message), (place, words) in zip(told, recorded, strict=True):
+        assert where == place
+        assert NUMBER.sub("#", message) == NUMBER.sub("#", words)
+        numbers = [float(number) for number in NUMBER.findall(message)]
+        assert numbers == pytest.approx([float(n) for n in NUMBER.findall(words)], rel=0.02)
+
+
+def brief(failure: dict[str, Any]) -> tuple[list[Any], str]:
+    return [failure[key] for key in ("kind", "dtype", "shape", "index")], failure["message"]
 
 
 def test_figures_are_those_of_the_worst_element(ran: Ran) -> None:
@@ -238,13 +259,15 @@ def test_figures_are_those_of_the_worst_element(ran: Ran) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        results = run_ops(Path(name) / "w", OPS, VALIDATION).results
-    record = {
-        name: [
+    with tempfile.TemporaryDirectory() as folder:
+        told = run_ops(Path(folder) / "w", OPS, VALIDATION)
+    record = {}
+    for name, results in told.results.items():
+        rows = [
             [r["dtype"], [r[key] for key in COUNTS], r["tolerance_used"], r["unjudged"]]
-            for r in found
+            for r in results
         ]
-        for name, found in results.items()
-    }
-    RECORD.write_text(json.dumps(record, indent=0) + "\n")
+        failures = [brief(failure) for failure in told.failures.get(name, [])]
+        record[name] = {"results": rows, "failures": failures}
+    lines = [f"{json.dumps(name)}: {json.dumps(about)}" for name, about in record.items()]
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from many_ops import Op, Ran, make_ops
+from once import once
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
 
@@ -91,11 +93,15 @@ def does(deed: str) -> Op:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return once(tmp_path_factory, "wall", try_all)
+
+
+def try_all(folder: Path) -> Ran:
     table = (
         '[sandbox]\nhidden = ["hidden.txt", "vault"]\nwritable = ["out"]\napart = ["rivals/*.py"]\n'
     )
     mini = make_ops(
-        tmp_path_factory.mktemp("wall") / "w",
+        folder,
         {name: does(deed) for name, deed in DEEDS.items()},
         'cases = 1\ntolerance = "table"',
         table,
@@ -111,7 +117,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         mini.write(name, "secret")
     mini.write("plain.txt", "plain")
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as named:
-        path = str(tmp_path_factory.mktemp("s") / "s")
+        path = str(Path(tempfile.mkdtemp(dir=folder)) / "s")
         named.bind(path)
         named.listen(64)
         mini.write("port", str(tcp.getsockname()[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from many_ops import MATRIX, Op, Ran, run_ops
+from many_ops import MATRIX, Op, Ran, run_once
 
 FIVE = 'dims = { N = [2, 3, 4, 5, 6] }\ninputs = { x = ["N"] }\noutput = ["N"]'
 SIX = 'cases = 6\nstrategies = ["normal"]\nlayouts = ["contiguous"]'
@@ -129,7 +129,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("SECRET", "s"), ("GIVEN", "on"), ("GIVEN_TOO", "on")):
             patch.setenv(name, value)
-        return run_ops(tmp_path_factory.mktemp("workers") / "w", OPS, VALIDATION, files=FILES)
+        return run_once(tmp_path_factory, "workers", OPS, VALIDATION, files=FILES)
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -18,9 +18,6 @@ class Seen:
     files: set[str]
     missed: set[str]
     listed: set[str]
-    modules: set[str]
-    sized: set[str]
-    variables: set[str]
     untracked: set[str]
     whole: Observation
 
@@ -36,9 +33,6 @@ def below(ws: Workspace, seen: Observation) -> Seen:
         own(seen.files),
         own(seen.missed),
         own(seen.listed | {f"{path}/" for path in seen.listed if f"{path}/" == root}),
-        own(seen.modules),
-        own(seen.sized),
-        set(seen.variables),
         set(seen.untracked),
         seen,
     )

@@ -13,10 +13,6 @@ import pytest
 from observed_workspace import observe, write_all
 from runner_workspace import Workspace, workspace
 
-from gpuemu_flow.observed import ALL_VARIABLES
-
-pytestmark = pytest.mark.ci
-
 FENCED = True
 
 LINUX = sys.platform == "linux"
@@ -148,84 +144,7 @@ LISTS = {
 def test_each_way_to_list_a_folder(ws: Workspace, way: str) -> None:
     ws.write("d/one.txt", "")
     seen = observe(ws, ws.program("callable", _body(LISTS[way])))
-    # Entries that the program itself was given tell their sizes.
-    assert (seen.sized if way == "os.scandir" else seen.listed) == {"d"}
-    assert not seen.listed & seen.sized
-
-
-VARIABLES: dict[str, tuple[str, set[str]]] = {
-    "getenv": ("import os; os.getenv('ASKED')", {"ASKED"}),
-    "get": ("import os; os.environ.get('ASKED')", {"ASKED"}),
-    "item": ("import os; os.environ['HOME']", {"HOME"}),
-    "in": ("import os; 'ASKED' in os.environ", {"ASKED"}),
-    "bytes": ("import os; os.environb.get(b'ASKED')", {"ASKED"}),
-    "expanduser": ("import os; os.path.expandvars('$ASKED/x')", {"ASKED"}),
-    "imported name": ("from os import environ; environ.get('ASKED')", {"ASKED"}),
-    "set first": ("import os; os.environ['ASKED'] = '1'; os.environ['ASKED']", set()),
-    "another in each process": ("import os; [os.getenv(n) for n in ('_', 'GPUEMU_KWARGS')]", set()),
-    "of a terminal": (
-        "import os; [os.getenv(n) for n in ('TERM', 'PWD', 'SSH_TTY', 'X_SESSION_ID')]",
-        {"TERM", "PWD", "SSH_TTY", "X_SESSION_ID"},
-    ),
-    "of a terminal, by a library": (
-        "import os\nfor n in 'TERM', 'SSH_TTY', 'X_SESSION_ID':\n"
-        "    code = compile('os.getenv(n)', '/usr/lib/python3/site-packages/y.py', 'exec')\n"
-        "    exec(code, {'os': os, 'n': n})",
-        {"X_SESSION_ID"},
-    ),
-    "width, by a library": (
-        "import shutil\n"
-        "code = compile('get_terminal_size()', '/usr/lib/python3/site-packages/y.py', 'exec')\n"
-        "exec(code, {'get_terminal_size': shutil.get_terminal_size})",
-        set(),
-    ),
-    "width": ("import shutil; shutil.get_terminal_size()", {"COLUMNS", "LINES"}),
-    "iterated": ("import os; [name for name in os.environ]", {ALL_VARIABLES}),
-    "copied": ("import os; os.environ.copy()", {ALL_VARIABLES}),
-    "dict": ("import os; dict(os.environ)", {ALL_VARIABLES}),
-    "items": ("import os; list(os.environ.items())", {ALL_VARIABLES}),
-    "nothing": ("pass", set()),
-}
-
-
-@pytest.mark.parametrize("way", VARIABLES)
-def test_each_way_to_a_variable(ws: Workspace, way: str) -> None:
-    code, expected = VARIABLES[way]
-    always = observe(ws, ws.program("callable", _body("pass"))).variables
-    seen = observe(ws, ws.program("callable", _body(code)), cases=2).variables
-    assert seen - always == expected
-    assert "PYTHONPATH" in always
-
-
-def test_the_environment_behaves_as_ever(ws: Workspace) -> None:
-    source = """
-    import os, subprocess, sys
-    import numpy as np
-    def op(x):
-        assert isinstance(os.environ, os._Environ) and type(os.environ) is os._Environ
-        os.environ["GIVEN"] = "1"
-        assert os.environb[b"GIVEN"] == b"1" and os.getenv("GIVEN") == "1"
-        out = subprocess.run(["/bin/sh", "-c", "echo $GIVEN"], stdout=-1, env=os.environ).stdout
-        assert out == b"1\\n", out
-        out = subprocess.run(["/bin/sh", "-c", "echo $GIVEN"], stdout=-1).stdout
-        assert out == b"1\\n", out
-        assert os.environ.copy() == dict(os.environ) == {**os.environ}
-        assert type(os.environ.copy()) is dict and os.environ == dict(os.environ)
-        assert len(os.environ) == len(list(os.environ)) and "GIVEN" in repr(os.environ)
-        assert os.environ.pop("GIVEN") == "1" and "GIVEN" not in os.environ
-        assert os.environ.setdefault("GIVEN", "2") == "2"
-        del os.environ["GIVEN"]
-        try:
-            os.environ["GIVEN"]
-        except KeyError as error:
-            assert error.args == ("GIVEN",)
-        else:
-            raise AssertionError
-        os.environ.update(A="1", B="2"); os.environ |= {"C": "3"}
-        assert os.path.expandvars("$A$B$C") == "123"
-        return x
-    """
-    observe(ws, ws.program("callable", source), cases=2)
+    assert seen.listed == {"d"}
 
 
 def _compile(folder: Path, name: str, source: str, *options: str) -> Path:
@@ -337,3 +256,24 @@ def test_the_pools_own_files_are_not_the_programs(tmp_path: Path) -> None:
     ours = [p for p in observation.files | observation.missed if "staging" in p or "blob" in p]
     assert ours == []
     assert not any("gpuemu_flow/runners" in path for path in observation.files)
+
+
+CACHED = """
+import os
+
+def op(x):
+    open("q/__pycache__/data.txt").close()
+    open("q/__pycache__/data.a.txt").close()
+    os.path.exists("q/__pycache__/none.txt")
+    return x
+"""
+
+
+def test_data_beside_bytecode_is_observed(ws: Workspace) -> None:
+    """Also where a module has the same name up to the first dot."""
+    for file in ("q/data.py", "q/__pycache__/data.txt", "q/__pycache__/data.a.txt"):
+        ws.write(file, "")
+    seen = observe(ws, ws.program("callable", CACHED))
+    data = {"q/__pycache__/data.txt", "q/__pycache__/data.a.txt"}
+    assert seen.files == {"program.py", *data}
+    assert "q/__pycache__/none.txt" in seen.missed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -100,8 +101,7 @@ def test_a_registry_lists_its_folder(ws: Workspace) -> None:
     code, files = WAYS["a registry of a package"]
     write_all(ws, files)
     seen = observe(ws, ws.program("callable", _with_op(code)))
-    assert seen.modules == {"ops"}
-    assert seen.listed == set()
+    assert seen.listed == {"ops"}
 
 
 def test_a_folder_that_is_in_the_way_counts(ws: Workspace) -> None:
@@ -309,3 +309,35 @@ def test_a_source_transformation_changes_nothing(tmp_path: Path) -> None:
         write_all(ws, {"helper.py": "import numpy as np\nT = np.float64\n"})
         program = ws.program("callable", "import helper\ndef op(x): return x", shadow=True)
         assert observe(ws, program).files == {"program.py", "helper.py"}
+
+
+def test_modules_made_since_a_folder_was_listed_are_found(tmp_path: Path) -> None:
+    """By a finder that would not look again, as the folder's time of change is the old one."""
+    code = f"""
+import importlib, os, sys
+from pathlib import Path
+from gpuemu_flow.runners import imports
+
+folder = Path({str(tmp_path)!r})
+sys.path.insert(0, str(folder))
+before = folder.stat()
+
+def there():
+    try:
+        importlib.import_module('a_module_of_the_test')
+    except ImportError:
+        return False
+    return True
+
+found = [there()]
+(folder / "a_module_of_the_test.py").write_text("")
+os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+found.append(there())
+imports.forget_folders()
+found.append(there())
+print(found)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.stdout.strip() == "[False, False, True]", done.stderr

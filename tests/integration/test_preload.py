@@ -22,13 +22,14 @@ try:
 except preload.PreloadError as refused:
     print("refused:", refused)
 else:
-    made = preload.preloaded_searches()
-    print(("helper_of_torch", None) in made, ("torch.part", None) in made)
+    made = preload.preloaded_names()
+    print(*sorted({"helper_of_torch", "not_there", "torch.part"} & made))
 """
 PACKAGES = {
     "fine": (
-        "import helper_of_torch\nfrom torch import part\n",
-        "True False",
+        "import helper_of_torch\nfrom torch import part\ntry:\n    import not_there\n"
+        "except ImportError: pass\n",
+        "helper_of_torch not_there\n",
     ),
     "broken": ("raise OSError('no such library')\n", "refused: OSError: no such library"),
     "leaves": ("raise SystemExit(3)\n", "refused: SystemExit: 3"),

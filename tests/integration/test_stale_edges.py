@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from stale_rows import Row, make, module, rewrite, scale_by
 from stored_snapshot import is_clean
 
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.runners import notices
 from gpuemu_flow.store.discovered import Discovered
 
 CAUSES = False
@@ -91,3 +96,82 @@ def test_what_could_not_be_seen_is_a_warning_in_the_report(tmp_path: Path) -> No
         assert "nothing follows" in (mini.root / name).read_text(), name
     assert "untracked-inputs" in mini.command("run").stdout, "also where nothing is to be done"
     assert "untracked-inputs" in mini.command("run").stdout
+
+
+def verdict(mini: Mini, *words: str) -> str:
+    done = mini.command("run", "--format", "json", *words, code=None)
+    (result,) = json.loads(done.stdout)["results"]
+    return str(result["verdict"])
+
+
+@pytest.fixture
+def copy(mini: Mini, tmp_path: Path) -> Mini:
+    """Return a copy of a workspace whose results are all current; the original stays."""
+    mini.keep_only("scale")
+    mini.env["HOME"] = str(tmp_path / "nobody")  # as for one user with two copies
+    assert "1 passed" in mini.command("run").stdout
+    shutil.copytree(mini.root, tmp_path / "copy", symlinks=True)
+    return Mini(tmp_path / "copy", mini.env)
+
+
+def test_an_edit_of_a_copy_is_judged(copy: Mini) -> None:
+    copy.edit("scripts/scale.py", "* 3", "* 2")
+    done = copy.command("run", code=1)
+    assert "1 failed" in done.stdout
+    assert verdict(copy, "--force") == "failed", "and its own program is what runs"
+
+
+def test_a_copy_runs_nothing_again(mini: Mini, copy: Mini) -> None:
+    done = copy.command("run")
+    assert ": 0 ran, 0 restored," in done.stdout
+    mini.edit("scripts/scale.py", "* 3", "* 2")
+    assert "up to date" in copy.command("run").stdout, "the original is none of its inputs"
+    assert verdict(mini) == "failed"
+
+
+UNSEEING = """
+import ctypes, struct, sys
+libc = ctypes.CDLL(None)
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, {number}), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000)]
+data = b"".join(struct.pack("<HBBI", *line) for line in code)
+class Program(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+assert libc.prctl(38, *map(ctypes.c_ulong, (1, 0, 0, 0))) == 0
+assert libc.prctl(22, ctypes.c_ulong(2), ctypes.byref(Program(len(code), data))) == 0
+sys.argv = ["gpuemu-flow", "run", "--format", "json"]
+from gpuemu_flow.front import main
+main()
+"""
+
+
+@pytest.mark.skipif(notices.MACHINE is None, reason="this system gives no notices")
+def test_where_nothing_is_seen_imports_and_depends_count_and_one_warning_says_so(
+    mini: Mini,
+) -> None:
+    """As in a container without this right: EPERM for the call that asks for notices."""
+    assert notices.MACHINE is not None
+    mini.unfence()
+    path = "scripts/scale.py:scale"
+    mini.edit("gpuemu.toml", f'op = "{path}"', f'op = "{path}"\ndepends = ["factor.txt"]')
+    mini.edit("scripts/scale.py", "* 3", "* int(open('factor.txt').read())")
+    mini.write("factor.txt", "3")
+
+    def run() -> tuple[dict[str, str], list[str]]:
+        done = subprocess.run(
+            [sys.executable, "-c", UNSEEING.format(number=notices.MACHINE.seccomp)],
+            cwd=mini.root, env=mini.environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout, done.stderr
+        report = json.loads(done.stdout)
+        (problem,) = report["problems"]
+        assert problem["slug"] == "untracked-inputs"
+        assert "and 5 more: the files that programs use are not seen" in problem["message"]
+        assert "docs/caching.md#where-nothing-is-seen" in problem["hint"]
+        return {r["op"]: r["verdict"] for r in report["results"]}, report["executed"]
+
+    assert set(run()[0].values()) == {"passed"}
+    assert run()[1] == []
+    mini.write("factor.txt", "4")
+    assert run()[0] == {"scale": "failed", "total": "passed", "relu": "passed"}
+    mini.edit("scripts/common.py", "x.astype(np.float32)", "x.astype(np.float32) * 2")
+    assert run()[0]["total"] == "failed"

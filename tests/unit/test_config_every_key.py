@@ -1,8 +1,7 @@
 """Every key of gpuemu.toml decides something: without it, an example means something else.
 
 The keys are those of the schema, none is listed here. Each is taken out of the valid examples, all
-of which load; what is left has to load to another model, or to errors. That the model's fields are
-used is what `test_config_read` shows.
+of which load; what is left has to load to another model, or to errors.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ ELSEWHERE = {
     ("project", "allow_outside"): "test_config_programs.py",
     ("profiles",): "../behaviour/test_profiles.py",  # it counts where a command names it
     # Said of ops that cannot be run: words of a report.
-    ("kernels", "reference"): "test_config_read.py",
-    ("kernels", "tolerances"): "test_config_read.py",
-    ("kernels", "invariants"): "test_config_read.py",
+    ("kernels", "reference"): "../behaviour/test_config_errors.py",
+    ("kernels", "tolerances"): "../behaviour/test_config_errors.py",
+    ("kernels", "invariants"): "../behaviour/test_config_errors.py",
 }
 """Keys of which an example in `valid` can show nothing, and the test that shows what they do."""
 

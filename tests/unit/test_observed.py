@@ -14,9 +14,8 @@ def test_survives_storage() -> None:
 
 
 def test_joins_both_sides() -> None:
-    joined = SEEN | Observation(variables=frozenset({"SCALE"}), files=frozenset({"/w/c.py"}))
+    joined = SEEN | Observation(files=frozenset({"/w/c.py"}))
     assert joined.files == {"/w/a.py", "/w/c.py"}
-    assert joined.variables == {"SCALE"}
     assert joined.listed == {"/w"}
 
 

@@ -42,7 +42,6 @@ def made(root: Path) -> tuple[Discovery, Discovered, Environ]:
         files=frozenset([*(str(root / path) for path in paths), os.__file__]),
         missed=frozenset({str(root / "new.py")}),
         looked=frozenset({str(root / "config")}),
-        variables=frozenset({"SCALE"}),
     )
     return look, look.discover(seen, ConfiguredEnv({}, ("SCALE",))), environ
 

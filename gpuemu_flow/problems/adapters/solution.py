@@ -44,9 +44,7 @@ def read(path: str, definition: str) -> Solution:
 
     `definition`: Name of the definition that the solution must implement.
 
-    Raises
-    ------
-    SolutionError
+    Raises SolutionError.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -45,10 +45,7 @@ class CacheAccess(msgspec.Struct, frozen=True):
     def transport(self, cancel: threading.Event | None = None) -> Transport:
         """Make the transport for the cache, without sending a request.
 
-        Raises
-        ------
-        UsageError
-            ``cache-remote-package`` if a package is missing.
+        Raises UsageError: ``cache-remote-package`` if a package is missing.
         """
         return Transport(self.url, self.header, patience=self.patience, cancel=cancel)
 
@@ -58,10 +55,7 @@ def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> CacheAccess 
 
     `remote` and `mode` are the configuration's settings; `remote` may be empty.
 
-    Raises
-    ------
-    UsageError
-        ``cache-remote-value`` for invalid values of environment variables.
+    Raises UsageError: ``cache-remote-value`` for invalid values of environment variables.
     """
     named = environ.get(REMOTE, "")
     url = named or remote

@@ -315,10 +315,7 @@ def open_shared(
 
     Variables of `environ` override `remote` and `mode`, the configuration's settings.
 
-    Raises
-    ------
-    UsageError
-        ``cache-remote-value``, ``cache-remote-package``.
+    Raises UsageError: ``cache-remote-value``, ``cache-remote-package``.
     """
     place = place_of(remote, mode, environ)
     if place is None:
@@ -348,8 +345,8 @@ def _digest(file: BinaryIO) -> str:
 
 def _sound(names: Discovered) -> bool:
     """Tell whether a set of inputs from the cache has only valid names, and not too many."""
-    paths = [*names.files, *names.links, *names.missed, *names.listed, *names.modules]
-    paths += [*names.sized, *names.looked, *names.packages, *names.pythons]
+    paths = [*names.files, *names.links, *names.missed, *names.listed]
+    paths += [*names.looked, *names.packages, *names.pythons]
     return len(paths) <= MOST_NAMES and all(
         path and "\0" not in path and len(path) <= LONGEST_NAME for path in paths
     )

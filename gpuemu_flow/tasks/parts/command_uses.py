@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuemu_flow.observed import ALL_VARIABLES, Observation
+from gpuemu_flow.observed import Observation
 
 
 def command_uses(
@@ -14,8 +14,7 @@ def command_uses(
 ) -> Observation | None:
     """Return the dependencies of a command besides the content of its inputs.
 
-    These are the file of its program, all its environment variables, and which of its inputs are
-    executable.
+    These are the file of its program, and which of its inputs are executable.
 
     Parameters
     ----------
@@ -33,17 +32,16 @@ def command_uses(
     Observation or None
         None if there is no such program on ``PATH``.
     """
-    names = frozenset({ALL_VARIABLES})
     paths = (os.path.join(root, name) for name in inputs)  # noqa: PTH118
     looked = frozenset(path for path in paths if os.access(path, os.X_OK))
     if "/" in program:
         files = frozenset({os.path.join(root, program)})  # noqa: PTH118
-        return Observation(files=files, looked=looked, variables=names)
+        return Observation(files=files, looked=looked)
     missed: list[str] = []
     for folder in environment.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(root, folder or ".", program)  # noqa: PTH118
         if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
             files = frozenset({path})
-            return Observation(files, frozenset(missed), looked=looked, variables=names)
+            return Observation(files, frozenset(missed), looked=looked)
         missed.append(path)
     return None

@@ -18,20 +18,7 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class BatchOutcomes:
-    """The outcomes of a batch of requests.
-
-    Attributes
-    ----------
-    requests : list of Request
-    outcomes : list of Outcome
-        One per request, in the same order.
-    executed : int
-        Number of requests that were really run; the others came from the action cache.
-    duration_s : float
-        Wall time in seconds of the cases that were run, plus the original durations of the others.
-    used : Discovered
-        Everything that the program was seen to use in any of these cases.
-    """
+    """The outcomes of a batch of requests."""
 
     requests: list[Request]
     outcomes: list[Outcome]
@@ -67,19 +54,7 @@ def execute(
 ) -> BatchOutcomes:
     """Run `program` on every request that the action cache does not answer.
 
-    Parameters
-    ----------
-    spec : TaskSpec
-        The task; its stage, version and params are part of each case's key.
-    code : mapping of path to digest
-        Files of the program.
-    requests : sequence of Request
-    checks : Checks
-
-    Raises
-    ------
-    Interrupted
-        The run was cancelled. Finished cases are in the action cache.
+    Raises Interrupted: The run was cancelled. Finished cases are in the action cache.
     """
     begin = time.perf_counter()
     base = {
