@@ -21,7 +21,7 @@ from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
 from gpuemu_flow.artifacts.sass import parse_nvdisasm_json
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.errors import FlowError
-from gpuemu_flow.problems.yaml_text import YamlError, read_yaml
+from gpuemu_flow.problems.gpumode import YamlError, read_yaml
 from gpuemu_flow.runners import blobs, codec
 from gpuemu_flow.runners.answers import MALFORMED, read_outcome
 from gpuemu_flow.runners.api import OpError

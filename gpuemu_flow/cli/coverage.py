@@ -19,7 +19,7 @@ def coverage(ops: tuple[str, ...], output_format: str, output: Path | None) -> N
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.coverage import measure_coverage  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, measure_text  # noqa: PLC0415
-    from gpuemu_flow.store.atomic import write_atomic  # noqa: PLC0415
+    from gpuemu_flow.store.private_files import write_atomic  # noqa: PLC0415
 
     found = measure_coverage(Workspace(), ops)
     if output_format == "text":

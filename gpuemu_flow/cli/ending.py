@@ -57,7 +57,7 @@ def exit_code_of(command: Callable[[], object]) -> int:
         if error.errno not in _UNWRITABLE:
             raise
         if error.filename is not None:
-            from gpuemu_flow.store.atomic import disk_problem  # noqa: PLC0415 - seldom needed
+            from gpuemu_flow.store.private_files import disk_problem  # noqa: PLC0415 - seldom needed
 
             print_problems([disk_problem(error, error.filename)])
             return 3

@@ -97,7 +97,7 @@ def write_file(path: Path, text: str) -> None:
         ``report-not-writable``.
     """
     from gpuemu_flow.errors import StoreError  # noqa: PLC0415
-    from gpuemu_flow.store.atomic import write_atomic  # noqa: PLC0415
+    from gpuemu_flow.store.private_files import write_atomic  # noqa: PLC0415
 
     data = text.encode("utf-8", "replace")
     try:

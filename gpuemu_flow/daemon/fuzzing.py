@@ -14,10 +14,9 @@ from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.issuing import CaseMaker, case_bytes, wire_strides
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
-from gpuemu_flow.daemon.recording import record_failure
-from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
-from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.service import Configured, Service
+from gpuemu_flow.daemon.validating import record_failure
 from gpuemu_flow.fuzz.verdict_cache import checks_for
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
 from gpuemu_flow.quick_dataclass import dataclass

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.inputs import plan
-from gpuemu_flow.inputs.environment import NUMERIC_PACKAGES
 from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.inputs.globs import glob_folders
+from gpuemu_flow.inputs.own_code import NUMERIC_PACKAGES
 from gpuemu_flow.inputs.stamps import ABSENT, FILE, FOLDER, LINK, LOOK, VARIABLE, Row, row_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import lacks

@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # importing it from typing would cost every process
 if TYPE_CHECKING:
     from gpuemu_flow.frameworks.base import FrameworkAdapter as BaseAdapter
-    from gpuemu_flow.frameworks.jax_adapter import JAXAdapter as JaxAdapter
+    from gpuemu_flow.frameworks.jax import JAXAdapter as JaxAdapter
 
 __all__ = [
     "BaseAdapter",

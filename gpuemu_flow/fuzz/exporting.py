@@ -35,9 +35,9 @@ from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.arguments import pinned
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.script_style import function_to_call
-from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.types import Case, CheckResult, FailureKind, Tolerance
 
 Array = NDArray[Any]

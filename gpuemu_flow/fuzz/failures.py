@@ -40,10 +40,10 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.store.failure_limit import INPUTS_LIMIT
 from gpuemu_flow.store.failures import (
     GENERATED,
     INPUTS_DROPPED,
+    INPUTS_LIMIT,
     FailureRecord,
     FailureStore,
     inputs_dropped_problem,

@@ -45,7 +45,7 @@ from gpuemu_flow.numerics.trivial import (
 )
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.types import BAD, Case, Verdict
 

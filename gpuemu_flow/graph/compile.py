@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.graph.compile_programs import ProgramCompiler
 from gpuemu_flow.graph.graph import STAGES, Graph, Skip
-from gpuemu_flow.graph.overrides import Overrides
-from gpuemu_flow.graph.sampling import Sampling, samplings
+from gpuemu_flow.graph.overrides import Overrides, Sampling, samplings
 from gpuemu_flow.graph.snapshot import KernelBasis
 from gpuemu_flow.inputs.forbidden_files import ForbiddenFiles
 from gpuemu_flow.inputs.globs import glob_files
@@ -432,3 +432,22 @@ def _reads(role: str, spec: TaskSpec) -> TaskInput:
 
 def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:
     return () if spec is None else (_reads(stages.CODE, spec),)
+
+
+# Find references that import the op that they check.
+
+
+def dependent_references(config: Config, tasks: Iterable[TaskSpec]) -> list[Problem]:
+    """Return a warning for each op whose reference imports the file of the op.
+
+    Such a reference may return the op's own results. The op would then pass whatever it computes.
+    """
+    imported = {spec.subject: spec.sources for spec in tasks if spec.stage == stages.REFERENCE}
+    found = []
+    for op in config.ops:
+        file = op.op.relative if op.op is not None else ""
+        if file and file != op.reference.relative and file in imported.get(op.name, ()):
+            text = f"the reference of {op.name} imports {file}, which is the op"
+            hint = "what the op gets wrong may then be wrong in both: move what both need elsewhere"
+            found.append(Problem("reference-imports-op", text, hint, warning=True))
+    return found

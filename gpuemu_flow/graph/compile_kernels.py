@@ -17,10 +17,10 @@ from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.graph.compile_rules import RuleTasks, programs_of, with_outputs
 from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.graph.snapshot import KernelBasis
-from gpuemu_flow.inputs.environment import package_version
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.includes import Includes, find_includes, relative
+from gpuemu_flow.inputs.own_code import package_version
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.off_limits import OffLimits, off_limits_of

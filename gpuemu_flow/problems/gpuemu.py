@@ -19,6 +19,7 @@ from gpuemu_flow.config.tables_ops import OP
 from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.problems.found import plain_name, read_source
+from gpuemu_flow.problems.importing import table_text
 from gpuemu_flow.problems.model import (
     CandidateProgram,
     ImportedProblem,
@@ -30,7 +31,6 @@ from gpuemu_flow.problems.model import (
 )
 from gpuemu_flow.problems.probing import ADAPTERS
 from gpuemu_flow.problems.published_corpus import CorpusOp, PlaceError, Places, find_corpus
-from gpuemu_flow.problems.toml_text import table_text
 from gpuemu_flow.types import DTYPES, Json
 
 CONFIG = "gpuemu.toml"

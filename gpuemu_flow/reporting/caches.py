@@ -14,10 +14,10 @@ from gpuemu_flow.engine.shared_place import place_for
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.store.private_files import disk_errors
 from gpuemu_flow.store.remote.entry import EntryError, decode
 from gpuemu_flow.store.remote.place import CacheAccess
 from gpuemu_flow.store.remote.transport import (

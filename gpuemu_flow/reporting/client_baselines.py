@@ -10,11 +10,15 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.reporting.submissions import submitted_results, submitted_summaries
-from gpuemu_flow.store.artifacts import ArtifactMetrics, ArtifactStore
-from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult
+from gpuemu_flow.store.baselines import (
+    ArtifactMetrics,
+    ArtifactStore,
+    Baseline,
+    BaselineStore,
+    SubmittedResult,
+)
 from gpuemu_flow.store.failure_record import now
-from gpuemu_flow.store.result_records import StoredResult
-from gpuemu_flow.store.results import FOLDER, ResultStore
+from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
 from gpuemu_flow.types import Json, Verdict
 
 

@@ -18,8 +18,7 @@ from gpuemu_flow.results.from_manifests import result_of_summary
 from gpuemu_flow.results.model import Absence, CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.result_records import CountedResult, StoredResult
-from gpuemu_flow.store.results import FOLDER, STAMP, ResultStore
+from gpuemu_flow.store.results import FOLDER, STAMP, CountedResult, ResultStore, StoredResult
 from gpuemu_flow.types import (
     BAD,
     Case,

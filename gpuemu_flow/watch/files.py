@@ -14,8 +14,7 @@ from typing import Protocol
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.inputs.files import Stamp, stamp_of
-from gpuemu_flow.inputs.globs import glob_files
-from gpuemu_flow.inputs.listings import SHOWN
+from gpuemu_flow.inputs.globs import SHOWN, glob_files
 from gpuemu_flow.inputs.plan import CACHE_NAME
 from gpuemu_flow.quick_dataclass import dataclass
 

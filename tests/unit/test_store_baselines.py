@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.errors import UsageError
-from gpuemu_flow.store.artifacts import ArtifactMetrics, OwnFigures
-from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult
+from gpuemu_flow.store.baselines import (
+    ArtifactMetrics,
+    Baseline,
+    BaselineStore,
+    OwnFigures,
+    SubmittedResult,
+)
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 FIGURES = {
