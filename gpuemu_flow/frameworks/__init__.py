@@ -21,7 +21,7 @@ def __getattr__(name: str) -> object:
     if name == "BaseAdapter":
         return _names("base", "FrameworkAdapter")[0]
     if name == "JaxAdapter":
-        return _names("jax_adapter", "JAXAdapter")[0]
+        return _names("jax", "JAXAdapter")[0]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
