@@ -19,6 +19,8 @@ from gpuemu_flow.types import CheckResult, Verdict
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.ci
+
 Array = NDArray[Any]
 UNIT = 2.0**-23
 

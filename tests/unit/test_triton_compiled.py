@@ -17,6 +17,8 @@ from gpuemu_flow.runners.triton_runner import TritonRunner
 from gpuemu_flow.runners.watch import Watch
 
 pytest.importorskip("torch")
+
+pytestmark = pytest.mark.ci
 pytest.importorskip("triton")
 
 SOURCES = [*(Path(__file__).resolve().parent.parent / "triton_kernels").glob("*.py")]
