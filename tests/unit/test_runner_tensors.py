@@ -11,6 +11,8 @@ import pytest
 if importlib.util.find_spec("torch") is None:
     pytest.skip("no torch", allow_module_level=True)
 
+pytestmark = pytest.mark.ci
+
 import torch
 
 from gpuemu_flow.runners.tensors import name_outputs
