@@ -11,12 +11,11 @@ import pytest
 if importlib.util.find_spec("torch") is None:
     pytest.skip("no torch", allow_module_level=True)
 
-pytestmark = pytest.mark.ci
-
 import torch
 
 from gpuemu_flow.runners.tensors import name_outputs
 
+pytestmark = pytest.mark.ci
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
