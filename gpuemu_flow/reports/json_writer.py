@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from msgspec import to_builtins
+
 from gpuemu_flow.plain_text import inert_json
 from gpuemu_flow.results.model import (
     SCHEMA_VERSION,
@@ -76,7 +78,7 @@ def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
         return [{**nothing, **common, "changes": []}]
     return [
         {
-            **entry.to_json(),
+            **to_builtins(entry),
             **common,
             "changes": [
                 {"kind": change.kind, "metric": change.metric, "message": change.message}

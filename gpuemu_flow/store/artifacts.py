@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, to_builtins
 
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Json
 
 FOLDER = "wire-artifacts"
 _KERNEL = "kernel:"
 
 
-@dataclass(frozen=True)
-class OwnFigures:
-    """Metrics of a kernel that are no part of the wire protocol.
+class ArtifactMetrics(Struct, frozen=True):
+    """The metrics of one kernel: the protocol's ``ArtifactMetrics``.
 
-    They are known only for kernels that gpuemu-flow itself measured.
-    """
-
-    registers: int | None
-    metric_source: str
-    max_live: int | None
-
-
-@dataclass(frozen=True)
-class ArtifactMetrics:
-    """The metrics of one kernel; `to_json` returns the protocol's ``ArtifactMetrics``.
-
-    Attributes
-    ----------
-    kernel_name : str
-    register_count, spill_count, local_memory_bytes, shared_memory_bytes, instruction_count : int
-    patterns_found : tuple of str
-    source : str
-        ``Ptx``, ``Sass`` or ``Both``.
-    timestamp : int
-        Unix time in seconds.
-    own : OwnFigures or None
+    ``source`` is ``Ptx``, ``Sass`` or ``Both``, ``timestamp`` Unix time in seconds. The last three
+    are no part of the protocol; they are known only for kernels that gpuemu-flow itself measured.
     """
 
     kernel_name: str
@@ -50,62 +27,28 @@ class ArtifactMetrics:
     patterns_found: tuple[str, ...]
     source: str
     timestamp: int
-    own: OwnFigures | None = None
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        out: dict[str, Json] = {name: value for name, value in vars(self).items() if name != "own"}
-        out |= {"patterns_found": list(self.patterns_found), "ptx_content": None}
-        return out | ({} if self.own is None else vars(self.own))
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> ArtifactMetrics:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
-        own = None
-        if "metric_source" in data:
-            own = OwnFigures(data["registers"], str(data["metric_source"]), data["max_live"])
-        return cls(
-            kernel_name=str(data["kernel_name"]),
-            **{name: int(data[name]) for name in COUNTS},
-            patterns_found=tuple(map(str, data["patterns_found"])),
-            source=str(data["source"]),
-            timestamp=int(data["timestamp"]),
-            own=own,
-        )
-
-
-COUNTS = (
-    "register_count", "spill_count", "local_memory_bytes", "shared_memory_bytes",
-    "instruction_count",
-)  # fmt: skip
-
-
-def artifact_metrics(data: Json) -> ArtifactMetrics | None:
-    """Convert stored JSON to a kernel's metrics; return None if it is invalid."""
-    try:
-        return ArtifactMetrics.from_json(data)
-    except (KeyError, TypeError, ValueError):
-        return None
+    ptx_content: None = None
+    registers: int | UnsetType | None = UNSET
+    metric_source: str | UnsetType = UNSET
+    max_live: int | UnsetType | None = UNSET
 
 
 class ArtifactStore:
-    """Metrics by kernel name. Thread-safe.
-
-    Parameters
-    ----------
-    cache : WorkspaceCache
-    """
+    """Metrics by kernel name. Thread-safe."""
 
     def __init__(self, cache: WorkspaceCache) -> None:
         self._records = JsonStore(cache.folder / FOLDER, cache.set_aside)
 
     def put(self, metrics: ArtifactMetrics) -> None:
         """Store a kernel's metrics, replacing earlier ones."""
-        self._records.put(_KERNEL + metrics.kernel_name, metrics.to_json())
+        self._records.put(_KERNEL + metrics.kernel_name, to_builtins(metrics))
 
     def get(self, name: str) -> ArtifactMetrics | None:
         """Return a kernel's metrics; None if there are none or they cannot be read."""
-        return artifact_metrics(self._records.get(_KERNEL + name))
+        try:
+            return convert(self._records.get(_KERNEL + name), ArtifactMetrics)
+        except ValidationError:
+            return None
 
     def everything(self) -> dict[str, ArtifactMetrics]:
         """Return the metrics of all kernels, sorted by name."""

@@ -14,6 +14,8 @@ from dataclasses import field
 from pathlib import Path
 from urllib.parse import quote
 
+from msgspec import ValidationError, convert, to_builtins
+
 from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.artifacts import ArtifactMetrics
@@ -103,9 +105,7 @@ class Baseline:
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
         submitted = None if self.submitted is None else [r.to_json() for r in self.submitted]
-        artifacts = None
-        if self.artifacts is not None:
-            artifacts = {name: metrics.to_json() for name, metrics in self.artifacts.items()}
+        artifacts = to_builtins(self.artifacts)
         parts = {**vars(self), "submitted": submitted, "artifacts": artifacts}
         return {"kind": KIND, "format": FORMAT, **parts}
 
@@ -136,7 +136,6 @@ class Baseline:
                 isinstance(dtypes, dict) and all(isinstance(s, dict) for s in dtypes.values())
                 for dtypes in results.values()
             )
-            and (artifacts is None or isinstance(artifacts, dict))
         )
         if not good:
             raise ValueError("its kernels, results or environment have another form")
@@ -145,14 +144,10 @@ class Baseline:
                 values["submitted"] = tuple(map(SubmittedResult.from_json, values["submitted"]))
             except (KeyError, TypeError) as error:
                 raise ValueError("its submitted results have another form") from error
-        if artifacts is not None:
-            try:
-                values["artifacts"] = {
-                    str(name): ArtifactMetrics.from_json(metrics)
-                    for name, metrics in artifacts.items()
-                }
-            except (KeyError, TypeError) as error:
-                raise ValueError("its figures of kernels have another form") from error
+        try:
+            values["artifacts"] = convert(artifacts, dict[str, ArtifactMetrics] | None)
+        except ValidationError as error:
+            raise ValueError("its figures of kernels have another form") from error
         return cls(**values)
 
 

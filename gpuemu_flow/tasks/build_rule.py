@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import let_through
 from gpuemu_flow.observed import ConfiguredEnv
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
@@ -36,8 +37,7 @@ from gpuemu_flow.tasks.base import (
 from gpuemu_flow.tasks.build_kernel import placeholders
 from gpuemu_flow.tasks.params import RuleParams, params_of
 from gpuemu_flow.tasks.parts import compilers
-from gpuemu_flow.tasks.parts.command_uses import command_uses
-from gpuemu_flow.tasks.parts.machine_results import MachineResults, machine_results
+from gpuemu_flow.tasks.parts.machine_results import MachineResults, command_uses, machine_results
 from gpuemu_flow.types import Json
 
 STAGE = stages.RULE
@@ -55,8 +55,7 @@ _numbers = itertools.count()
 Stamps = dict[str, tuple[int, int, int]]
 
 
-@dataclass(frozen=True)
-class _Output:
+class _Output(Struct, frozen=True):
     """One file that a rule made."""
 
     digest: str
@@ -67,8 +66,7 @@ class _Output:
         return output_state(self.digest, executable=self.executable)
 
 
-@dataclass(frozen=True)
-class _Made:
+class _Made(Struct, frozen=True):
     """The outcome of one run of a rule's command."""
 
     outputs: Mapping[str, _Output]
@@ -105,11 +103,8 @@ class _Made:
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Make the outputs of one rule, or restore them from the cache.
 
-    Raises
-    ------
-    RunnerError
-        ``build-failed`` if the command failed; ``rule-output-missing`` if it did not make a
-        declared output.
+    Raises RunnerError: ``build-failed`` if the command failed; ``rule-output-missing`` if it did
+    not make a declared output.
     """
     paths = [context.root / name for name in spec.outputs]
     try:
@@ -325,10 +320,7 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
 def _is_closed(spec: TaskSpec) -> bool:
     """Tell whether a sandbox restricts the command to declared files of the workspace.
 
-    Raises
-    ------
-    RunnerError
-        ``sandbox-missing`` if a sandbox is required and not available.
+    Raises RunnerError: ``sandbox-missing`` if a sandbox is required and not available.
     """
     sandbox = params_of(RuleParams, spec.params).sandbox
     if not sandbox.get("closed"):
@@ -343,10 +335,8 @@ def _is_closed(spec: TaskSpec) -> bool:
 def _checked(spec: TaskSpec, root: Path, name: str) -> Path:
     """Return the path of an output, after checking that its folder is in the workspace.
 
-    Raises
-    ------
-    RunnerError
-        ``rule-output-missing`` if a link leads out of the workspace, or the output is a folder.
+    Raises RunnerError: ``rule-output-missing`` if a link leads out of the workspace, or the output
+    is a folder.
     """
     path = root / name
     real = os.path.realpath(path.parent)

@@ -6,7 +6,7 @@ import pytest
 from ptx_text import HEADER, module
 
 from gpuemu_flow.artifacts.ptx import read_body, read_ptx
-from gpuemu_flow.artifacts.ptx.body import MAX_PROBLEMS
+from gpuemu_flow.artifacts.ptx.parser import MAX_PROBLEMS
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ SERIALISING = {
     "config/programs.py": "tables of gpuemu.toml",
     "config/tolerance_edit.py": "the text of gpuemu.toml, edited in place",
     "cases/schema.py": "schemas in gpuemu.toml and in requests",
-    "artifacts/sass.py": "what nvdisasm writes",
+    "artifacts/ptxas.py": "what nvdisasm writes",
     "emulator/described.py": "described launches in gpuemu.toml and in requests",
     "lsp/commands.py": "what commands print with --format json",
     "problems/adapters/flashinfer.py": "the description that an import wrote beside it",

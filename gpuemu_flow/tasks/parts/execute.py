@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
+
+from msgspec import Struct, field, to_builtins
 
 from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
@@ -16,22 +16,8 @@ from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec
 from gpuemu_flow.types import Json
 
 
-@dataclass(frozen=True)
-class BatchOutcomes:
-    """The outcomes of a batch of requests.
-
-    Attributes
-    ----------
-    requests : list of Request
-    outcomes : list of Outcome
-        One per request, in the same order.
-    executed : int
-        Number of requests that were really run; the others came from the action cache.
-    duration_s : float
-        Wall time in seconds of the cases that were run, plus the original durations of the others.
-    used : Discovered
-        Everything that the program was seen to use in any of these cases.
-    """
+class BatchOutcomes(Struct, frozen=True):
+    """The outcomes of a batch of requests."""
 
     requests: list[Request]
     outcomes: list[Outcome]
@@ -67,19 +53,7 @@ def execute(
 ) -> BatchOutcomes:
     """Run `program` on every request that the action cache does not answer.
 
-    Parameters
-    ----------
-    spec : TaskSpec
-        The task; its stage, version and params are part of each case's key.
-    code : mapping of path to digest
-        Files of the program.
-    requests : sequence of Request
-    checks : Checks
-
-    Raises
-    ------
-    Interrupted
-        The run was cancelled. Finished cases are in the action cache.
+    Raises Interrupted: The run was cancelled. Finished cases are in the action cache.
     """
     begin = time.perf_counter()
     base = {
@@ -87,7 +61,7 @@ def execute(
         "code": dict(code),
         "params": spec.params.to_json(),
         "env": {**context.environment, **context.packages},
-        "checks": asdict(checks),
+        "checks": to_builtins(checks),
     }
     known = KnownInputs(context.cache.actions, digest_json(base), context.inputs)
     batch = _Batch(spec, context, program, requests, known)
