@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import ValidationError, convert, structs
 
 from gpuemu_flow import __version__
-from gpuemu_flow.artifacts.diff import ChangeJudgement, KernelDiff, diff_kernels
-from gpuemu_flow.artifacts.kernel import KernelMetrics
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.graph.compile_kernels import kernel_policy
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.client_baselines import of_clients
 from gpuemu_flow.reporting.renamed_ops import (
@@ -46,6 +44,9 @@ from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
 from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import BAD, Json, Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.artifacts.diff import KernelDiff
 
 
 def bring_up_to_date(
@@ -128,6 +129,8 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
     UsageError
         ``baseline-bad-file``, ``baseline-bad-tag``.
     """
+    from gpuemu_flow.artifacts.kernel import KernelMetrics  # noqa: PLC0415
+
     found = baselines.read_file(path)
     try:
         for entries in found.kernels.values():
@@ -188,6 +191,10 @@ def _kernel_diffs(
     diff : KernelDiff
         The comparison of one of its entry functions for one architecture.
     """
+    from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
+    from gpuemu_flow.artifacts.kernel import KernelMetrics  # noqa: PLC0415
+    from gpuemu_flow.graph.compile_kernels import kernel_policy  # noqa: PLC0415
+
     policies = {
         kernel.name: kernel_policy(workspace.config.policies, kernel)
         for kernel in workspace.config.kernels
@@ -208,6 +215,8 @@ def _kernel_diffs(
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
     """Return the comparison of a kernel that is no longer configured, which is a regression."""
+    from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
+
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
     return structs.replace(kernel, is_regression=True, judgements=(*kernel.judgements, judgement))
 

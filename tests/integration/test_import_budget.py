@@ -136,7 +136,7 @@ def test_only_a_merge_of_reports_loads_the_checker_of_schemas(mini: Mini) -> Non
 
 
 KERNEL_STAGES = {
-    "build_kernel", "diff_kernel", "lint", "parts.assemble", "parts.compilers",
+    "build_kernel", "diff_kernel", "lint", "parts.compilers",
 }  # fmt: skip
 
 
