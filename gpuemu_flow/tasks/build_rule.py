@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import let_through
@@ -55,7 +55,7 @@ _numbers = itertools.count()
 Stamps = dict[str, tuple[int, int, int]]
 
 
-class _Output(Struct, frozen=True):
+class _Output(Struct, frozen=True, array_like=True):
     """One file that a rule made."""
 
     digest: str
@@ -74,30 +74,15 @@ class _Made(Struct, frozen=True):
     deleted: tuple[str, ...]
     duration_s: float
 
-    def to_json(self) -> dict[str, Json]:
-        files = {name: [each.digest, each.executable] for name, each in self.outputs.items()}
-        return {
-            "outputs": files,
-            "undeclared": list(self.undeclared),
-            "deleted": list(self.deleted),
-            "duration_s": self.duration_s,
-        }
 
-    @classmethod
-    def from_json(cls, data: Json, names: Sequence[str]) -> _Made | None:
-        """Rebuild from `to_json`'s result; None if it is invalid or its outputs are not `names`."""
-        try:
-            found = {
-                str(name): _Output(str(digest), bool(executable))
-                for name, (digest, executable) in data["outputs"].items()
-            }
-            undeclared = tuple(str(name) for name in data["undeclared"])
-            deleted = tuple(str(name) for name in data["deleted"])
-            duration_s = float(data["duration_s"])
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return None
-        good = set(found) == set(names) and math.isfinite(duration_s)
-        return cls(found, undeclared, deleted, duration_s) if good else None
+def _made(stored: Json, names: Sequence[str]) -> _Made | None:
+    """Return a stored outcome; None if it is invalid or its outputs are not `names`."""
+    try:
+        made = convert(stored, _Made)
+    except ValidationError:
+        return None
+    good = set(made.outputs) == set(names) and math.isfinite(made.duration_s)
+    return made if good else None
 
 
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
@@ -141,10 +126,10 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         made = _execute(spec, context, environment)
     if context.unchanged() and not context.inputs.moved(used, begun):
         if executed:
-            context.cache.actions.put(known.add(used), made.to_json())
+            context.cache.actions.put(known.add(used), to_builtins(made))
         if shared is not None:
             digests = [output.digest for output in made.outputs.values()]
-            shared.store(known.key(used), made.to_json(), digests)
+            shared.store(known.key(used), to_builtins(made), digests)
     _let_the_clock_pass(context, spec)
     states = {name: output.state for name, output in made.outputs.items()}
     content = {"stage": STAGE, "version": VERSION, "outputs": states}
@@ -197,7 +182,7 @@ def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Mad
     `known` finds the cached outputs that were made from inputs in their present states.
     """
     for _, key in known.candidates():
-        made = _Made.from_json(context.cache.actions.get(key), spec.outputs)
+        made = _made(context.cache.actions.get(key), spec.outputs)
         if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):
             return made
     return None
@@ -207,7 +192,7 @@ def _fetched(
     spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
 ) -> _Made | None:
     """Fetch the outputs from a shared cache; return None if one is missing."""
-    made = _Made.from_json(shared.fetch(key), spec.outputs)
+    made = _made(shared.fetch(key), spec.outputs)
     if made is None:
         return None
     shared.fetch_blobs(output.digest for output in made.outputs.values())
