@@ -29,9 +29,8 @@ _STT_FUNC = 2
 # EIATTR numbers of .nv.info records.
 _MAX_THREADS = 0x05
 _REQUIRED_THREADS = 0x10
-_FRAME_SIZE = 0x11
 _MIN_STACK_SIZE = 0x12
-_PARAMETER_BYTES = 0x19
+_FRAME_SIZE = 0x11
 _REGISTER_COUNT = 0x2F
 _TOOLKIT = 0x37
 _BARRIER_COUNT = 0x4C
@@ -68,7 +67,6 @@ class CubinKernel(Struct):
     spill_store_bytes: int | None = 0
     spill_load_bytes: int | None = 0
     barriers: int = 0
-    parameter_bytes: int = 0
     max_threads: int = 0
 
     @property
@@ -204,8 +202,6 @@ class _Reader:
                 self._toolkit[name] = _u32(payload, 0)
             elif attribute == _BARRIER_COUNT and payload:
                 kernel.barriers = payload[0]
-            elif attribute == _PARAMETER_BYTES and len(payload) >= 2:
-                kernel.parameter_bytes = int.from_bytes(payload[:2], "little")
             elif attribute in (_MAX_THREADS, _REQUIRED_THREADS) and len(payload) >= 12:
                 kernel.max_threads = _u32(payload, 0) * _u32(payload, 4) * _u32(payload, 8)
 

@@ -95,7 +95,6 @@ class Body(Struct):
     locations: list[SourceLocation] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
     branch_targets: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
-    pragmas: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     def resolve_label(self, name: str, scope: int) -> int | None:
@@ -149,7 +148,6 @@ class Function(Struct):
 
     name: str
     kind: str
-    linkage: str
     header: str
     bounds: LaunchBounds
     module: Module
@@ -179,7 +177,6 @@ class Module(Struct, dict=True):
     functions: list[Function] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
-    declared_functions: dict[str, bool] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
 
     @cached_property

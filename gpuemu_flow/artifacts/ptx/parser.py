@@ -194,8 +194,7 @@ class _Reader:
         self, head: str, header: re.Match[str] | None, start: int, module: Module
     ) -> None:
         if header is not None:
-            module.declared_functions[header.group(2)] = ".noreturn" in head
-            return
+            return  # of a function elsewhere
         alias = _ALIAS.search(head)
         if alias is not None:
             module.aliases[alias.group(1)] = alias.group(2)
@@ -214,7 +213,6 @@ class _Reader:
             Function(
                 name=name,
                 kind=header.group(1),
-                linkage=linkage_of(head),
                 header=head.strip(),
                 bounds=parse_bounds(head[header.end() :]),
                 module=module,
@@ -261,7 +259,6 @@ _SPECIFIERS = re.compile(r"\s*\.(\w+)(?:::\w+)?(\s*\([^)]*\)|\s+\d+(?=\s))?", re
 _DECLARATOR = re.compile(r"\s*([\w$%.]+)\s*((?:\[[^\]]*\]\s*){0,8})", re.ASCII)
 _RANGE = re.compile(r"\s*([\w$%]+)\s*<\s*(\d{1,9})\s*>\s*\Z", re.ASCII)
 _DIMENSION = re.compile(r"\[\s*([^\]\s]*)\s*\]", re.ASCII)
-_LINKAGE = frozenset({"extern", "visible", "weak", "common"})
 _VARIABLE_SPACES = frozenset({"shared", "local", "global", "const", "param"})
 _BOUND = re.compile(
     r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|reqnctapercluster)\s+"
@@ -362,14 +359,6 @@ def parse_bounds(header: str) -> LaunchBounds:
     )
 
 
-def linkage_of(header: str) -> str:
-    """Return the linkage in a header: ``visible``, ``weak``, ``extern``, ``common``, or empty."""
-    for word in header.split(None, 4)[:4]:
-        if word.startswith(".") and word[1:] in _LINKAGE:
-            return word[1:]
-    return ""
-
-
 MAX_PROBLEMS = 50
 """After so many diagnoses the rest of a body, or of a file, is not read."""
 
@@ -403,7 +392,6 @@ _GUARD, _OPCODE, _OPERANDS, _LABEL, _LOC, _FILE, _DIRECTIVE, _BRACE, _EMPTY, _EN
 
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _LIST_NAME = re.compile(r"[\w$%.]+", re.ASCII)
-_STRING = re.compile(r'"([^"\n]*)"', re.ASCII)
 
 
 def read_body(function: Function) -> Body:
@@ -529,7 +517,7 @@ class _State:
         return scope if self._depth >= MAX_DEPTH else max(scopes[scope].parent, 0)
 
     def directive(self, statement: str, offset: int, scope: int) -> None:
-        """Read ``.reg``, variables, ``.branchtargets`` and ``.pragma``; ignore other directives."""
+        """Read ``.reg``, variables and ``.branchtargets``; ignore other directives."""
         body = self._body
         if statement.startswith(".reg"):
             body.scopes[scope].registers.extend(parse_registers(statement))
@@ -537,7 +525,5 @@ class _State:
             if self._last_label is not None:
                 names = tuple(_LIST_NAME.findall(statement[len(".branchtargets") :]))
                 body.branch_targets[self._last_label] = names
-        elif statement.startswith(".pragma"):
-            body.pragmas.extend(_STRING.findall(statement))
-        elif not statement.startswith((".callprototype", ".calltargets")):
+        elif not statement.startswith((".pragma", ".callprototype", ".calltargets")):
             body.variables.extend(parse_variables(statement, offset))
