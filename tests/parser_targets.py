@@ -15,10 +15,8 @@ import numpy as np
 from report_samples import recorded
 
 from gpuemu_flow.artifacts.cubin import read_cubin
-from gpuemu_flow.artifacts.ptx.body import read_body
-from gpuemu_flow.artifacts.ptx.parser import read_ptx
-from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
-from gpuemu_flow.artifacts.sass import parse_nvdisasm_json
+from gpuemu_flow.artifacts.ptx.parser import read_body, read_ptx
+from gpuemu_flow.artifacts.tool_output import parse_nvdisasm_json, parse_ptxas_output
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.problems.gpumode import YamlError, read_yaml

@@ -6,8 +6,7 @@ import re
 import struct
 from collections.abc import Callable
 
-from gpuemu_flow.artifacts.ptx.numbers import parse_integer
-from gpuemu_flow.artifacts.ptx.operands import parse_address, split_operands
+from gpuemu_flow.artifacts.ptx.opcode import parse_address, parse_integer, split_operands
 from gpuemu_flow.emulator.ir import (
     Immediate,
     Inverted,

@@ -7,11 +7,19 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpuemu_flow.artifacts.host_compiler import HOST_COMPILERS, host_compilers
+from msgspec import json, structs
+
+from gpuemu_flow.artifacts.kernel import VIEW_VERSION
 from gpuemu_flow.artifacts.lint import LINT_VERSION
 from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_missing, tool_places
-from gpuemu_flow.artifacts.view import VIEW_VERSION
+from gpuemu_flow.artifacts.toolchain import (
+    HOST_COMPILERS,
+    Toolchain,
+    find_tools,
+    host_compilers,
+    tool_missing,
+    tool_places,
+)
 from gpuemu_flow.config.model import Config, Policies
 from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.graph.compile_rules import RuleTasks, programs_of, with_outputs
@@ -401,7 +409,7 @@ class KernelCompiler:
     def _lint(self, kernel: KernelConfig, build: TaskSpec, arch: str) -> TaskSpec:
         policy = kernel_policy(self._config.policies, kernel)
         if arch:  # this task answers for its own architecture
-            policy = replace(policy, archs=(arch,))
+            policy = structs.replace(policy, archs=(arch,))
         return self._spec(
             stages.LINT,
             kernel,
@@ -410,7 +418,7 @@ class KernelCompiler:
             params=LintParams(
                 entry=kernel.name,
                 arch=arch,
-                policy=policy.to_json(),
+                policy=json.decode(json.encode(policy, order="deterministic")),
                 threads=kernel.threads_per_block or 0,
                 dynamic_shared_bytes=kernel.dynamic_shared_memory,
                 versions=[VIEW_VERSION, LINT_VERSION],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import ValidationError, convert, structs
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
@@ -45,7 +47,6 @@ from gpuemu_flow.types import BAD, Json, Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.artifacts.diff import KernelDiff
-    from gpuemu_flow.artifacts.metrics import KernelMetrics
 
 
 def bring_up_to_date(
@@ -128,11 +129,13 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
     UsageError
         ``baseline-bad-file``, ``baseline-bad-tag``.
     """
+    from gpuemu_flow.artifacts.kernel import KernelMetrics  # noqa: PLC0415
+
     found = baselines.read_file(path)
     try:
         for entries in found.kernels.values():
             for entry in entries:
-                _metrics(entry)
+                convert(entry, KernelMetrics)
         for dtypes in found.results.values():
             for summary in dtypes.values():
                 Verdict(summary["verdict"])
@@ -140,7 +143,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
                 str(summary["cases_digest"])
                 for cases in summary.get("case_verdicts", {}).values():
                     dict.fromkeys(map(str.encode, cases))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
         reason = f"its figures have another form ({type(error).__name__}: {error})"
         raise UsageError(Problem("baseline-bad-file", reason, "", str(path))) from None
     values = {**found.to_json(), "tag": baselines.check_tag(tag or found.tag)}
@@ -189,6 +192,7 @@ def _kernel_diffs(
         The comparison of one of its entry functions for one architecture.
     """
     from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
+    from gpuemu_flow.artifacts.kernel import KernelMetrics  # noqa: PLC0415
     from gpuemu_flow.graph.compile_kernels import kernel_policy  # noqa: PLC0415
 
     policies = {
@@ -201,8 +205,8 @@ def _kernel_diffs(
             continue
         policy = policies.get(name)
         diffs = diff_kernels(
-            [_metrics(entry) for entry in baseline.kernels.get(former.get(name, name), ())],
-            [_metrics(entry) for entry in kernels.get(name, ())],
+            convert(baseline.kernels.get(former.get(name, name), ()), list[KernelMetrics]),
+            convert(kernels.get(name, ()), list[KernelMetrics]),
             forbidden=policy.forbidden_instructions if policy is not None else (),
         )
         gone = name not in policies
@@ -214,7 +218,7 @@ def _gone(kernel: KernelDiff) -> KernelDiff:
     from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
 
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
-    return replace(kernel, judgements=(*kernel.judgements, judgement))
+    return structs.replace(kernel, is_regression=True, judgements=(*kernel.judgements, judgement))
 
 
 def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
@@ -296,30 +300,3 @@ def _current(
         identity = {IDENTITY: identity_of(workspace.config.op(op))}
         results.setdefault(op, {})[dtype] = {**summary, **identity}
     return kernels, results
-
-
-def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
-    """Return the figures of a kernel from their stored form.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        The entry does not have the expected form.
-    """
-    from gpuemu_flow.artifacts.metrics import KernelMetrics  # noqa: PLC0415
-
-    metrics = KernelMetrics.from_json(entry)
-    numbers: Sequence[object] = (
-        metrics.registers, metrics.spill_instructions, metrics.spill_bytes, metrics.stack_bytes,
-        metrics.local_bytes, metrics.shared_bytes, metrics.instructions, metrics.max_live,
-        metrics.dynamic_shared_bytes, metrics.barriers, metrics.predicated_instructions,
-        *metrics.families.values(), *metrics.opcodes.values(), *metrics.calls.values(),
-        *(metrics.sass_opcodes or {}).values(),
-    )  # fmt: skip
-    if not all(value is None or (isinstance(value, int) and value >= 0) for value in numbers):
-        raise ValueError("a figure is no count")
-    words = (metrics.name, metrics.arch, metrics.metric_source, metrics.tool_version,
-             metrics.ptx_target, metrics.sass_tool)  # fmt: skip
-    if not all(isinstance(word, str) for word in words):
-        raise ValueError("a name is no text")
-    return metrics

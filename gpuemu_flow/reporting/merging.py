@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from msgspec import ValidationError
+
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.results.document import Report, ShardPart, TaskState
 from gpuemu_flow.results.model import RunReport, TaskCounts
@@ -95,7 +97,7 @@ def _rebuilt(path: Path, shard: Json) -> Report:
     part = ShardPart(**{**given, "selected": tuple(shard["selected"])})
     try:
         return rebuilt(part, shard["document"])
-    except ValueError as error:
+    except (ValueError, ValidationError) as error:
         raise _damaged(path, f"shard.document: {error}") from None
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.artifacts.diff import KernelDiff
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from gpuemu_flow.artifacts.kernel import KernelRecord, Violation
 from gpuemu_flow.plain_text import inert_json, inert_markup, with_newlines
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import charts, failure_cards, graph_chart

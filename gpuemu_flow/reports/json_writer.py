@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import to_builtins
 
 from gpuemu_flow.plain_text import inert_json
 from gpuemu_flow.results.model import (
@@ -78,7 +79,7 @@ def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
         return [{**nothing, **common, "changes": []}]
     return [
         {
-            **entry.to_json(),
+            **to_builtins(entry),
             **common,
             "changes": [
                 {"kind": change.kind, "metric": change.metric, "message": change.message}

@@ -6,8 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from gpuemu_flow.artifacts.kernel import KernelRecord, Violation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import case_lines
 from gpuemu_flow.reports.formats import ReaderOptions

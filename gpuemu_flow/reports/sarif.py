@@ -10,8 +10,7 @@ from pathlib import PurePath
 from urllib.parse import quote
 
 from gpuemu_flow import __version__
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from gpuemu_flow.artifacts.kernel import KernelRecord, Violation
 from gpuemu_flow.artifacts.rules import RULES
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.results.model import RunReport

@@ -27,7 +27,7 @@ from gpuemu_flow.tasks.stages import OTHER_CASES
 from gpuemu_flow.types import CheckResult, Verdict
 
 if TYPE_CHECKING:
-    from gpuemu_flow.artifacts.findings import Violation
+    from gpuemu_flow.artifacts.kernel import Violation
 
 _COLORS = {
     Verdict.PASSED: "32",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
+
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.types import Json
@@ -110,6 +112,6 @@ class BaselineDiff:
             "schema_version": 1,
             "baseline": {"tag": self.baseline.tag, "created": self.baseline.created},
             "has_regressions": self.has_regressions,
-            "kernels": [{"kernel": name, **diff.to_json()} for name, diff in self.kernels],
+            "kernels": [{"kernel": name, **to_builtins(diff)} for name, diff in self.kernels],
             "results": [vars(result) for result in self.results],
         }

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from msgspec import convert
+
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.judging.summary import WORST
 from gpuemu_flow.quick_dataclass import dataclass
@@ -132,7 +134,7 @@ class ReportBuilder:
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
         """Return the result of one lint and its problems; None if the lint did not finish."""
         # The code for kernels is loaded only if there is a kernel.
-        from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415
+        from gpuemu_flow.artifacts.kernel import KernelRecord  # noqa: PLC0415
 
         try:
             manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
@@ -154,7 +156,7 @@ class ReportBuilder:
             verdict=verdict,
             reason=reason,
             cached=not any(self.status.get(m) in ("ran", "restored") for m in sources),
-            entries=tuple(KernelRecord.from_json(kernel) for kernel in manifest["kernels"]),
+            entries=convert(manifest["kernels"], tuple[KernelRecord, ...]),
             changes=tuple(self._kernel_changes(lint)),
         )
         return result, problems

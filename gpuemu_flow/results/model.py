@@ -14,7 +14,7 @@ from gpuemu_flow.results.changes import KernelChange, ResultChange
 from gpuemu_flow.types import Case, CheckResult, Verdict
 
 if TYPE_CHECKING:
-    from gpuemu_flow.artifacts.kernel_record import KernelRecord
+    from gpuemu_flow.artifacts.kernel import KernelRecord
     from gpuemu_flow.cases.cause import Cause
 
 SCHEMA_VERSION = 1

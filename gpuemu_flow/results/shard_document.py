@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import msgspec
+from msgspec import convert, to_builtins
 
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem
@@ -205,13 +206,13 @@ def _kernel(kernel: KernelResult) -> dict[str, Json]:
         "reason": kernel.reason,
         "cached": kernel.cached,
         "absence": kernel.absence.value,
-        "entries": [entry.to_json() for entry in kernel.entries],
+        "entries": to_builtins(kernel.entries),
         "changes": [asdict(change) for change in kernel.changes],
     }
 
 
 def _kernel_from(data: Mapping[str, Json]) -> KernelResult:
-    from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415 - with kernels only
+    from gpuemu_flow.artifacts.kernel import KernelRecord  # noqa: PLC0415 - with kernels only
 
     return KernelResult(
         kernel=data["kernel"],
@@ -220,6 +221,6 @@ def _kernel_from(data: Mapping[str, Json]) -> KernelResult:
         reason=data["reason"],
         cached=data["cached"],
         absence=Absence(data["absence"]),
-        entries=tuple(KernelRecord.from_json(entry) for entry in data["entries"]),
+        entries=convert(data["entries"], tuple[KernelRecord, ...]),
         changes=tuple(KernelChange.from_json(change) for change in data["changes"]),
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.artifacts.ptx.plain import PlainPtx, plain_ptx
+from gpuemu_flow.artifacts.ptx.source import PlainPtx, plain_ptx
 from gpuemu_flow.emulator.cases import launch_cases
 from gpuemu_flow.emulator.described import BufferText, DescribedLaunches, ScalarText, read_described
 from gpuemu_flow.emulator.findings import CheckFinding

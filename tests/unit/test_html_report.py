@@ -11,6 +11,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from msgspec import structs
 from report_samples import HOSTILE, KERNEL, failed, hostile, passed, report_of, sample
 
 from gpuemu_flow.cases.cause import Cause, Counts
@@ -168,7 +169,7 @@ def test_the_worst_hundred_ops_stay_below_a_megabyte_too() -> None:
     scatter = tuple((x, y, 5, x % 2) for x in range(-70, 70, 5) for y in range(-55, 55, 5))
     picture = Picture("output", (17, 129), rows, "fold", scatter, (9,) * 12, 2193, 400,
                       {"x": "1" * 4000, "y": "2" * 4000})  # fmt: skip
-    entry = replace(KERNEL.entries[0], violations=KERNEL.entries[0].violations * 9)
+    entry = structs.replace(KERNEL.entries[0], violations=KERNEL.entries[0].violations * 9)
     kernels = tuple(replace(KERNEL, kernel=f"k{n}", entries=(entry,)) for n in range(100))
     full = replace(
         report,

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from gpuemu_flow.artifacts.ptx.plain import plain_ptx
+from gpuemu_flow.artifacts.ptx.source import plain_ptx
 from gpuemu_flow.kernel_findings import THERE, CodePlace, KernelFinding
 from gpuemu_flow.lsp.findings import ERROR, source_findings
 from gpuemu_flow.reporting.last_results import LastResults

@@ -59,7 +59,7 @@ BESIDE = {
     ),
     # Workers make a case's tensors themselves, and run compiled kernels.
     "runners": (
-        "gpuemu_flow.artifacts.ptx.plain",
+        "gpuemu_flow.artifacts.ptx.source",
         "gpuemu_flow.cases.generate",
         "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
@@ -78,11 +78,11 @@ BESIDE = {
     # The emulator reads PTX with the parser of the linter.
     "emulator": (
         "gpuemu_flow.artifacts.ptx",
-        "gpuemu_flow.artifacts.ptx.declarations",
+        "gpuemu_flow.artifacts.ptx.parser",
         "gpuemu_flow.artifacts.ptx.model",
-        "gpuemu_flow.artifacts.ptx.numbers",
         "gpuemu_flow.artifacts.ptx.opcode",
-        "gpuemu_flow.artifacts.ptx.operands",
+        "gpuemu_flow.artifacts.ptx.opcode",
+        "gpuemu_flow.artifacts.ptx.opcode",
         # Compiled kernels are kept in the user's cache.
         "gpuemu_flow.store.user_cache",
     ),

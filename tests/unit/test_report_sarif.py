@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from published_schemas import check_sarif, sarif_validator
 from report_samples import KERNEL, failed, hostile, huge, report_of, sample
 
@@ -61,8 +62,8 @@ def test_a_kernels_regression_stands_at_the_kernel() -> None:
 
 
 def test_a_finding_without_a_line_has_one() -> None:
-    found = replace(KERNEL.entries[0].violations[0], line=0)
-    kernel = replace(KERNEL, entries=(replace(KERNEL.entries[0], violations=(found,)),))
+    found = structs.replace(KERNEL.entries[0].violations[0], line=0)
+    kernel = replace(KERNEL, entries=(structs.replace(KERNEL.entries[0], violations=(found,)),))
     (result,) = check_sarif(json.dumps(lint_to_sarif(replace(sample().run, kernels=(kernel,)))))
     assert place(result)[1] == 1
 

@@ -21,10 +21,7 @@ def heal_missing(
     A missing or damaged blob is fetched from a shared cache, or else made again by running the
     program on the case. If the program then gives other bytes, the record names the new output.
 
-    Raises
-    ------
-    Interrupted
-        The run was cancelled.
+    Raises Interrupted: The run was cancelled.
     """
     healed = {stored.case.index: stored for stored in batch}
     for role in ("op", "reference"):

@@ -8,15 +8,7 @@ from gpuemu_flow.types import Case
 
 
 def read_planned(spec: TaskSpec, context: StageContext) -> tuple[list[Case], list[Case]]:
-    """Read the cases of an op and dtype.
-
-    Returns
-    -------
-    cases : list of Case
-        The cases to run and judge.
-    samples : list of Case
-        The cases that serve to find the op's traits; see `cases.samples`.
-    """
+    """Read the cases of an op and dtype."""
     source = next(i for i in spec.inputs if i.role == stages.GENERATE)
     manifest = read_manifest(context.cache.folder / source.path, stages.GENERATE)
     cases, samples = (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 
-from gpuemu_flow.artifacts.ptx.model import Body, RegisterDeclaration
-from gpuemu_flow.artifacts.ptx.opcode import Destination
-from gpuemu_flow.artifacts.ptx.operands import first_operand
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
+
+from gpuemu_flow.artifacts.ptx.model import Body, Instruction, RegisterDeclaration
+from gpuemu_flow.artifacts.ptx.opcode import Destination, first_operand, split_operands
 
 Registers = tuple[int, ...]
 
@@ -21,22 +22,8 @@ REGISTER_WIDTHS: dict[str, int] = {"pred": 0, "b64": 2, "u64": 2, "s64": 2, "f64
 """32-bit registers that one virtual register takes; 1 for types not listed."""
 
 
-@dataclass
-class Dataflow:
-    """Definitions and uses of registers in a body, with one entry per instruction.
-
-    Attributes
-    ----------
-    defs, uses : list of tuple of int
-        Numbers of the registers that an instruction writes and reads; a register may be in both.
-    names : list of str
-        Name of each register, by number. A name occurs again if an inner scope declares it again.
-    types : list of str
-        Declared type of each register, by number, such as ``f32``. Newer compilers declare floats
-        as ``b32``: do not infer a meaning from the type.
-    widths : list of int
-        Number of 32-bit registers that each register takes, by number.
-    """
+class Dataflow(Struct):
+    """Definitions and uses of registers in a body, with one entry per instruction."""
 
     defs: list[Registers]
     uses: list[Registers]
@@ -219,3 +206,145 @@ def _other_forms(
     if first.startswith("["):
         return (), in_first + in_rest
     return tuple(in_first), in_rest
+
+
+# Control-flow graph of a function body: blocks, edges, loops.
+
+
+MAX_EDGES = 1_000_000
+"""Limit on branch-table edges of one function; a hostile file could demand many times more."""
+
+
+class ControlFlowGraph(Struct):
+    """Basic blocks in file order: block ``b`` holds instructions ``starts[b]`` to ``ends[b] - 1``.
+
+    ``leaves`` tells for each block whether it may end the thread. Instructions of ``unresolved``
+    branch to a label that does not exist; they count as branches to the end of the function.
+    """
+
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    successors: list[list[int]] = field(default_factory=list)
+    predecessors: list[list[int]] = field(default_factory=list)
+    leaves: list[bool] = field(default_factory=list)
+    unresolved: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def block_of(self, instruction: int) -> int:
+        """Return the number of the block that holds an instruction."""
+        return bisect_right(self.starts, instruction) - 1
+
+    def blocks_in_loops(self) -> list[bool]:
+        """Tell for each block whether it lies on a cycle of the graph."""
+        return [self._on_cycle(members) for members in self.components()]
+
+    def _on_cycle(self, members: list[int]) -> bool:
+        return len(members) > 1 or members[0] in self.successors[members[0]]
+
+    def components(self) -> list[list[int]]:
+        """Return, for each block, the blocks of its strongly connected component.
+
+        Blocks of one component share one list object. The algorithm is Tarjan's (1972), without
+        recursion.
+        """
+        count = len(self)
+        order = [-1] * count
+        low = [0] * count
+        component: list[list[int] | None] = [None] * count
+        stack: list[int] = []
+        next_order = 0
+        for root in range(count):
+            if order[root] >= 0:
+                continue
+            path = [(root, 0)]
+            while path:
+                block, edge = path.pop()
+                if edge == 0:
+                    order[block] = low[block] = next_order
+                    next_order += 1
+                    stack.append(block)
+                descended = False
+                successors = self.successors[block]
+                while edge < len(successors):
+                    target = successors[edge]
+                    edge += 1
+                    if order[target] < 0:
+                        path.append((block, edge))
+                        path.append((target, 0))
+                        descended = True
+                        break
+                    if component[target] is None:
+                        low[block] = min(low[block], order[target])
+                if descended:
+                    continue
+                if low[block] == order[block]:
+                    members: list[int] = []
+                    while True:
+                        member = stack.pop()
+                        component[member] = members
+                        members.append(member)
+                        if member == block:
+                            break
+                if path:
+                    parent = path[-1][0]
+                    low[parent] = min(low[parent], low[block])
+        return [members for members in component if members is not None]
+
+
+def build_cfg(body: Body) -> ControlFlowGraph:
+    """Build the blocks and edges of a body."""
+    instructions = body.instructions
+    count = len(instructions)
+    graph = ControlFlowGraph()
+    if not count:
+        return graph
+    targets: dict[int, list[int]] = {}
+    leaders = {0}
+    edges = 0
+    for index, instruction in enumerate(instructions):
+        if not instruction.opcode.ends_block:
+            continue
+        leaders.add(index + 1)
+        if instruction.opcode.is_branch:
+            names = _target_names(body, instruction)
+            edges += len(names)
+            if edges > MAX_EDGES:
+                names = ()
+            found = [body.resolve_label(name, instruction.scope) for name in names]
+            if not found or None in found:
+                graph.unresolved.append(index)
+            targets[index] = [target for target in found if target is not None]
+            leaders.update(targets[index])
+    graph.starts = sorted(leader for leader in leaders if leader < count)
+    graph.ends = [*graph.starts[1:], count]
+    number = {start: block for block, start in enumerate(graph.starts)}
+    unresolved = set(graph.unresolved)
+    graph.predecessors = [[] for _ in graph.starts]
+    for block, end in enumerate(graph.ends):
+        last = instructions[end - 1]
+        branches = targets.get(end - 1, [])
+        successors = [number[target] for target in dict.fromkeys(branches) if target in number]
+        leaves = end - 1 in unresolved or len(successors) < len(set(branches))
+        if last.opcode.is_terminator:
+            leaves = True
+        if last.guard is not None or not last.opcode.ends_block:
+            if block + 1 == len(graph.starts):
+                leaves = True
+            elif block + 1 not in successors:
+                successors.append(block + 1)
+        graph.successors.append(successors)
+        graph.leaves.append(leaves)
+        for target in successors:
+            graph.predecessors[target].append(block)
+    return graph
+
+
+def _target_names(body: Body, branch: Instruction) -> tuple[str, ...]:
+    """Return the labels that a branch may go to; none if its ``.branchtargets`` does not exist."""
+    if branch.opcode.base == "bra":
+        return (branch.text.strip(),)
+    operands = split_operands(branch.text)
+    table = body.resolve_branch_targets(operands[-1], branch.scope) if operands else None
+    return table or ()
