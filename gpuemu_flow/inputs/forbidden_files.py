@@ -50,11 +50,13 @@ class ForbiddenFiles:
         key = fence.key()
         if key["level"] == OFF:
             return key
-        alone = self._alone(op, program)
+        starts, _ = self._judges(op)
+        named = map(self._sources.relative, set(starts) - set(self._starts(program)))
+        alone = sorted({*self._alone(op, program), *named})
         own = fence.own_apart(off_limits, self.own(op, program))
         return {
             **key,
-            **({"hidden": list(alone)} if alone else {}),
+            **({"hidden": alone} if alone else {}),
             **({"own": [self._sources.relative(Path(path)) for path in own]} if own else {}),
         }
 

@@ -129,15 +129,14 @@ class Listener:
                 self._pair(b"a" if call.name == "move" else b"k", path, target)
         elif call.name == "look":
             self._read(path, found=b"e")
-        elif call.name == "touch":
-            self._read(path, found=b"f")
-        elif call.name == "folder":
-            if os.path.lexists(path):
-                self._read(path, found=b"f")  # it is in the way
-            else:
-                self._write(b"d", path)
-        elif call.name in ("remove", "cut") and os.path.lexists(path):
-            self._write(b"x" if call.name == "remove" else b"t", path)
+        elif call.name in ("touch", "folder", "cut"):
+            self._read(path, found=b"f")  # whether there is one shows in the answer
+            if call.name == "cut" and os.path.lexists(path):
+                self._write(b"t", path)
+        elif call.name == "folder" and not os.path.lexists(path):
+            self._write(b"d", path)
+        elif call.name == "remove" and os.path.lexists(path):
+            self._write(b"x", path)
         return False
 
     def _open(self, notice: Notice, path: bytes) -> bool:
