@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import tomli
 
+from gpuemu_flow.config.check import check_table
 from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.positions import MAX_DEPTH, KeyPath
 from gpuemu_flow.config.read import ConfigSource
 from gpuemu_flow.config.report import Reporter, dotted, shortened
-from gpuemu_flow.config.tables import CHANGEABLE
+from gpuemu_flow.config.tables import Changeable
 from gpuemu_flow.config.target_options import (
     CONFIG,
     Option,
@@ -130,7 +131,7 @@ def _of_settings(project: ConfigSource, settings: Sequence[str]) -> ConfigSource
     for setting in settings:
         _put(raw, setting)
     out = Reporter("--config")
-    tree = CHANGEABLE.check(raw, (), out)
+    tree = check_table(Changeable, raw, (), out)
     problems = out.collected(strict=True)
     if problems:
         raise UsageError(*problems)

@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 
 from gpuemu_flow.config import template_files
-from gpuemu_flow.config.keys import MAX_TABLES
+from gpuemu_flow.config.check import MAX_TABLES
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.quick_dataclass import dataclass

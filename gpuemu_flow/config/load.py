@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
 from gpuemu_flow.config.changes import NO_CHANGES, ConfigChanges, layers, target_tables
+from gpuemu_flow.config.check import INVALID
 from gpuemu_flow.config.find import FILE_NAME, exists, find_config
 from gpuemu_flow.config.functions import missing_functions
 from gpuemu_flow.config.included import IncludedFiles, read_included
@@ -24,7 +25,6 @@ from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.read import ConfigSource, read_source
 from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import as_options, chosen_options
-from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.config.vocabulary import LOG_LEVELS
 from gpuemu_flow.errors import ConfigError, Problem, UsageError
 from gpuemu_flow.quick_dataclass import dataclass

@@ -10,18 +10,31 @@ from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.config.tables import (
+    Cache,
+    Ci,
+    Daemon,
+    ExecutionConfig,
+    Policies,
+    Project,
+    SandboxConfig,
+    Storage,
+    Validation,
+)
 from gpuemu_flow.config.target_options import Target, TargetOptions
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Shape, Tolerance
 
 __all__ = [
     "Config",
     "ConfigFile",
+    "ExecutionConfig",
     "KernelConfig",
     "OpConfig",
+    "Policies",
     "ProgramRef",
     "RuleConfig",
+    "Validation",
     "to_slice",
 ]
 
@@ -40,169 +53,6 @@ class ConfigFile:
 
     path: Path
     digest: str
-
-
-@dataclass(frozen=True)
-class Project:
-    """Settings of ``[project]``."""
-
-    name: str
-    version: str
-    framework: str
-    allow_outside: bool
-
-
-@dataclass(frozen=True)
-class PlainShapes:
-    """Sizes for ops without a schema, from ``[validation.shapes]``; a key not set is empty."""
-
-    batch_sizes: tuple[int, ...] = ()
-    sequence_lengths: tuple[int, ...] = ()
-    hidden_dims: tuple[int, ...] = ()
-    edge_cases: tuple[Shape, ...] = ()
-
-
-@dataclass(frozen=True)
-class Validation:
-    """Defaults for ops, from ``[validation]``; each `OpConfig` already has them filled in.
-
-    `seed` 0 means a new random seed for every run.
-    """
-
-    dtypes: tuple[str, ...]
-    seed: int
-    tolerance: str
-    tolerances: Mapping[str, Tolerance]
-    precision: str
-    nan_policy: str
-    inf_policy: str
-    shapes: PlainShapes | None
-    layouts: tuple[str, ...]
-    strategies: tuple[str, ...]
-    cases: int
-    fuzz_iterations: int
-    cause_budget: int
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a metric: values above `fail` fail, values above `warn` warn; None for no limit."""
-
-    fail: int | None = None
-    warn: int | None = None
-
-
-@dataclass(frozen=True)
-class Policies:
-    """Limits for kernels that set none, and severities of the lint `rules`, from ``[policies]``."""
-
-    fail_on_regression: bool
-    warn_threshold: float
-    regression_threshold: float
-    registers: Limits
-    spills: Limits
-    local_memory: Limits
-    rules: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Ci:
-    """Settings of ``[ci]``.
-
-    If `parallel_jobs` is 0, as many tasks run in parallel as there are CPUs. If `quick_shapes` is
-    empty and the iterations are None, the cases are those of a plain run. `seed` 0 means a new
-    random seed for every run, and None the seed of ``[validation]``.
-    """
-
-    quick_dtypes: tuple[str, ...]
-    quick_shapes: tuple[Shape, ...]
-    quick_fuzz_iterations: int | None
-    fuzz_iterations: int | None
-    thorough_timeout: float
-    parallel_jobs: int
-    seed: int | None = None
-
-
-@dataclass(frozen=True)
-class ExecutionConfig:
-    """Settings of ``[execution]``.
-
-    If `python_path` is None, programs run in the interpreter that runs gpuemu-flow. If `parallel`
-    is 0, as many tasks run in parallel as there are CPUs. `timeout_grows` is true if
-    `reference_timeout` was not configured: its default grows with the size of the inputs. `tools`
-    are paths, or programs on ``PATH``. `env` names further environment variables that programs
-    receive.
-    """
-
-    python_path: str | None
-    parallel: int
-    max_parallel_refs: int
-    reference_timeout: float
-    timeout_grows: bool
-    tools: Mapping[str, str]
-    env: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class SandboxConfig:
-    """Settings of ``[sandbox]``.
-
-    Attributes
-    ----------
-    mode : str
-        ``off``, ``auto`` or ``require``.
-    writable, hidden : tuple of Path
-        Absolute.
-    apart : tuple of str
-        Globs, relative to the workspace. Of the files and folders that match, each op may read only
-        its own files.
-    """
-
-    mode: str = "auto"
-    writable: tuple[Path, ...] = ()
-    hidden: tuple[Path, ...] = ()
-    apart: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Cache:
-    """Settings of ``[cache]``.
-
-    Attributes
-    ----------
-    size_limit : int
-        Bytes.
-    dir : Path or None
-        None for ``.gpuemu-cache`` in the workspace.
-    remote : str
-        URL of the cache that several machines share; empty for none.
-    remote_mode : str
-        ``read`` or ``write``.
-    """
-
-    size_limit: int
-    dir: Path | None
-    remote: str = ""
-    remote_mode: str = "read"
-
-
-@dataclass(frozen=True)
-class Daemon:
-    """Settings of ``[daemon]``."""
-
-    socket_path: Path | None
-    log_level: str
-    max_connections: int
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Settings of the daemon's storage, from ``[storage]``."""
-
-    db_path: Path | None
-    max_results: int
-    max_baselines: int
-    retention_days: int
 
 
 @dataclass(frozen=True)

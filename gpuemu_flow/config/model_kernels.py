@@ -5,49 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json, Tolerance
-
-
-@dataclass(frozen=True)
-class ArtifactChecks:
-    """Limits that the lint checks for one kernel; None for no limit.
-
-    Attributes
-    ----------
-    given : frozenset of str
-        Names of the limits that the kernel's table sets; the others are defaults, which
-        ``[policies]`` overrides.
-    """
-
-    max_registers: int | None
-    max_spills: int | None
-    max_spill_bytes: int | None
-    max_local_memory_bytes: int | None
-    max_shared_memory: int | None
-    max_instructions: int | None
-    min_occupancy: float | None
-    tensor_cores: bool
-    forbidden_instructions: tuple[str, ...]
-    required_patterns: tuple[str, ...]
-    given: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Build:
-    """Build of a kernel: architectures (``sm_80``) and compiler flags, or the user's command.
-
-    Attributes
-    ----------
-    arch, flags, command : tuple of str
-    inputs : tuple of str or None
-        Globs of the files that the command reads; None if the configuration does not list them.
-    """
-
-    arch: tuple[str, ...]
-    flags: tuple[str, ...]
-    command: tuple[str, ...]
-    inputs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpuemu_flow.config.model_kernels import Build, KernelConfig
+from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
-from gpuemu_flow.config.parse_kernels import no_checks
 from gpuemu_flow.config.report import Reporter, shown
+from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
 
 CUDA = "cuda"
 
@@ -105,7 +105,7 @@ def _own_kernel(program: ProgramRef, name: str) -> KernelConfig:
         reference="",
         tolerances={},
         invariants=(),
-        checks=no_checks(),
+        checks=ArtifactChecks(),
         build=Build((program.arch,) if program.arch else (), program.flags, ()),
         triton=None,
         threads_per_block=None,

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
-from gpuemu_flow.config.model_kernels import (
-    Allow,
-    ArtifactChecks,
-    Build,
-    KernelConfig,
-    TritonKernel,
-)
+from msgspec.structs import replace
+
+from gpuemu_flow.config.check import INVALID, decoded, values_of
+from gpuemu_flow.config.model_kernels import Allow, KernelConfig, TritonKernel
 from gpuemu_flow.config.parse_ops import unique_names
 from gpuemu_flow.config.parse_sections import partial_tolerances
 from gpuemu_flow.config.paths import WorkspacePaths
@@ -20,8 +17,7 @@ from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.config.tables_kernels import ARTIFACT_CHECKS, BUILD, KERNEL
-from gpuemu_flow.config.values import INVALID
+from gpuemu_flow.config.tables_ops import ArtifactChecks, Build, KernelTable
 from gpuemu_flow.numerics.tolerances import resolve
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import INVARIANTS, Json
@@ -66,7 +62,7 @@ class KernelParser:
             presence.warn_of_none(pattern, place, self.out)
 
     def parse(self, table: Table, where: KeyPath) -> KernelConfig:
-        values = KERNEL.values(table)
+        values = values_of(KernelTable, table)
         build = self.build(table, where)
         source = self.source(table, where)
         made = bool(source or build.command)
@@ -78,6 +74,7 @@ class KernelParser:
         named = any(key in table for key in ("source", "ptx", "cubin", "triton"))
         own = partial_tolerances(table.get("tolerances", {}))
         below = partial_tolerances(self.shared_table.get("tolerances", {}))
+        limits = table.get("artifact_checks", {})
         return KernelConfig(
             name=table["name"],
             file=self.out.file,
@@ -85,10 +82,10 @@ class KernelParser:
             source=source,
             ptx=ptx,
             cubin=cubin,
-            reference=values["reference"],
+            reference=values["reference"] or "",
             tolerances={dtype: resolve(dtype, None, below, kernel_tolerances=own) for dtype in own},
             invariants=tuple(name for name in INVARIANTS if name in requested),
-            checks=_checks(table.get("artifact_checks", {})),
+            checks=decoded(ArtifactChecks, limits, given=frozenset(limits)),
             build=build,
             triton=triton,
             threads_per_block=values["threads_per_block"],
@@ -117,25 +114,22 @@ class KernelParser:
         return find(table[kind], (*where, kind), self.out)
 
     def build(self, table: Table, where: KeyPath) -> Build:
-        values = BUILD.values(table.get("build", {}))
-        arches: list[str] = []
-        for given in (values["arch"], table.get("arch", [])):
-            arches += [given] if isinstance(given, str) else given
-        if values["command"] and not ("ptx" in table or "cubin" in table):
+        found = decoded(Build, table.get("build", {}))
+        if found.command and not ("ptx" in table or "cubin" in table):
             text = "build.command needs ptx or cubin: the file that it makes"
             self.out.add("config-missing-key", (*where, "build", "command"), text)
         here = (*where, "build", "inputs")
-        if values["inputs"] is not None and not values["command"]:
+        if found.inputs is not None and not found.command:
             text = f"{dotted(here)} has no effect"
             hint = "it says what build.command reads: compilers' inputs are found without it"
             self.out.add("config-unread-key", here, text, hint)
-        globs = self.workspace.globs(values["inputs"] or (), here, self.out)
+        globs = self.workspace.globs(found.inputs or (), here, self.out)
         self._globs += globs.items()
-        return Build(
-            arch=tuple(dict.fromkeys(_architecture(name) for name in arches)),
-            flags=tuple(values["flags"]),
-            command=tuple(values["command"]),
-            inputs=None if values["inputs"] is None else tuple(globs),
+        arches = map(_architecture, (*found.arch, *table.get("arch", ())))
+        return replace(
+            found,
+            arch=tuple(dict.fromkeys(arches)),
+            inputs=None if found.inputs is None else tuple(globs),
         )
 
     def triton(self, table: Table, where: KeyPath) -> TritonKernel | None:
@@ -183,15 +177,3 @@ class KernelParser:
 def _architecture(name: str) -> str:
     """Convert an architecture written as ``80``, ``compute_80`` or ``sm_80`` to ``sm_80``."""
     return "sm_" + name.rpartition("_")[2]
-
-
-def no_checks() -> ArtifactChecks:
-    """Return the default limits of a kernel."""
-    return _checks({})
-
-
-def _checks(table: Table) -> ArtifactChecks:
-    values = ARTIFACT_CHECKS.values(table)
-    for name in ("forbidden_instructions", "required_patterns"):
-        values[name] = tuple(values[name])
-    return ArtifactChecks(**values, given=frozenset(table))

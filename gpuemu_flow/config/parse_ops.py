@@ -14,6 +14,7 @@ from gpuemu_flow.cases.schema import (
     parse_schema,
     plain_shapes_schema,
 )
+from gpuemu_flow.config.check import INVALID, values_of
 from gpuemu_flow.config.framework_kinds import FrameworkKinds
 from gpuemu_flow.config.model import ExecutionConfig, OpConfig, Validation
 from gpuemu_flow.config.model_ops import ProgramRef
@@ -21,15 +22,19 @@ from gpuemu_flow.config.names import name_fault
 from gpuemu_flow.config.parse_gradients import GradientsParser
 from gpuemu_flow.config.parse_modules import Modules
 from gpuemu_flow.config.parse_rules import RuleParser
-from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
+from gpuemu_flow.config.parse_sections import (
+    explicit_tolerances,
+    partial_tolerances,
+    policy_of,
+    report_policy_conflict,
+)
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.same_program import refuse_one_program
-from gpuemu_flow.config.tables_ops import OP
-from gpuemu_flow.config.values import INVALID
+from gpuemu_flow.config.tables_ops import OpTable
 from gpuemu_flow.numerics.contract import CompareRef, OutputContract
 from gpuemu_flow.numerics.tolerances import resolve
 from gpuemu_flow.quick_dataclass import dataclass
@@ -163,7 +168,7 @@ class OpParser:
         )
         tolerance, tolerances = self.tolerances(table)
         invariants, shape_input = _invariants(table.get("invariants", []), names)
-        values, shared = OP.values(table), self.validation
+        values, shared = values_of(OpTable, table), self.validation
         env = values["env"]
         return OpConfig(
             name=table["name"],
@@ -390,7 +395,10 @@ class OpParser:
         if "tolerance" in table:
             return table["tolerance"], explicit
         written = "tolerance" in self.shared_table or not own
-        return shared.tolerance if written else "explicit", {**shared.tolerances, **explicit}
+        return shared.tolerance if written else "explicit", {
+            **explicit_tolerances(shared),
+            **explicit,
+        }
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:

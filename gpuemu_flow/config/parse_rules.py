@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
+from gpuemu_flow.config.check import values_of
 from gpuemu_flow.config.glob_match import matches
 from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.config.tables_rules import rule_values
+from gpuemu_flow.config.tables_ops import OpBuild
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
@@ -66,7 +67,7 @@ class RuleParser:
 
     def add(self, name: str, table: Table, where: KeyPath, out: Reporter) -> None:
         """Parse one rule, report its problems, and add it to `rules`."""
-        values = rule_values(table)
+        values = values_of(OpBuild, table)
         if name in self.rules:
             if where[0] != "rules":  # names in [[rules]] are checked with all others
                 first = self.rules[name].rule

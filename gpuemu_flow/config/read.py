@@ -11,11 +11,11 @@ from pathlib import Path
 
 import tomli
 
-from gpuemu_flow.config.elsewhere import ELSEWHERE
+from gpuemu_flow.config.check import check_table
 from gpuemu_flow.config.foreach import Folders, expand_templates
 from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, scan
 from gpuemu_flow.config.report import Reporter, shortened
-from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
@@ -51,7 +51,7 @@ class ConfigSource:
 
 def check_file(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
     """Return the tables of a whole configuration after checking them; report their problems."""
-    checked: dict[str, Json] = FILE.check(raw, (), out)
+    checked: dict[str, Json] = check_table(File, raw, (), out)
     return checked
 
 
@@ -80,7 +80,7 @@ def read_source(
         The workspace, whose files templates may name. Without it, templates whose values are file
         names make no ops.
     """
-    source = ConfigSource(path, Reporter(shown_as, elsewhere=ELSEWHERE))
+    source = ConfigSource(path, Reporter(shown_as))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
     if data is None:
         return source

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import field, replace
 
 from gpuemu_flow.config.positions import KeyPath, Positions
 from gpuemu_flow.errors import Problem, did_you_mean, nearest
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Json
 
 MAX_PROBLEMS = 200
 MAX_SHOWN = 80
@@ -47,23 +46,6 @@ def shown(value: object) -> str:
     return shortened(str(value))
 
 
-@dataclass(frozen=True)
-class OwningTable:
-    """The table that a key belongs to.
-
-    Attributes
-    ----------
-    table : str
-        Name of the table, as in its heading.
-    is_meant : callable
-        Takes the value of a misplaced key, and the path of the table in which the key was found.
-        Returns True if the key seems meant for the owning table.
-    """
-
-    table: str
-    is_meant: Callable[[Json, KeyPath], bool]
-
-
 @dataclass
 class Reporter:
     """A collector of the problems of one file.
@@ -81,9 +63,6 @@ class Reporter:
     origins : dict
         Maps the path of an op to the path of its template and the template's values for this op.
         Empty if there are no templates. See `foreach`.
-    elsewhere : mapping
-        Maps the name of each key that decides verdicts or the sandbox to the tables that the key
-        belongs to. A key that is found in another table is thus recognised as misplaced.
     """
 
     file: str
@@ -91,7 +70,6 @@ class Reporter:
     problems: list[Problem] = field(default_factory=list)
     aliases: dict[KeyPath, KeyPath] = field(default_factory=dict)
     origins: dict[KeyPath, tuple[KeyPath, str]] = field(default_factory=dict)
-    elsewhere: Mapping[str, Sequence[OwningTable]] = field(default_factory=dict)
     untold_errors: int = 0
     untold_warnings: int = 0
     compared: int = 0

@@ -2,109 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import gpuemu_flow
-from gpuemu_flow.config import model, model_kernels, model_ops
-from gpuemu_flow.config.keys import Key, Section, Tables
+from gpuemu_flow.config.fields import Key, Table, keys_of, rows_of, table_of
 from gpuemu_flow.config.load import check_config
-from gpuemu_flow.config.lookup import section_at
-from gpuemu_flow.config.tables import FILE
-
-ROOT = Path(gpuemu_flow.__file__).parent
-HELD_AS = {
-    "KernelConfig": r"\bkernel",
-    "OpConfig": r"\b(?:op|configured|found|self|subject|programs|_?program)",
-    "Build": r"\bbuild",
-    "TritonKernel": r"\btriton",
-    "Project": r"\bproject",
-    "Daemon": r"\bdaemon",
-    "Storage": r"\bstorage",
-    "Ci": r"\bci",
-    "Policies": r"\bpolicies",
-    "Cache": r"\bcache",
-}
-"""By the names that hold them in the code, so that another thing's attribute is none of theirs."""
-
-DECIDED_IN_PARSING = {
-    "OpConfig.execution_mode",  # becomes the program, or the reason why there is none
-    "OpConfig.nan_policy", "OpConfig.inf_policy", "OpConfig.tolerances", "OpConfig.invariants",
-    "OpConfig.shape_preserved_input", "OpConfig.tolerance",  # by `config.slices`
-    "Project.allow_outside",  # by `config.paths`
-    "Project.framework",  # read from the file itself by `init --ci`: the model has a default
-    "KernelConfig.file", "KernelConfig.line",  # the parser's own
-}  # fmt: skip
+from gpuemu_flow.config.tables import File
 
 
-def unread(section: Section, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key]]:
+def unread(table: type[Table], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key]]:
     """Keys that say of themselves that nothing follows from them, in every table of the file."""
-    for key in section.keys:
+    for key in keys_of(table).values():
         here = (*path, key.name)
         if key.unread:
             yield here, key
-        kind = key.type.table if isinstance(key.type, Tables) else key.type
-        if isinstance(kind, Section):
-            yield from unread(kind, here)
-
-
-def keys(section: Section) -> Iterator[Key]:
-    for key in section.keys:
-        yield key
-        kind = key.type.table if isinstance(key.type, Tables) else key.type
-        if isinstance(kind, Section):
-            yield from keys(kind)
-
-
-def code(*, config: bool) -> str:
-    files = [p for p in ROOT.rglob("*.py") if (p.parent.name == "config") == config]
-    files += [] if config else [*(ROOT.parent / "tasks").rglob("*.py")]
-    return "\n".join(path.read_text(encoding="utf-8") for path in files)
-
-
-def test_every_key_is_taken_up_by_the_parser_or_says_that_it_is_unread() -> None:
-    tables = {path.name for path in ROOT.joinpath("config").glob("tables*.py")}
-    parsing = "\n".join(
-        path.read_text(encoding="utf-8")
-        for path in ROOT.joinpath("config").glob("*.py")
-        if path.name not in tables
-    )
-    parsing += " check_nan: check_inf: "  # read as f"check_{kind}"
-    forgotten = {
-        key.name
-        for key in keys(FILE)
-        if not key.unread and not re.search(rf"[\"']{key.name}[\"']|\b{key.name}\b\s*[:=]", parsing)
-    }
-    assert not forgotten, "no parser reads them: read them, or give them `unread`"
-
-
-@pytest.mark.parametrize("name", HELD_AS)
-def test_every_field_of_the_model_is_used_outside_of_the_parser(name: str) -> None:
-    made = next(getattr(m, name) for m in (model, model_ops, model_kernels) if hasattr(m, name))
-    quiet = {key.name for _, key in unread(FILE)}
-    text = code(config=False)
-    slices = ROOT.joinpath("config", "slices.py").read_text(encoding="utf-8")
-    forgotten = {
-        f"{name}.{field.name}"
-        for field in dataclasses.fields(made)
-        if field.name not in quiet
-        and f"{name}.{field.name}" not in DECIDED_IN_PARSING
-        and not re.search(rf"{HELD_AS[name]}\w*\.{field.name}\b", text + slices)
-    }
-    assert not forgotten
+        inner = table_of(key.type) or rows_of(key.type)
+        if inner:
+            yield from unread(inner, here)
 
 
 def test_what_is_unread_is_known_and_says_what_to_do() -> None:
-    found = {".".join(path) for path, _ in unread(FILE)}
+    found = {".".join(path) for path, _ in unread(File)}
     assert found == {
         "kernels.reference", "kernels.tolerances", "kernels.invariants",
     }  # fmt: skip
-    assert all(len(key.unread) > 20 for _, key in unread(FILE))
-    assert section_at(("kernels",)) is not None
+    assert all(len(key.unread) > 20 for _, key in unread(File))
 
 
 CONFIG = """\
