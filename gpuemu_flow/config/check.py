@@ -55,7 +55,7 @@ INVALID: Final[Any] = _Invalid()
 """Stands for a value that was reported as wrong."""
 
 
-def check_table(table: type[Table], value: Json, path: KeyPath, out: Reporter) -> dict[str, Json]:
+def check_table(table: type[Table], value: Json, path: KeyPath, out: Reporter) -> Any:
     """Return the valid values of a table by the keys' main names; report all problems.
 
     The result is `INVALID` if `value` is no table, or if it is empty and must not be.
