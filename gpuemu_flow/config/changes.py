@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 import tomli
+from msgspec import Struct
 
 from gpuemu_flow.config.check import check_table
 from gpuemu_flow.config.merge import definer, merged
@@ -22,7 +23,6 @@ from gpuemu_flow.config.target_options import (
     read_targets,
 )
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_SETTING = 10_000
@@ -30,8 +30,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]{1,200}(\.[A-Za-z0-9_-]{1,200})*")
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-@dataclass(frozen=True)
-class ConfigChanges:
+class ConfigChanges(Struct, frozen=True):
     """Changes that one command makes to the configuration.
 
     Attributes

@@ -6,14 +6,14 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpuemu_flow.config import template_files
 from gpuemu_flow.config.check import MAX_TABLES
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_EXPANSIONS = 10_000
@@ -30,16 +30,14 @@ _SCALARS = (str, bool, int, float)
 Table = Mapping[str, Json]
 
 
-@dataclass(frozen=True)
-class _Variant:
+class _Variant(Struct, frozen=True):
     """One op of a template, and the values that it was made with."""
 
     table: Table
     values: str
 
 
-@dataclass
-class Folders:
+class Folders(Struct):
     """Folders in which templates of ops find file names to use as values.
 
     Attributes
@@ -52,7 +50,7 @@ class Folders:
     """
 
     root: Path | None
-    listings: list[str] = field(default_factory=list)
+    listings: list[str] = []
 
 
 def expand_templates(raw: Table, out: Reporter, folders: Folders) -> Table:

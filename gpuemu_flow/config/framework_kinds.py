@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import field, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.types import XLA_COMPILED, XLA_STEPWISE, Json
 
@@ -28,8 +29,7 @@ _LARGEST = 4 << 20
 Table = Mapping[str, Json]
 
 
-@dataclass
-class FrameworkKinds:
+class FrameworkKinds(Struct):
     """Chooses the kind, such as ``torch``, of functions that the configuration writes without one.
 
     The kind is that of the first framework that the configuration names and the function's source
@@ -47,7 +47,7 @@ class FrameworkKinds:
     out: Reporter
     project: str
     consulted: set[Path]
-    _imports: dict[Path, frozenset[str]] = field(default_factory=dict)
+    _imports: dict[Path, frozenset[str]] = {}
 
     def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
         """Return `ref`, with the kind of a framework if the program is written without a kind.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpuemu_flow.config.fields import names_of
 from gpuemu_flow.config.patterns import plain_glob
@@ -14,7 +15,6 @@ from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.read import ConfigSource, check_file, read_source
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables import File
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_FILES = 10_000
@@ -23,8 +23,7 @@ _CACHE = ".gpuemu-cache"
 ARRAYS = ("ops", "rules", "kernels")
 
 
-@dataclass
-class IncludedFiles:
+class IncludedFiles(Struct):
     """Files that a configuration includes.
 
     Attributes
@@ -35,7 +34,7 @@ class IncludedFiles:
         Globs relative to the workspace, including those in templates.
     """
 
-    sources: list[ConfigSource] = field(default_factory=list)
+    sources: list[ConfigSource] = []
     patterns: tuple[str, ...] = ()
 
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from gpuemu_flow.config import parse_sections
 from gpuemu_flow.config.changes import NO_CHANGES, ConfigChanges, layers, target_tables
 from gpuemu_flow.config.check import INVALID
@@ -27,7 +29,6 @@ from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import as_options, chosen_options
 from gpuemu_flow.config.vocabulary import LOG_LEVELS
 from gpuemu_flow.errors import ConfigError, Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MOST_UNKNOWN = 20
@@ -165,8 +166,7 @@ def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
     return user / "gpuemu" / "config.toml", home / ".gpuemu" / "daemon.toml"
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """One file's array of tables, such as ``[[ops]]``."""
 
     tables: list[Json]

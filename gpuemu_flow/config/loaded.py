@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.paths import WorkspacePaths

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
@@ -23,7 +24,6 @@ from gpuemu_flow.config.tables import (
 )
 from gpuemu_flow.config.target_options import Target, TargetOptions
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 
 __all__ = [
     "Config",
@@ -39,8 +39,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class ConfigFile:
+class ConfigFile(Struct, frozen=True):
     """A file that the configuration depends on.
 
     Attributes
@@ -55,8 +54,7 @@ class ConfigFile:
     digest: str
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """Settings from environment variables; see `load.environment`.
 
     Attributes
@@ -77,8 +75,7 @@ class Environment:
     allow_outside: bool = False
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Struct, frozen=True):
     """The whole configuration, from all files.
 
     Attributes
@@ -128,7 +125,7 @@ class Config:
     include: tuple[str, ...] = ()
     looked_into: tuple[ConfigFile, ...] = ()
     looked_at: tuple[Path, ...] = ()
-    target_tables: Mapping[str, Target] = field(default_factory=dict)
+    target_tables: Mapping[str, Target] = {}
     target_options: TargetOptions = TargetOptions()
 
     def op(self, name: str) -> OpConfig:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json, Tolerance
 
 
-@dataclass(frozen=True)
-class TritonKernel:
+class TritonKernel(Struct, frozen=True):
     """A Triton kernel that is compiled without a GPU."""
 
     path: Path
@@ -22,8 +22,7 @@ class TritonKernel:
     num_stages: int | None
 
 
-@dataclass(frozen=True)
-class Allow:
+class Allow(Struct, frozen=True):
     """A lint rule that a kernel may break, the reason, and the `line` of this exception."""
 
     rule: str
@@ -31,8 +30,7 @@ class Allow:
     line: int
 
 
-@dataclass(frozen=True)
-class KernelConfig:
+class KernelConfig(Struct, frozen=True):
     """One kernel.
 
     Attributes

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpuemu_flow.cases.grouped import ArgumentGroup
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.numerics.contract import OutputContract
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import STRATEGIES, Json, Tolerance
 
 
-@dataclass(frozen=True)
-class ProgramRef:
+class ProgramRef(Struct, frozen=True):
     """An op or reference that can be run.
 
     Attributes
@@ -80,8 +79,7 @@ class ProgramRef:
     skip: str = ""
 
 
-@dataclass(frozen=True)
-class OpConfig:
+class OpConfig(Struct, frozen=True):
     """One op with every default filled in.
 
     Attributes
@@ -179,8 +177,8 @@ class OpConfig:
     line: int = 0
     input_names: tuple[str, ...] = ("input",)
     execution_mode: str = "script_based"
-    kwargs: Mapping[str, Json] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
+    kwargs: Mapping[str, Json] = {}
+    env: Mapping[str, str] = {}
     env_names: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
@@ -202,7 +200,7 @@ class OpConfig:
     has_schema: bool = False
     says_dtypes: bool = False
     tolerance: str = "auto"
-    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    tolerances: Mapping[str, Tolerance] = {}
     precision: str = "tensor-core"
     nan_policy: str = "match"
     inf_policy: str = "match"
@@ -211,9 +209,9 @@ class OpConfig:
     reference_dtype: str | None = None
     outputs: tuple[OutputContract, ...] = ()
     compares: tuple[ProgramRef, ...] = ()
-    generators: Mapping[str, ProgramRef] = field(default_factory=dict)
+    generators: Mapping[str, ProgramRef] = {}
     needs: tuple[str, ...] = ()
-    groups: Mapping[str, ArgumentGroup] = field(default_factory=dict)
+    groups: Mapping[str, ArgumentGroup] = {}
     gradients: tuple[str, ...] = ()
     skip_reason: str = ""
 

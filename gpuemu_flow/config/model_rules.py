@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class RuleConfig:
+class RuleConfig(Struct, frozen=True):
     """One command that makes files of the workspace.
 
     Attributes

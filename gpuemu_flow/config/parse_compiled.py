@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef

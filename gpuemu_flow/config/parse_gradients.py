@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from gpuemu_flow.cases.grouped import LIST, ArgumentGroup
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.config.model_ops import ProgramRef
@@ -16,7 +18,6 @@ from gpuemu_flow.numerics.contract import (
     OutputContract,
     names_parameter,
 )
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json
 from gpuemu_flow.value_rules import SCALAR
 
@@ -29,8 +30,7 @@ _HINT = (
 )
 
 
-@dataclass(frozen=True)
-class GradientsParser:
+class GradientsParser(Struct, frozen=True):
     """Parses ``gradients`` of one op.
 
     Attributes

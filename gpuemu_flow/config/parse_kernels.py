@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.config.check import INVALID, decoded, values_of
@@ -19,7 +19,6 @@ from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_ops import ArtifactChecks, Build, KernelTable
 from gpuemu_flow.numerics.tolerances import resolve
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import INVARIANTS, Json
 
 SOURCES = (".cu", ".ptx", ".cubin")
@@ -27,8 +26,7 @@ SOURCES = (".cu", ".ptx", ".cubin")
 Table = Mapping[str, Json]
 
 
-@dataclass
-class KernelParser:
+class KernelParser(Struct):
     """Parses the kernels that one file defines.
 
     Attributes
@@ -44,8 +42,8 @@ class KernelParser:
     workspace: WorkspacePaths
     out: Reporter
     shared_table: Table
-    names: dict[str, str] = field(default_factory=dict)
-    _globs: list[tuple[str, KeyPath]] = field(default_factory=list)
+    names: dict[str, str] = {}
+    _globs: list[tuple[str, KeyPath]] = []
 
     def parse_all(self, items: list[Json]) -> list[KernelConfig]:
         """Return all kernels that have a name; report every problem found in them."""

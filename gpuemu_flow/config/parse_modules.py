@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.programs import Programs
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
 
 MAX_SOURCE = 4 << 20
 
 
-@dataclass
-class Modules:
+class Modules(Struct):
     """Finds the callables that values of ``module`` keys name.
 
     Attributes
@@ -28,7 +27,7 @@ class Modules:
     """
 
     programs: Programs
-    consulted: set[Path] = field(default_factory=set)
+    consulted: set[Path] = set()
 
     def callable_of(self, text: str, op_name: str, where: KeyPath) -> tuple[ProgramRef | None, str]:
         """Return the callable, or None with the reason why it cannot be run.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct
 
 from gpuemu_flow.cases.grouped import ArgumentGroup, spread
 from gpuemu_flow.cases.output_contracts import parse_contracts
@@ -37,7 +38,6 @@ from gpuemu_flow.config.same_program import refuse_one_program
 from gpuemu_flow.config.tables_ops import OpTable
 from gpuemu_flow.numerics.contract import CompareRef, OutputContract
 from gpuemu_flow.numerics.tolerances import resolve
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import IN_PROCESS, INVARIANTS, Json, Tolerance
 
 Table = Mapping[str, Json]
@@ -77,8 +77,7 @@ def unique_names(
         known.setdefault(name, f"line {line} of {out.file}")
 
 
-@dataclass
-class OpParser:
+class OpParser(Struct, dict=True):
     """Parses the ops that one file defines.
 
     Attributes
@@ -108,12 +107,9 @@ class OpParser:
     shared_table: Table
     rules: RuleParser
     presence: ExpectedFiles
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = {}
     framework: str = ""
     fenced: bool = True
-    programs: Programs = field(init=False)
-    frameworks: FrameworkKinds = field(init=False)
-    modules: Modules = field(init=False)
 
     def __post_init__(self) -> None:
         self.programs = Programs(self.workspace, self.out)

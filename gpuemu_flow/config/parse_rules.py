@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.config.check import values_of
 from gpuemu_flow.config.glob_match import matches
@@ -15,7 +17,6 @@ from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_ops import OpBuild
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 OWN_FOLDERS = (".gpuemu-cache", ".git")
@@ -25,8 +26,7 @@ _WILDCARDS = frozenset("*?[")
 Table = Mapping[str, Json]
 
 
-@dataclass
-class _Parsed:
+class _Parsed(Struct):
     """A rule, and where to report its problems."""
 
     rule: RuleConfig
@@ -35,8 +35,7 @@ class _Parsed:
     wanted: tuple[str, ...]
 
 
-@dataclass
-class RuleParser:
+class RuleParser(Struct):
     """Parses the rules of all files of a configuration.
 
     Attributes
@@ -55,10 +54,10 @@ class RuleParser:
 
     workspace: WorkspacePaths
     config_files: Collection[Path]
-    rules: dict[str, _Parsed] = field(default_factory=dict)
-    producers: dict[str, str] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
-    above: dict[str, str] = field(default_factory=dict)
+    rules: dict[str, _Parsed] = {}
+    producers: dict[str, str] = {}
+    places: dict[str, str] = {}
+    above: dict[str, str] = {}
 
     @property
     def made(self) -> frozenset[Path]:

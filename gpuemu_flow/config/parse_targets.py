@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct
 
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.config.model_kernels import KernelConfig
@@ -19,7 +20,6 @@ from gpuemu_flow.config.names import (
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import members_of, members_path
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_SHOWN = 8
@@ -27,8 +27,7 @@ MAX_CIRCLES = 20
 MAX_MEMBERS = 500_000  # total of all expanded targets
 
 
-@dataclass
-class TargetParser:
+class TargetParser(Struct, dict=True):
     """Checks and expands the user's targets.
 
     Attributes
@@ -48,7 +47,7 @@ class TargetParser:
     names: frozenset[str]
     rules: Collection[str]
     out_of: Callable[[KeyPath], Reporter]
-    expanded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    expanded: dict[str, tuple[str, ...]] = {}
     total: int = 0
 
     def __post_init__(self) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
-from dataclasses import field
 from itertools import islice
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import nearest
-from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SIBLINGS = 2000
 UNREADABLE = "cannot be read"
@@ -20,8 +20,7 @@ UNREADABLE_HINT = "check the owner and the mode of the file and of its folders"
 MAX_NAME, MAX_PATH = 255, 4095  # bytes: the limits of Linux, for names and paths
 
 
-@dataclass
-class WorkspacePaths:
+class WorkspacePaths(Struct):
     """Resolves the paths in one file, and checks that they are allowed.
 
     Attributes
@@ -47,7 +46,7 @@ class WorkspacePaths:
     home: Path = Path("/")
     allow_outside: bool = False
     not_granted: bool = False
-    probed: set[Path] = field(default_factory=set)
+    probed: set[Path] = set()
     made: frozenset[Path] = frozenset()
 
     def inside(self, path: Path) -> bool:

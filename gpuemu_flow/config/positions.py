@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import field
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 KeyPath = tuple["str | int", ...]
 
@@ -27,8 +26,7 @@ _LONG_LITERAL = re.compile(r"'''(?:[^']+|'{1,2}(?!'))*(?:'{3,5})?")
 _PLAIN = re.compile(r"[^,\[\]{}\"'#\n]+")
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """A table header, or a key with its value.
 
     Attributes
@@ -53,8 +51,7 @@ class Statement:
         return self.value is None
 
 
-@dataclass
-class Positions:
+class Positions(Struct):
     """Lines of the key paths of one TOML text.
 
     Attributes
@@ -73,11 +70,11 @@ class Positions:
         The statements in the order of the text, without keys inside a value.
     """
 
-    lines: dict[KeyPath, int] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = {}
     too_deep: int = 0
     too_long: int = 0
     unclosed: int = 0
-    statements: list[Statement] = field(default_factory=list)
+    statements: list[Statement] = []
 
     def line(self, path: KeyPath) -> int:
         """Return the line of `path`, or of its nearest known ancestor; 0 if no line is known."""
@@ -88,8 +85,7 @@ class Positions:
         return 0
 
 
-@dataclass
-class _Frame:
+class _Frame(Struct):
     """An array or inline table that is open while its elements are scanned."""
 
     path: KeyPath

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from itertools import takewhile
 
 # ruff: noqa: PTH110, PTH112, PTH113 - pathlib's functions raise OSError for long names
 from os.path import exists, isdir, isfile
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
+
 from gpuemu_flow.config.glob_match import matches
 from gpuemu_flow.config.parse_rules import OWN_FOLDERS
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.unknown import is_misspelt
-from gpuemu_flow.quick_dataclass import dataclass
 
 SLUG = "config-no-match"
 _WILDCARDS = frozenset("*?[")
 
 
-@dataclass
-class ExpectedFiles:
+class ExpectedFiles(Struct):
     """Looks up the files that a configuration expects, and records where it looked.
 
     Attributes
@@ -50,10 +49,10 @@ class ExpectedFiles:
     mild: bool = False
     listings: tuple[str, ...] = ()
     made: frozenset[Path] = frozenset()
-    programs: set[Path] = field(default_factory=set)
-    looked_at: set[Path] = field(default_factory=set)
-    awaited: set[str] = field(default_factory=set)
-    _found: dict[str, bool] = field(default_factory=dict)
+    programs: set[Path] = set()
+    looked_at: set[Path] = set()
+    awaited: set[str] = set()
+    _found: dict[str, bool] = {}
 
     def warn_of_none(self, pattern: str, where: KeyPath, out: Reporter) -> None:
         """Warn of a glob of ``depends``, ``shared`` or ``build.inputs`` that matches no file."""

@@ -8,8 +8,10 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.config import loaded
 from gpuemu_flow.config.find import exists, is_file
@@ -18,7 +20,6 @@ from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import AddKey, Hint
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import FRAMEWORK_KINDS, Json
 
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?=\S)")
@@ -26,8 +27,7 @@ _FILE_FUNCTION = re.compile(r"(.+\.py):(.*)", re.DOTALL)
 _MODULE_FUNCTION = re.compile(r"([^/\\:\s]+):([^/\\:\s]*)")
 
 
-@dataclass
-class Programs:
+class Programs(Struct):
     """Parses the programs of one file.
 
     Attributes
@@ -41,7 +41,7 @@ class Programs:
 
     workspace: WorkspacePaths
     out: Reporter
-    looked_into: dict[Path, str] = field(default_factory=dict)
+    looked_into: dict[Path, str] = {}
 
     def parse(self, value: Json, where: KeyPath) -> ProgramRef | None:
         """Parse a program from its value in the file; return None if a problem was reported."""

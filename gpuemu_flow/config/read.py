@@ -6,17 +6,16 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from pathlib import Path
 
 import tomli
+from msgspec import Struct
 
 from gpuemu_flow.config.check import check_table
 from gpuemu_flow.config.foreach import Folders, expand_templates
 from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, scan
 from gpuemu_flow.config.report import Reporter, shortened
 from gpuemu_flow.config.tables import File
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_BYTES = 4 << 20
@@ -24,8 +23,7 @@ MAX_BYTES = 4 << 20
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-@dataclass
-class ConfigSource:
+class ConfigSource(Struct):
     """One configuration file as it was read.
 
     Attributes
@@ -45,7 +43,7 @@ class ConfigSource:
     path: Path
     out: Reporter
     digest: str = ""
-    tree: dict[str, Json] = field(default_factory=dict)
+    tree: dict[str, Json] = {}
     listings: tuple[str, ...] = ()
 
 

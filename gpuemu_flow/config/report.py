@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field, replace
+from dataclasses import replace
+
+from msgspec import Struct, field
 
 from gpuemu_flow.config.positions import KeyPath, Positions
 from gpuemu_flow.errors import Problem, did_you_mean, nearest
-from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_PROBLEMS = 200
 MAX_SHOWN = 80
@@ -46,8 +47,7 @@ def shown(value: object) -> str:
     return shortened(str(value))
 
 
-@dataclass
-class Reporter:
+class Reporter(Struct):
     """A collector of the problems of one file.
 
     Attributes
@@ -67,14 +67,14 @@ class Reporter:
 
     file: str
     positions: Positions = field(default_factory=Positions)
-    problems: list[Problem] = field(default_factory=list)
-    aliases: dict[KeyPath, KeyPath] = field(default_factory=dict)
-    origins: dict[KeyPath, tuple[KeyPath, str]] = field(default_factory=dict)
+    problems: list[Problem] = []
+    aliases: dict[KeyPath, KeyPath] = {}
+    origins: dict[KeyPath, tuple[KeyPath, str]] = {}
     untold_errors: int = 0
     untold_warnings: int = 0
     compared: int = 0
     _told_warnings: int = 0
-    _told_of_templates: set[tuple[str, KeyPath, str]] = field(default_factory=set)
+    _told_of_templates: set[tuple[str, KeyPath, str]] = set()
 
     def line(self, path: KeyPath) -> int:
         """Return the line of the key at `path`, even if the file has the key under an alias.

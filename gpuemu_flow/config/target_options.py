@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, to_builtins
+
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ TASKS = "tasks"
 CONFIG = "config"
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Struct, frozen=True):
     """One option of a target.
 
     Attributes
@@ -35,8 +34,7 @@ class Option:
     place: str
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """The options of a target, and the targets inside it.
 
     Attributes
@@ -52,7 +50,7 @@ class Target:
 
     def to_json(self) -> Json:
         """Return plain JSON; `from_json` is its inverse."""
-        options = {key: asdict(option) for key, option in self.options.items()}
+        options = {key: to_builtins(option) for key, option in self.options.items()}
         return {"inner": list(self.inner), "options": options}
 
     @classmethod
@@ -62,8 +60,7 @@ class Target:
         return cls(tuple(data["inner"]), options)
 
 
-@dataclass(frozen=True)
-class TargetOptions:
+class TargetOptions(Struct, frozen=True):
     """Options that a command gets from its targets; None or empty if they are not set.
 
     Attributes
@@ -84,7 +81,7 @@ class TargetOptions:
     forcerun: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     profile: str = ""
-    config: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    config: Mapping[str, Mapping[str, Json]] = {}
 
 
 def members_of(value: Json) -> list[str]:

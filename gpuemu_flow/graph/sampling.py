@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig

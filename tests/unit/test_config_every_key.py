@@ -12,13 +12,13 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli
 from config_workspace import DATA, ConfigWorkspace
+from msgspec.structs import replace
 
 from gpuemu_flow.config.fields import Table, forms, keys_of, rows_of, table_of
 from gpuemu_flow.config.tables import File
