@@ -9,9 +9,8 @@ import tomli
 from msgspec import Struct
 
 from gpuemu_flow.config.check import check_table
-from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.positions import MAX_DEPTH, KeyPath
-from gpuemu_flow.config.read import ConfigSource
+from gpuemu_flow.config.read import ConfigSource, definer, merged
 from gpuemu_flow.config.report import Reporter, dotted, shortened
 from gpuemu_flow.config.tables import Changeable
 from gpuemu_flow.config.target_options import (

@@ -29,10 +29,9 @@ from gpuemu_flow.config.fields import (
     table_of,
 )
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
+from gpuemu_flow.config.report import SHORT, Reporter, dotted, is_misspelt, shortened, shown
 from gpuemu_flow.config.tables import File, Policies, SandboxConfig, Validation
 from gpuemu_flow.config.tables_ops import ArtifactChecks, OpTable
-from gpuemu_flow.config.unknown import SHORT, is_misspelt
 from gpuemu_flow.config.vocabulary import ToleranceTable
 from gpuemu_flow.errors import AddKey, Hint, Rename, nearest
 from gpuemu_flow.types import Json

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gpuemu_flow.config.fields import names_of
-from gpuemu_flow.config.patterns import plain_glob
+from gpuemu_flow.config.globs import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.read import ConfigSource, check_file, read_source

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
-from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.config.tables import (
     Cache,
@@ -22,8 +20,10 @@ from gpuemu_flow.config.tables import (
     Storage,
     Validation,
 )
+from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
 from gpuemu_flow.config.target_options import Target, TargetOptions
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.types import Json, Tolerance
 
 __all__ = [
     "Config",
@@ -145,3 +145,95 @@ class Config(Struct, frozen=True):
         raise UsageError(
             Problem("unknown-kernel", f"no kernel {name!r}", did_you_mean(name, names))
         )
+
+
+# ``[[kernels]]`` as frozen data.
+
+
+class TritonKernel(Struct, frozen=True):
+    """A Triton kernel that is compiled without a GPU."""
+
+    path: Path
+    kernel: str
+    signature: Mapping[str, str]
+    constants: Mapping[str, Json]
+    num_warps: int | None
+    num_stages: int | None
+
+
+class Allow(Struct, frozen=True):
+    """A lint rule that a kernel may break, the reason, and the `line` of this exception."""
+
+    rule: str
+    reason: str
+    line: int
+
+
+class KernelConfig(Struct, frozen=True):
+    """One kernel.
+
+    Attributes
+    ----------
+    source, ptx, cubin : Path or None
+        Absolute paths; `ptx` and `cubin` need not exist yet if `build.command` makes them.
+    reference : str
+        The value in the configuration file; it has no effect.
+    threads_per_block : int or None
+    dynamic_shared_memory : int or None
+        Bytes per block.
+    skip_reason : str
+        Reason why the kernel cannot be linted; empty if it can.
+    """
+
+    name: str
+    file: str
+    line: int
+    source: Path | None
+    ptx: Path | None
+    cubin: Path | None
+    reference: str
+    tolerances: Mapping[str, Tolerance]
+    invariants: tuple[str, ...]
+    checks: ArtifactChecks
+    build: Build
+    triton: TritonKernel | None
+    threads_per_block: int | None
+    dynamic_shared_memory: int | None
+    allow: tuple[Allow, ...]
+    skip_reason: str
+
+
+# ``[[rules]]`` as frozen data.
+
+
+class RuleConfig(Struct, frozen=True):
+    """One command that makes files of the workspace.
+
+    Attributes
+    ----------
+    name, file, line : str, str, int
+    command : tuple of str
+        A program and its arguments; with `shell`, one command line.
+    shell : bool
+    inputs : tuple of str
+        Globs relative to the workspace root.
+    outputs : tuple of str
+        Files, relative to the workspace root.
+    needs : tuple of str
+        Rules that must run before this one: rules that it names, and rules that make its inputs.
+    timeout : float
+        Time limit of the command in seconds.
+    only_inputs : bool
+        True if the command can read no files of the workspace except its inputs.
+    """
+
+    name: str
+    file: str
+    line: int
+    command: tuple[str, ...]
+    shell: bool
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    needs: tuple[str, ...]
+    timeout: float
+    only_inputs: bool = False

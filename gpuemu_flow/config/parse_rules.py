@@ -10,10 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.config.check import values_of
-from gpuemu_flow.config.glob_match import matches
-from gpuemu_flow.config.model_rules import RuleConfig
+from gpuemu_flow.config.globs import matches, plain_glob
+from gpuemu_flow.config.model import RuleConfig
 from gpuemu_flow.config.paths import WorkspacePaths
-from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_ops import OpBuild

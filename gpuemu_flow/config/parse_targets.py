@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from gpuemu_flow.config.model import OpConfig
-from gpuemu_flow.config.model_kernels import KernelConfig
+from gpuemu_flow.config.model import KernelConfig, OpConfig
 from gpuemu_flow.config.names import (
     BUILD,
     GROUPS,

@@ -12,11 +12,10 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from gpuemu_flow.config.glob_match import matches
+from gpuemu_flow.config.globs import matches
 from gpuemu_flow.config.parse_rules import OWN_FOLDERS
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.config.unknown import is_misspelt
+from gpuemu_flow.config.report import Reporter, dotted, is_misspelt, shown
 
 SLUG = "config-no-match"
 _WILDCARDS = frozenset("*?[")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import tomli
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gpuemu_flow.config.check import check_table
 from gpuemu_flow.config.foreach import Folders, expand_templates
-from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, scan
+from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, KeyPath, scan
 from gpuemu_flow.config.report import Reporter, shortened
 from gpuemu_flow.config.tables import File
 from gpuemu_flow.types import Json
@@ -187,3 +187,42 @@ def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> N
             hint = "what is opened here is never closed"
     message = error.msg.removesuffix(".")
     out.problem_at("config-syntax", line, f"not valid TOML: {shortened(message)}", hint)
+
+
+def merged(sources: Sequence[ConfigSource]) -> dict[str, Json]:
+    """Merge the checked keys of sources, given from the highest priority to the lowest.
+
+    Tables are merged recursively. Any other value, such as an array of tables, is taken whole from
+    the file of highest priority that defines it.
+    """
+    out: dict[str, Json] = {}
+    for source in reversed(sources):
+        _over(out, source.tree)
+    return out
+
+
+def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
+    """Merge `high` over `low`, in place, without changing `high`."""
+    for name, value in high.items():
+        below = low.get(name)
+        if isinstance(value, dict):
+            table = dict(below) if isinstance(below, dict) else {}
+            _over(table, value)
+            low[name] = table
+        else:
+            low[name] = value
+
+
+def definer(sources: Sequence[ConfigSource], path: KeyPath, default: ConfigSource) -> ConfigSource:
+    """Return the source that defines a merged key; `default` if no source does."""
+    for source in sources:
+        node: Json = source.tree
+        for part in path:
+            if not isinstance(node, dict):  # inside an array, which comes from one source
+                return source
+            if part not in node:
+                break
+            node = node[part]
+        else:
+            return source
+    return default

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuemu_flow.config.glob_match import matches
+from gpuemu_flow.config.globs import matches
 from gpuemu_flow.inputs.plan import CACHE_NAME
 
 

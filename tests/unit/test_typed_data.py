@@ -30,7 +30,6 @@ SERIALISING = {
     "problems/adapters/gpumode.py": "the description that an import wrote beside it",
     "problems/adapters/kernelbench.py": "the description that an import wrote beside it",
     "config/load.py": "tables of gpuemu.toml",
-    "config/loaded.py": "tables of gpuemu.toml",
     "problems/adapters/solution.py": "the file that an import wrote of a solution",
     "cluster/messages.py": "messages between a coordinator and workers of a cluster",
     "runners/triton_arguments.py": "what Triton's compiler notes of descriptors",
