@@ -30,24 +30,16 @@ _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 class ConfigChanges(Struct, frozen=True):
-    """Changes that one command makes to the configuration.
+    """Changes that one command makes to the configuration."""
 
-    Attributes
-    ----------
-    profile : str
-        Name of a table in ``[profiles]``; empty for none.
-    settings : tuple of str
-        Texts of the form ``key.of.a.table=value``; later ones take precedence.
-    words : tuple of str
-        Words of the command line. If a word is a target, the target's options apply, too, with the
-        lowest priority of all changes.
-    given : frozenset of str
-        Options that the command line sets, so that targets cannot set them.
-    """
-
+    # Name of a table in ``[profiles]``; empty for none.
     profile: str = ""
+    # Texts of the form ``key.of.a.table=value``; later ones take precedence.
     settings: tuple[str, ...] = ()
+    # Words of the command line. If a word is a target, the target's options apply, too, with
+    # the lowest priority of all changes.
     words: tuple[str, ...] = ()
+    # Options that the command line sets, so that targets cannot set them.
     given: frozenset[str] = frozenset()
 
 
@@ -72,18 +64,8 @@ def layers(
 ) -> list[ConfigSource]:
     """Return the changes as configuration sources, from the highest priority to the lowest.
 
-    Parameters
-    ----------
-    sources : sequence of ConfigSource
-    changes : ConfigChanges
-    options : mapping of str to Option
-        Options of the targets that the command names.
-
-    Raises
-    ------
-    UsageError
-        ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``; for an unknown
-        key or a wrong value, the same errors as in a configuration file.
+    Raises UsageError: ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``;
+    for an unknown key or a wrong value, the same errors as in a configuration file.
     """
     found = []
     if changes.settings:

@@ -40,33 +40,17 @@ class _Variant(Struct, frozen=True):
 
 
 class Folders(Struct):
-    """Folders in which templates of ops find file names to use as values.
+    """Folders in which templates of ops find file names to use as values."""
 
-    Attributes
-    ----------
-    root : Path or None
-        The workspace. If it is None, no ops are made from templates that take values from file
-        names.
-    listings : list of str
-        Patterns that the file names had to match; see `inputs.globs.glob_files`.
-    """
-
+    # The workspace. If it is None, no ops are made from templates that take values from file
+    # names.
     root: Path | None
+    # Patterns that the file names had to match; see `inputs.globs.glob_files`.
     listings: list[str] = []
 
 
 def expand_templates(raw: Table, out: Reporter, folders: Folders) -> Table:
-    """Return a file's tables with every op template replaced by its ops.
-
-    Parameters
-    ----------
-    raw : mapping
-        The tables as parsed from TOML, before any check.
-    out : Reporter
-        Receives the problems of templates, and the line that each op comes from.
-    folders : Folders
-        Receives the listings that templates depend on.
-    """
+    """Return a file's tables with every op template replaced by its ops."""
     ops = raw.get("ops")
     if not isinstance(ops, list) or not any(_is_template(table) for table in ops):
         return raw
@@ -268,10 +252,7 @@ def listing_of(written: str) -> str:
     It is a glob for `inputs.globs.glob_files`. It also matches folders and broken links, since they
     make `names_matched` fail. `written` is the pattern in the configuration.
 
-    Raises
-    ------
-    FilesError
-        A bad pattern.
+    Raises FilesError: A bad pattern.
     """
     return f"{_checked(written)}/"
 
@@ -282,12 +263,9 @@ def names_matched(root: Path, written: str) -> list[str]:
     Names that begin with a dot are left out, since editors and systems use them for their own
     files.
 
-    Raises
-    ------
-    FilesError
-        The pattern is bad or matches too many files, or a match is no regular file of the
-        workspace, or its name cannot be part of an op's name. Such a match is not ignored, since
-        its op would then be missing without notice.
+    Raises FilesError: The pattern is bad or matches too many files, or a match is no regular file
+    of the workspace, or its name cannot be part of an op's name. Such a match is not ignored, since
+    its op would then be missing without notice.
     """
     pattern = _checked(written)
     folder = root.joinpath(*pattern.parts[:-1])

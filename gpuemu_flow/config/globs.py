@@ -35,20 +35,7 @@ def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 
 def plain_glob(written: str) -> tuple[PurePosixPath, str]:
-    """Return a glob without ``.`` and ``..``, and the reason if it is not allowed.
-
-    Parameters
-    ----------
-    written : str
-        The glob, relative to the workspace.
-
-    Returns
-    -------
-    path : PurePosixPath
-        The glob, one part per folder.
-    fault : str
-        The end of a sentence about the glob; empty if it is allowed.
-    """
+    """Return a glob without ``.`` and ``..``, and the reason if it is not allowed."""
     path = PurePosixPath(os.path.normpath(written))
     if not written.isprintable():
         return path, "holds control characters"

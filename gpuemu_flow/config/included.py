@@ -24,17 +24,11 @@ ARRAYS = ("ops", "rules", "kernels")
 
 
 class IncludedFiles(Struct):
-    """Files that a configuration includes.
+    """Files that a configuration includes."""
 
-    Attributes
-    ----------
-    sources : list of ConfigSource
-        The files, in the order of `patterns` and then by name.
-    patterns : tuple of str
-        Globs relative to the workspace, including those in templates.
-    """
-
+    # The files, in the order of `patterns` and then by name.
     sources: list[ConfigSource] = []
+    # Globs relative to the workspace, including those in templates.
     patterns: tuple[str, ...] = ()
 
 

@@ -64,27 +64,8 @@ def load_config(
 ) -> Config:
     """Load the configuration.
 
-    Parameters
-    ----------
-    path : Path, optional
-        The project's file. By default, it is searched for upward from `start`, or from the current
-        folder.
-    environ : mapping
-        Environment variables, of which ``HOME``, ``XDG_CONFIG_HOME``, ``RUST_LOG`` and ``GPUEMU_*``
-        are used.
-    strict : bool
-        True to treat warnings, such as unknown keys, as errors.
-    changes : ConfigChanges
-        Changes that the command line makes.
-    copied : bool
-        True for a copy of a workspace, which may lack some files.
-
-    Raises
-    ------
-    UsageError
-        ``config-not-found``.
-    ConfigError
-        Holds all errors of all files, unknown keys included.
+    Raises UsageError: ``config-not-found``. Raises ConfigError: Holds all errors of all files,
+    unknown keys included.
     """
     start = start or Path.cwd()
     config, problems = _load(path, start, environ, strict=strict, changes=changes, copied=copied)

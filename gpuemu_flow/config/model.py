@@ -40,72 +40,34 @@ __all__ = [
 
 
 class ConfigFile(Struct, frozen=True):
-    """A file that the configuration depends on.
+    """A file that the configuration depends on."""
 
-    Attributes
-    ----------
-    path : Path
-        Absolute.
-    digest : str
-        SHA-256 of the file's bytes in hex; empty when the file does not exist.
-    """
-
+    # Absolute.
     path: Path
+    # SHA-256 of the file's bytes in hex; empty when the file does not exist.
     digest: str
 
 
 class Environment(Struct, frozen=True):
-    """Settings from environment variables; see `load.environment`.
+    """Settings from environment variables; see `load.environment`."""
 
-    Attributes
-    ----------
-    config : str
-        ``GPUEMU_CONFIG``; empty to search upward.
-    socket : str
-        ``GPUEMU_SOCKET``; empty for the configured socket.
-    log_level : str
-        ``GPUEMU_LOG_LEVEL``, else ``RUST_LOG``; empty for the configured level.
-    allow_outside : bool
-        True if ``GPUEMU_ALLOW_OUTSIDE`` is ``1``.
-    """
-
+    # ``GPUEMU_CONFIG``; empty to search upward.
     config: str = ""
+    # ``GPUEMU_SOCKET``; empty for the configured socket.
     socket: str = ""
+    # ``GPUEMU_LOG_LEVEL``, else ``RUST_LOG``; empty for the configured level.
     log_level: str = ""
+    # True if ``GPUEMU_ALLOW_OUTSIDE`` is ``1``.
     allow_outside: bool = False
 
 
 class Config(Struct, frozen=True):
-    """The whole configuration, from all files.
+    """The whole configuration, from all files."""
 
-    Attributes
-    ----------
-    root : Path
-        The workspace: folder of the project file, absolute and resolved.
-    files : tuple of ConfigFile
-        All files that were looked for, including missing ones, so that their creation is noticed.
-    targets : mapping of str to tuple of str
-        Members of each target; targets inside targets are expanded.
-    warnings : tuple of Problem
-        Problems that do not prevent the use of the configuration.
-    rules : tuple of RuleConfig
-        Rules in dependency order: each rule after the rules that it needs.
-    include : tuple of str
-        Globs, relative to the root, of further files with ops, kernels and rules, and of the files
-        from which templates take their values; see `inputs.globs.glob_files`.
-    looked_into : tuple of ConfigFile
-        Program files that were searched for the words of ``triton_if`` or ``skip_if``, which decide
-        how a program runs. Ops may read these files.
-    looked_at : tuple of Path
-        Paths whose appearance or disappearance may change the problems of the configuration.
-    target_tables : mapping of str to Target
-        All targets by name. Empty if none of them has options.
-    target_options : TargetOptions
-        Options of the targets that the command names. Their `profile` and `config` are already
-        applied to this configuration.
-    """
-
+    # The workspace: folder of the project file, absolute and resolved.
     root: Path
+    # All files that were looked for, including missing ones, so that their creation is
+    # noticed.
     files: tuple[ConfigFile, ...]
     project: Project
     validation: Validation
@@ -113,6 +75,7 @@ class Config(Struct, frozen=True):
     kernels: tuple[KernelConfig, ...]
     policies: Policies
     ci: Ci
+    # Members of each target; targets inside targets are expanded.
     targets: Mapping[str, tuple[str, ...]]
     cache: Cache
     execution: ExecutionConfig
@@ -120,12 +83,22 @@ class Config(Struct, frozen=True):
     storage: Storage
     sandbox: SandboxConfig = SandboxConfig()
     environment: Environment = Environment()
+    # Problems that do not prevent the use of the configuration.
     warnings: tuple[Problem, ...] = ()
+    # Rules in dependency order: each rule after the rules that it needs.
     rules: tuple[RuleConfig, ...] = ()
+    # Globs, relative to the root, of further files with ops, kernels and rules, and of the
+    # files from which templates take their values; see `inputs.globs.glob_files`.
     include: tuple[str, ...] = ()
+    # Program files that were searched for the words of ``triton_if`` or ``skip_if``, which
+    # decide how a program runs. Ops may read these files.
     looked_into: tuple[ConfigFile, ...] = ()
+    # Paths whose appearance or disappearance may change the problems of the configuration.
     looked_at: tuple[Path, ...] = ()
+    # All targets by name. Empty if none of them has options.
     target_tables: Mapping[str, Target] = {}
+    # Options of the targets that the command names. Their `profile` and `config` are already
+    # applied to this configuration.
     target_options: TargetOptions = TargetOptions()
 
     def op(self, name: str) -> OpConfig:
@@ -145,9 +118,6 @@ class Config(Struct, frozen=True):
         raise UsageError(
             Problem("unknown-kernel", f"no kernel {name!r}", did_you_mean(name, names))
         )
-
-
-# ``[[kernels]]`` as frozen data.
 
 
 class TritonKernel(Struct, frozen=True):
@@ -170,27 +140,16 @@ class Allow(Struct, frozen=True):
 
 
 class KernelConfig(Struct, frozen=True):
-    """One kernel.
-
-    Attributes
-    ----------
-    source, ptx, cubin : Path or None
-        Absolute paths; `ptx` and `cubin` need not exist yet if `build.command` makes them.
-    reference : str
-        The value in the configuration file; it has no effect.
-    threads_per_block : int or None
-    dynamic_shared_memory : int or None
-        Bytes per block.
-    skip_reason : str
-        Reason why the kernel cannot be linted; empty if it can.
-    """
+    """One kernel."""
 
     name: str
     file: str
     line: int
+    # Absolute paths; `ptx` and `cubin` need not exist yet if `build.command` makes them.
     source: Path | None
     ptx: Path | None
     cubin: Path | None
+    # The value in the configuration file; it has no effect.
     reference: str
     tolerances: Mapping[str, Tolerance]
     invariants: tuple[str, ...]
@@ -198,42 +157,30 @@ class KernelConfig(Struct, frozen=True):
     build: Build
     triton: TritonKernel | None
     threads_per_block: int | None
+    # Bytes per block.
     dynamic_shared_memory: int | None
     allow: tuple[Allow, ...]
+    # Reason why the kernel cannot be linted; empty if it can.
     skip_reason: str
 
 
-# ``[[rules]]`` as frozen data.
-
-
 class RuleConfig(Struct, frozen=True):
-    """One command that makes files of the workspace.
-
-    Attributes
-    ----------
-    name, file, line : str, str, int
-    command : tuple of str
-        A program and its arguments; with `shell`, one command line.
-    shell : bool
-    inputs : tuple of str
-        Globs relative to the workspace root.
-    outputs : tuple of str
-        Files, relative to the workspace root.
-    needs : tuple of str
-        Rules that must run before this one: rules that it names, and rules that make its inputs.
-    timeout : float
-        Time limit of the command in seconds.
-    only_inputs : bool
-        True if the command can read no files of the workspace except its inputs.
-    """
+    """One command that makes files of the workspace."""
 
     name: str
     file: str
     line: int
+    # A program and its arguments; with `shell`, one command line.
     command: tuple[str, ...]
     shell: bool
+    # Globs relative to the workspace root.
     inputs: tuple[str, ...]
+    # Files, relative to the workspace root.
     outputs: tuple[str, ...]
+    # Rules that must run before this one: rules that it names, and rules that make its
+    # inputs.
     needs: tuple[str, ...]
+    # Time limit of the command in seconds.
     timeout: float
+    # True if the command can read no files of the workspace except its inputs.
     only_inputs: bool = False

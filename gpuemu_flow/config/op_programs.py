@@ -38,18 +38,12 @@ class FrameworkKinds(Struct):
 
     The kind is that of the first framework that the configuration names and the function's source
     file imports.
-
-    Attributes
-    ----------
-    out : Reporter
-    project : str
-        ``project.framework``; empty if it is not set.
-    consulted : set of Path
-        Source files whose imports were read. The configuration depends on these files.
     """
 
     out: Reporter
+    # ``project.framework``; empty if it is not set.
     project: str
+    # Source files whose imports were read. The configuration depends on these files.
     consulted: set[Path]
     _imports: dict[Path, frozenset[str]] = {}
 
@@ -58,15 +52,6 @@ class FrameworkKinds(Struct):
 
         The framework is the first one that the configuration names and the program's file imports.
         If there is none, `ref` is returned unchanged.
-
-        Parameters
-        ----------
-        table : mapping
-            The op's table.
-        ref : ProgramRef or None
-            The op or the reference.
-        written : JSON
-            The program as written in the configuration file.
         """
         named = self._named(table)
         if ref is None or ref.kind != "callable" or not isinstance(written, str):
@@ -218,16 +203,11 @@ MAX_SOURCE = 4 << 20
 
 
 class Modules(Struct):
-    """Finds the callables that values of ``module`` keys name.
-
-    Attributes
-    ----------
-    programs : Programs
-    consulted : set of Path
-        Source files that were read to find a function. The configuration depends on these files.
-    """
+    """Finds the callables that values of ``module`` keys name."""
 
     programs: Programs
+    # Source files that were read to find a function. The configuration depends on these
+    # files.
     consulted: set[Path] = set()
 
     def callable_of(self, text: str, op_name: str, where: KeyPath) -> tuple[ProgramRef | None, str]:

@@ -28,21 +28,13 @@ Table = Mapping[str, Json]
 
 
 class KernelParser(Struct):
-    """Parses the kernels that one file defines.
-
-    Attributes
-    ----------
-    workspace : WorkspacePaths
-    out : Reporter
-    shared_table : mapping
-        The table ``[validation]``, which contains default tolerances.
-    names : dict of str to str
-        The location of each kernel in the files parsed so far, by the kernel's name.
-    """
+    """Parses the kernels that one file defines."""
 
     workspace: WorkspacePaths
     out: Reporter
+    # The table ``[validation]``, which contains default tolerances.
     shared_table: Table
+    # The location of each kernel in the files parsed so far, by the kernel's name.
     names: dict[str, str] = {}
     _globs: list[tuple[str, KeyPath]] = []
 
@@ -194,19 +186,6 @@ def join_kernels(
 
     If an op names its ``.cu`` file itself, a kernel with the op's name is added. It is built and
     linted like the kernels of ``[[kernels]]``.
-
-    Parameters
-    ----------
-    ops, kernels : sequences
-    reporters : mapping of str to Reporter
-        The reporter of each file with ops; it gets the problems of ops whose kernel does not exist.
-    out : Reporter
-        The reporter for all other problems.
-
-    Returns
-    -------
-    tuple
-        The ops and all kernels.
     """
     joiner = _Joiner({kernel.name: kernel for kernel in kernels})
     joined = []

@@ -51,14 +51,7 @@ Table = Mapping[str, Json]
 def unique_names(
     items: list[Json], key: str, out: Reporter, elsewhere: dict[str, str] | None = None
 ) -> None:
-    """Report names of ops, kernels or rules that are used twice, or that `name_fault` rejects.
-
-    Parameters
-    ----------
-    elsewhere : dict of str to str, optional
-        Maps each name in the files read before to its location. This function adds the names of
-        this file.
-    """
+    """Report names of ops, kernels or rules that are used twice, or that `name_fault` rejects."""
     first: dict[str, int] = {}
     known = {} if elsewhere is None else elsewhere
     for place, item in enumerate(items):
@@ -83,37 +76,24 @@ def unique_names(
 
 
 class OpParser(Struct, dict=True):
-    """Parses the ops that one file defines.
-
-    Attributes
-    ----------
-    workspace : WorkspacePaths
-    out : Reporter
-    validation, execution
-        The tables that contain the defaults.
-    shared_table : mapping
-        ``[validation]`` as written in the file, to distinguish defaults from written values.
-    rules : RuleParser
-        Parser of the rules that ops may need.
-    presence : ExpectedFiles
-        Lookup of the files that globs match.
-    names : dict of str to str
-        Names of the ops of other files, and their locations.
-    framework : str
-        ``project.framework``; empty if it is not set.
-    fenced : bool
-        True if ops run in the sandbox.
-    """
+    """Parses the ops that one file defines."""
 
     workspace: WorkspacePaths
     out: Reporter
+    # The tables that contain the defaults.
     validation: Validation
     execution: ExecutionConfig
+    # ``[validation]`` as written in the file, to distinguish defaults from written values.
     shared_table: Table
+    # Parser of the rules that ops may need.
     rules: RuleParser
+    # Lookup of the files that globs match.
     presence: ExpectedFiles
+    # Names of the ops of other files, and their locations.
     names: dict[str, str] = {}
+    # ``project.framework``; empty if it is not set.
     framework: str = ""
+    # True if ops run in the sandbox.
     fenced: bool = True
 
     def __post_init__(self) -> None:
@@ -425,18 +405,10 @@ _HINT = (
 
 
 class GradientsParser(Struct, frozen=True):
-    """Parses ``gradients`` of one op.
-
-    Attributes
-    ----------
-    out : Reporter
-    where : KeyPath
-        The path of the op's table.
-    schema : OpSchema
-    groups : mapping of str to ArgumentGroup
-    """
+    """Parses ``gradients`` of one op."""
 
     out: Reporter
+    # The path of the op's table.
     where: KeyPath
     schema: OpSchema
     groups: Mapping[str, ArgumentGroup]

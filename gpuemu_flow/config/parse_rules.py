@@ -35,26 +35,17 @@ class _Parsed(Struct):
 
 
 class RuleParser(Struct):
-    """Parses the rules of all files of a configuration.
-
-    Attributes
-    ----------
-    workspace : WorkspacePaths
-    config_files : collection of Path
-        Files that no rule may make.
-    rules : dict of str to rule
-        All rules that could be parsed.
-    producers : dict of str to str
-        Maps an output to the name of its rule.
-    places, above : dict of str to str
-        Map the real path of each output, and of each folder above an output, to the name of its
-        rule.
-    """
+    """Parses the rules of all files of a configuration."""
 
     workspace: WorkspacePaths
+    # Files that no rule may make.
     config_files: Collection[Path]
+    # All rules that could be parsed.
     rules: dict[str, _Parsed] = {}
+    # Maps an output to the name of its rule.
     producers: dict[str, str] = {}
+    # Map the real path of each output, and of each folder above an output, to the name of its
+    # rule.
     places: dict[str, str] = {}
     above: dict[str, str] = {}
 
@@ -166,16 +157,6 @@ class RuleParser(Struct):
 
         Outputs conflict if they have the same path, or if one lies below the other. The conflict is
         reported, unless it is the same rule that lists the same path twice.
-
-        Parameters
-        ----------
-        name : str
-            Name of the output's rule.
-        path, written : str
-            The output's path relative to the workspace, and as written in the configuration.
-        here : KeyPath
-            Position of the output in the configuration.
-        out : Reporter
         """
         root = self.workspace.root
         parent, _, last = path.rpartition("/")

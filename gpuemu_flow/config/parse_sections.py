@@ -140,17 +140,7 @@ def execution(table: Table, base: Path, home: Path) -> ExecutionConfig:
 
 
 def program(written: str, base: Path, home: Path) -> str:
-    """Return the path by which a configured program can be called, or its name on ``PATH``.
-
-    Parameters
-    ----------
-    written : str
-        The program as the configuration names it; a name on ``PATH`` if it has no slash.
-    base : Path
-        The folder that a relative path starts from.
-    home : Path
-        The folder that a path starts from if it begins with ``~/``.
-    """
+    """Return the path by which a configured program can be called, or its name on ``PATH``."""
     if written.startswith("~/"):
         return str(home / written[2:])
     # Not resolved: a virtual environment's interpreter is a link that must be called as such.

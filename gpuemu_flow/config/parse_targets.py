@@ -27,24 +27,16 @@ MAX_MEMBERS = 500_000  # total of all expanded targets
 
 
 class TargetParser(Struct, dict=True):
-    """Checks and expands the user's targets.
+    """Checks and expands the user's targets."""
 
-    Attributes
-    ----------
-    ops, kernels
-        The ops and kernels without errors.
-    names : frozenset of str
-        Names of all ops, kernels and rules of the files, including those that have errors: a target
-        that names them causes no further error.
-    rules : collection of str
-    out_of : callable
-        Maps a key path to the reporter of its file.
-    """
-
+    # The ops and kernels without errors.
     ops: Sequence[OpConfig]
     kernels: Sequence[KernelConfig]
+    # Names of all ops, kernels and rules of the files, including those that have errors: a
+    # target that names them causes no further error.
     names: frozenset[str]
     rules: Collection[str]
+    # Maps a key path to the reporter of its file.
     out_of: Callable[[KeyPath], Reporter]
     expanded: dict[str, tuple[str, ...]] = {}
     total: int = 0

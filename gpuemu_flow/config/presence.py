@@ -22,34 +22,25 @@ _WILDCARDS = frozenset("*?[")
 
 
 class ExpectedFiles(Struct):
-    """Looks up the files that a configuration expects, and records where it looked.
+    """Looks up the files that a configuration expects, and records where it looked."""
 
-    Attributes
-    ----------
-    root : Path
-        The workspace.
-    mild : bool
-        True if this is a copy of the workspace that may lack files. All problems are then warnings.
-    listings : tuple of str
-        Globs of the files that the configuration includes, and of the files whose names give
-        templates their values. Files and folders that match these globs may be created later.
-    made : frozenset of Path
-        Files that rules and builds will make.
-    programs : set of Path
-        Files of the ops' programs.
-    looked_at : set of Path
-        Paths whose appearance or disappearance may change the problems.
-    awaited : set of str
-        Patterns that match nothing yet. As soon as one matches, a warning or error of `check_apart`
-        may be obsolete. Each pattern ends with a slash, so that it matches files and folders.
-    """
-
+    # The workspace.
     root: Path
+    # True if this is a copy of the workspace that may lack files. All problems are then
+    # warnings.
     mild: bool = False
+    # Globs of the files that the configuration includes, and of the files whose names give
+    # templates their values. Files and folders that match these globs may be created later.
     listings: tuple[str, ...] = ()
+    # Files that rules and builds will make.
     made: frozenset[Path] = frozenset()
+    # Files of the ops' programs.
     programs: set[Path] = set()
+    # Paths whose appearance or disappearance may change the problems.
     looked_at: set[Path] = set()
+    # Patterns that match nothing yet. As soon as one matches, a warning or error of
+    # `check_apart` may be obsolete. Each pattern ends with a slash, so that it matches files
+    # and folders.
     awaited: set[str] = set()
     _found: dict[str, bool] = {}
 
@@ -130,15 +121,6 @@ class ExpectedFiles(Struct):
         A path outside of the workspace is no error if its parent folder does not exist either, and
         neither seems misspelt: the workspace may have been imported from such folders, and then
         copied to another machine. A single warning reports all of these paths.
-
-        Parameters
-        ----------
-        paths : iterable of (str, Path)
-            Each path as the configuration gives it, and as an absolute path.
-        writable : iterable of Path
-            Folders that a run may write to: paths in them may be created later.
-        mild : bool
-            True to give warnings in place of errors.
         """
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)

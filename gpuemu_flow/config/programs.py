@@ -40,16 +40,6 @@ def with_loaded(
     """Add the file that ``loads`` names to a program; return None if a problem was reported.
 
     Without ``loads``, the program is returned unchanged.
-
-    Parameters
-    ----------
-    ref : ProgramRef
-        The program; with ``loads``, its function is called with the path of the file.
-    table : mapping
-        The program's table in the configuration.
-    looked_into : dict
-        Receives the file's digest if the file was searched for the words of ``triton_if`` or
-        ``skip_if``.
     """
     if "loads" not in table:
         for key in LOADED_KEYS[1:]:
@@ -107,19 +97,12 @@ _MODULE_FUNCTION = re.compile(r"([^/\\:\s]+):([^/\\:\s]*)")
 
 
 class Programs(Struct):
-    """Parses the programs of one file.
-
-    Attributes
-    ----------
-    workspace : WorkspacePaths
-    out : Reporter
-    looked_into : dict
-        The keys are the program files that were searched for the words of ``triton_if`` or
-        ``skip_if``. The value is the digest of the file's content.
-    """
+    """Parses the programs of one file."""
 
     workspace: WorkspacePaths
     out: Reporter
+    # The keys are the program files that were searched for the words of ``triton_if`` or
+    # ``skip_if``. The value is the digest of the file's content.
     looked_into: dict[Path, str] = {}
 
     def parse(self, value: Json, where: KeyPath) -> ProgramRef | None:

@@ -24,26 +24,17 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class ConfigSource(Struct):
-    """One configuration file as it was read.
+    """One configuration file as it was read."""
 
-    Attributes
-    ----------
-    path : Path
-        Absolute.
-    digest : str
-        SHA-256 in hex of the bytes that were read; empty when the file does not exist.
-    tree : dict
-        Checked keys that the file contains, under their main names.
-    out : Reporter
-        Problems found so far.
-    listings : tuple of str
-        Patterns of the file names from which the templates of this file take their values.
-    """
-
+    # Absolute.
     path: Path
+    # Problems found so far.
     out: Reporter
+    # SHA-256 in hex of the bytes that were read; empty when the file does not exist.
     digest: str = ""
+    # Checked keys that the file contains, under their main names.
     tree: dict[str, Json] = {}
+    # Patterns of the file names from which the templates of this file take their values.
     listings: tuple[str, ...] = ()
 
 
@@ -64,19 +55,6 @@ def read_source(
     """Read and check one configuration file.
 
     A missing file is no problem: the result is then empty.
-
-    Parameters
-    ----------
-    path : Path
-    shown_as : str
-        Path of the file as the user sees it in messages.
-    edited : str, optional
-        The text in an editor; the file itself is then not read.
-    check : callable
-        Function that checks the file's tables.
-    root : Path, optional
-        The workspace, whose files templates may name. Without it, templates whose values are file
-        names make no ops.
     """
     source = ConfigSource(path, Reporter(shown_as))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)

@@ -48,27 +48,18 @@ def shown(value: object) -> str:
 
 
 class Reporter(Struct):
-    """A collector of the problems of one file.
+    """A collector of the problems of one file."""
 
-    Attributes
-    ----------
-    file : str
-        Path of the file as the user sees it.
-    positions : Positions
-        Lines of the file's keys.
-    problems : list of Problem
-        Problems in the order found: at most `MAX_PROBLEMS` errors, and as many warnings.
-    aliases : dict
-        Maps the path of a key, with the key's main name, to the path as written in the file.
-    origins : dict
-        Maps the path of an op to the path of its template and the template's values for this op.
-        Empty if there are no templates. See `foreach`.
-    """
-
+    # Path of the file as the user sees it.
     file: str
+    # Lines of the file's keys.
     positions: Positions = field(default_factory=Positions)
+    # Problems in the order found: at most `MAX_PROBLEMS` errors, and as many warnings.
     problems: list[Problem] = []
+    # Maps the path of a key, with the key's main name, to the path as written in the file.
     aliases: dict[KeyPath, KeyPath] = {}
+    # Maps the path of an op to the path of its template and the template's values for this
+    # op. Empty if there are no templates. See `foreach`.
     origins: dict[KeyPath, tuple[KeyPath, str]] = {}
     untold_errors: int = 0
     untold_warnings: int = 0

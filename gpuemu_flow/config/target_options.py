@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.types import Json
@@ -18,60 +18,26 @@ CONFIG = "config"
 
 
 class Option(Struct, frozen=True):
-    """One option of a target.
-
-    Attributes
-    ----------
-    target : str
-    value : Json
-        The checked value.
-    place : str
-        ``FILE:LINE`` of the option's key.
-    """
+    """One option of a target."""
 
     target: str
+    # The checked value.
     value: Json
+    # ``FILE:LINE`` of the option's key.
     place: str
 
 
 class Target(Struct, frozen=True):
-    """The options of a target, and the targets inside it.
+    """The options of a target, and the targets inside it."""
 
-    Attributes
-    ----------
-    inner : tuple of str
-        The members that are targets.
-    options : mapping of str to Option
-        Options by key; the key of an option in ``config`` is ``config.TABLE.KEY``.
-    """
-
+    # The members that are targets.
     inner: tuple[str, ...]
+    # Options by key; the key of an option in ``config`` is ``config.TABLE.KEY``.
     options: Mapping[str, Option]
-
-    def to_json(self) -> Json:
-        """Return plain JSON; `from_json` is its inverse."""
-        options = {key: to_builtins(option) for key, option in self.options.items()}
-        return {"inner": list(self.inner), "options": options}
-
-    @classmethod
-    def from_json(cls, data: Json) -> Target:
-        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
-        options = {key: Option(**option) for key, option in data["options"].items()}
-        return cls(tuple(data["inner"]), options)
 
 
 class TargetOptions(Struct, frozen=True):
-    """Options that a command gets from its targets; None or empty if they are not set.
-
-    Attributes
-    ----------
-    jobs, cases, seed : int or None
-    keep_going : bool or None
-    until, forcerun, dtypes : tuple of str
-    profile : str
-    config : mapping of table to mapping of key to value
-        Values that override the configuration.
-    """
+    """Options that a command gets from its targets; None or empty if they are not set."""
 
     jobs: int | None = None
     cases: int | None = None
@@ -81,6 +47,7 @@ class TargetOptions(Struct, frozen=True):
     forcerun: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     profile: str = ""
+    # Values that override the configuration.
     config: Mapping[str, Mapping[str, Json]] = {}
 
 
@@ -101,13 +68,6 @@ def read_targets(
     """Return the targets of a configuration by name.
 
     The dict is empty if no target is a table: only tables can have options.
-
-    Parameters
-    ----------
-    given : mapping
-        The checked ``[targets]``.
-    place_of : callable
-        Returns ``FILE:LINE`` of a key.
     """
     if not any(isinstance(value, dict) for value in given.values()):
         return {}
@@ -139,19 +99,7 @@ def chosen_options(
 
     A target also has the options of the targets inside it, but its own options take precedence.
 
-    Parameters
-    ----------
-    targets : mapping
-        As `read_targets` returns them.
-    words : iterable of str
-        The words of the command line.
-    given : collection of str
-        Keys that the command line sets itself; options of targets with these keys are ignored.
-
-    Raises
-    ------
-    UsageError
-        ``target-options-differ`` if two targets set a key to different values.
+    Raises UsageError: ``target-options-differ`` if two targets set a key to different values.
     """
     named = [word for word in words if word in targets]
     if not named:
