@@ -48,21 +48,15 @@ class Project(Table, frozen=True):
 
     harmless = True
 
-    name: Annotated[
-        str,
-        text(longest=200),
-        documented("Name of the workspace."),
-    ] = "unnamed"
-    version: Annotated[
-        str,
-        text(longest=100),
-        documented("Its version; reports show it."),
-    ] = "0.0.0"
+    name: Annotated[str, text(longest=200), documented("Name of the workspace.")] = "unnamed"
+    version: Annotated[str, text(longest=100), documented("Its version; reports show it.")] = (
+        "0.0.0"
+    )
     framework: Annotated[
         Framework,
         documented(
-            "The framework of functions that name no kind, if their file imports it: they get its"
-            " tensors (for TensorFlow, numpy arrays). The workflow of `init --ci` installs it, "
+            "The framework of functions that name no kind, if their file imports it: they get its "
+            "tensors (for TensorFlow, numpy arrays). The workflow of `init --ci` installs it, "
             "too.",
             default_text='`"pytorch"` for `init --ci`; functions get numpy arrays',
         ),
@@ -70,8 +64,8 @@ class Project(Table, frozen=True):
     allow_outside: Annotated[
         bool,
         key(
-            "Requests that paths may lead outside the workspace, which is an error otherwise. The"
-            " request is granted by `--allow-outside`, `GPUEMU_ALLOW_OUTSIDE=1` or this key in "
+            "Requests that paths may lead outside the workspace, which is an error otherwise. The "
+            "request is granted by `--allow-outside`, `GPUEMU_ALLOW_OUTSIDE=1` or this key in "
             "the user's own file."
         ),
     ] = False
@@ -149,8 +143,8 @@ class Validation(Table, frozen=True):
         key(
             "For `auto`: what a right op may round to the dtype of its inputs, if that is "
             "narrower than float32. `tensor-core`: the operands of matrix products; `float32`: "
-            "only its outputs; `input`: every step, as the half-precision functions of frameworks"
-            " do on a CPU."
+            "only its outputs; `input`: every step, as the half-precision functions of frameworks "
+            "do on a CPU."
         ),
     ] = "tensor-core"
     shapes: Annotated[
@@ -393,9 +387,7 @@ class ExecutionConfig(Table, frozen=True):
     ] = None
     parallel: Annotated[Jobs, key("Parallel jobs; 0 is the number of CPUs.")] = 0
     max_parallel_refs: Annotated[
-        int,
-        Meta(ge=1, le=4096),
-        documented("Largest number of references that run at a time."),
+        int, Meta(ge=1, le=4096), documented("Largest number of references that run at a time.")
     ] = 4
     reference_timeout: Annotated[
         Seconds, documented("Seconds per case, for ops without a `timeout`.")
@@ -411,8 +403,8 @@ class ExecutionConfig(Table, frozen=True):
     env: Annotated[
         VariableNames,
         key(
-            "Your environment variables that all ops and references get, besides [those that they"
-            ' always get](runners.md#environment): `["SCALE", "MY_*"]`.'
+            "Your environment variables that all ops and references get, besides [those that they "
+            'always get](runners.md#environment): `["SCALE", "MY_*"]`.'
         ),
     ] = ()
     # True if `reference_timeout` was not configured: its default grows with the size of the inputs.
@@ -435,9 +427,7 @@ class Daemon(Table, frozen=True):
         "info"
     )
     max_connections: Annotated[
-        int,
-        Meta(ge=1, le=65536),
-        documented("Largest number of clients at a time; others wait."),
+        int, Meta(ge=1, le=65536), documented("Largest number of clients at a time; others wait.")
     ] = 16
 
 
@@ -562,8 +552,8 @@ class File(Table, frozen=True):
         Mapping[Name, Changeable],
         named("a table of name = keys of other tables"),
         key(
-            "Keys of `[validation]`, `[policies]`, `[ci]` and `[execution]` that `--profile NAME`"
-            " puts over those of the file, such as `[profiles.nightly.validation]`; see "
+            "Keys of `[validation]`, `[policies]`, `[ci]` and `[execution]` that `--profile NAME` "
+            "puts over those of the file, such as `[profiles.nightly.validation]`; see "
             "[selecting](selecting.md#settings-of-one-run)."
         ),
     ] = {}

@@ -128,8 +128,8 @@ class ProgramTable(Table, frozen=True):
     kernel: Annotated[
         Name | None,
         key(
-            "One of `[[kernels]]`, whose build makes the PTX of an op of kind `cuda`; in place of"
-            " `file`."
+            "One of `[[kernels]]`, whose build makes the PTX of an op of kind `cuda`; in place of "
+            "`file`."
         ),
     ] = None
     arch: Annotated[
@@ -153,11 +153,9 @@ class ProgramTable(Table, frozen=True):
         named("a list of expressions"),
         key('Blocks of a launch, one to three expressions: `["B*S"]`.'),
     ] = None
-    block: Annotated[
-        Any,
-        named("a list of expressions"),
-        key("Threads of a block, likewise."),
-    ] = None
+    block: Annotated[Any, named("a list of expressions"), key("Threads of a block, likewise.")] = (
+        None
+    )
     cluster: Annotated[
         Any,
         named("a list of expressions"),
@@ -171,23 +169,21 @@ class ProgramTable(Table, frozen=True):
         ),
     ] = None
     shared: Annotated[
-        Any,
-        named("an expression"),
-        key("Bytes of dynamic shared memory.", default_text="0"),
+        Any, named("an expression"), key("Bytes of dynamic shared memory.", default_text="0")
     ] = None
     launches: Annotated[
         Any,
         named("a list of tables"),
         key(
-            "Several launches in a row, each with `entry`, `grid`, `block`, `cluster`, `args` and"
-            " `shared`."
+            "Several launches in a row, each with `entry`, `grid`, `block`, `cluster`, `args` and "
+            "`shared`."
         ),
     ] = None
     outputs: Annotated[
         Annotated[Mapping[str, Any], named("a table of buffers", free=True)] | None,
         key(
-            'Outputs of a compiled kernel: `{ out = ["B", "H"] }`, or with `{ dims = [...], dtype'
-            ' = "float32" }` another dtype than that of the first input. The name of an input '
+            'Outputs of a compiled kernel: `{ out = ["B", "H"] }`, or with `{ dims = [...], dtype '
+            '= "float32" }` another dtype than that of the first input. The name of an input '
             "means what the kernel leaves in it."
         ),
     ] = None
@@ -335,8 +331,8 @@ class OpTable(Table, frozen=True, kw_only=True):
     execution_mode: Annotated[
         Annotated[str, choice(*MODES, noun="execution mode", spellings=MODE_ALIASES)] | None,
         documented(
-            "Where the op runs: `client_side`, `daemon_orchestrated` (also spelled `daemon_side`)"
-            " or `script_based`. Ops of the first two are skipped by `run`, and counted as "
+            "Where the op runs: `client_side`, `daemon_orchestrated` (also spelled `daemon_side`) "
+            "or `script_based`. Ops of the first two are skipped by `run`, and counted as "
             "skipped, unless `module` leads to a callable.",
             default_text="`script_based` if `op` or `op_script` is given, else `client_side`",
         ),
@@ -344,9 +340,9 @@ class OpTable(Table, frozen=True, kw_only=True):
     frameworks: Annotated[
         tuple[Framework, ...],
         documented(
-            "Frameworks that the op's programs are written in; at least one program has to import"
-            " each. A function that names no kind gets the tensors of the first of these that its"
-            " file imports."
+            "Frameworks that the op's programs are written in; at least one program has to import "
+            "each. A function that names no kind gets the tensors of the first of these that its "
+            "file imports."
         ),
     ] = ()
     framework: Annotated[
@@ -433,8 +429,8 @@ class OpTable(Table, frozen=True, kw_only=True):
         Mapping[str, Any],
         named("a table of keyword arguments", free=True),
         key(
-            "Keyword arguments: callables get them with their types, scripts as strings. None may"
-            " have the name of an input."
+            "Keyword arguments: callables get them with their types, scripts as strings. None may "
+            "have the name of an input."
         ),
     ] = {}
     dtypes: Annotated[Dtypes | None, key("Dtypes to check.", default_text=AS_VALIDATION)] = None
@@ -494,8 +490,8 @@ class OpTable(Table, frozen=True, kw_only=True):
     shared: Annotated[
         Paths,
         key(
-            "Globs of modules and other files of the reference that the op may read, too, besides"
-            " modules that its own import statements name; see [security](security.md)."
+            "Globs of modules and other files of the reference that the op may read, too, besides "
+            "modules that its own import statements name; see [security](security.md)."
         ),
     ] = ()
     foreach: Annotated[
@@ -571,8 +567,8 @@ class ArtifactChecks(Table, frozen=True):
     forbidden_instructions: Annotated[
         Patterns,
         documented(
-            "Instructions that must not occur, by dotted segments of the opcode. If both names of"
-            " the key are given, both lists count.",
+            "Instructions that must not occur, by dotted segments of the opcode. If both names of "
+            "the key are given, both lists count.",
             aliases=("forbidden_patterns",),
         ),
     ] = ()
@@ -603,8 +599,8 @@ class Build(Table, frozen=True):
     inputs: Annotated[
         Paths | None,
         key(
-            "Globs of the files that `command` reads, relative to the workspace. Without this key"
-            " every run runs the command."
+            "Globs of the files that `command` reads, relative to the workspace. Without this key "
+            "every run runs the command."
         ),
     ] = None
 
@@ -616,11 +612,7 @@ class AllowedRuleTable(Table, frozen=True):
     closed = True
 
     rule: Annotated[AllowedRule, key("The lint rule.")]
-    reason: Annotated[
-        str,
-        text("a reason"),
-        key("Why it is allowed."),
-    ]
+    reason: Annotated[str, text("a reason"), key("Why it is allowed.")]
 
 
 Scalar = Annotated[Any, named("a number, boolean or string")]
@@ -659,9 +651,7 @@ class KernelTable(Table, frozen=True):
         key("Types of a Triton kernel's arguments."),
     ] = {}
     constants: Annotated[
-        Mapping[Word, Scalar],
-        named("a table of constants"),
-        key("Its `tl.constexpr` arguments."),
+        Mapping[Word, Scalar], named("a table of constants"), key("Its `tl.constexpr` arguments.")
     ] = {}
     num_warps: Annotated[
         Annotated[int, Meta(ge=1, le=64)] | None, key("Warps of a Triton kernel.")
