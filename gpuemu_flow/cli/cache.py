@@ -61,11 +61,11 @@ def gc(remote: bool, size: str | None) -> None:
     Without --size, the limit of the workspace's own cache is [cache] size_limit.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
-    from gpuemu_flow.config.values import ByteSize  # noqa: PLC0415
+    from gpuemu_flow.config.check import parse_size  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.caches import collect, collect_shared  # noqa: PLC0415
 
-    wanted = None if size is None else ByteSize.parse(size)
+    wanted = None if size is None else parse_size(size)
     if size is not None and wanted is None:
         raise click.BadParameter(f"{size!r} is no size such as 2GB or 512MiB", param_hint="--size")
     workspace = Workspace()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.engine.workspace import Workspace
     from gpuemu_flow.selection.shards import Shard
 
-_MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would cost the help text
+_MOST_CASES = 1_000_000  # as `config.vocabulary.MAX_CASES`, whose import would cost the help text
 
 
 @click.command(short_help="Validate what changed.")

@@ -14,18 +14,6 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
 
     The op's name, lines, files of the configuration and absolute paths are left out, since none of
     them changes a result. Programs are included by their path, not by their content.
-
-    Parameters
-    ----------
-    op : OpConfig
-    dtype : str, optional
-        Keep only this dtype's explicit tolerance; None keeps all.
-
-    Returns
-    -------
-    dict
-        ``op`` and ``reference``: each program; ``program``: the settings with which both programs
-        run; ``cases``: the settings of the cases; ``compare``: the settings of the comparison.
     """
     explicit = {
         name: {"atol": t.atol, "rtol": t.rtol}

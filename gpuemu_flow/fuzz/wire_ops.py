@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
+from msgspec import structs
+
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.engine.workspace import Workspace
@@ -298,8 +300,8 @@ class Subjects:
 
     def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
         """Compile an op in one dtype as the graph's compiler does, even if the op cannot be run."""
-        stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
-        config = replace(self._config, ops=(stand_in,), targets={})
+        stand_in = structs.replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
+        config = structs.replace(self._config, ops=(stand_in,), targets={})
         graph = Compiler(config, self._cache, Overrides(), self._version).graph()
         tasks = tasks_of(graph, op.name, dtype)
         subject = make_subject(tasks, planned_samples(tasks))

@@ -20,8 +20,7 @@ from gpuemu_flow.artifacts.toolchain import (
     tool_missing,
     tool_places,
 )
-from gpuemu_flow.config.model import Config, Policies
-from gpuemu_flow.config.model_kernels import KernelConfig
+from gpuemu_flow.config.model import Config, KernelConfig, Policies
 from gpuemu_flow.graph.compile_rules import RuleTasks, programs_of, with_outputs
 from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.graph.snapshot import KernelBasis

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path, PurePosixPath
 
-from gpuemu_flow.config.glob_match import matches
-from gpuemu_flow.config.model import Config, OpConfig
-from gpuemu_flow.config.model_rules import RuleConfig
+from gpuemu_flow.config.globs import matches
+from gpuemu_flow.config.model import Config, OpConfig, RuleConfig
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass

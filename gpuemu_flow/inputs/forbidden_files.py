@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gpuemu_flow.config.model import ConfigFile, OpConfig, ProgramRef
 from gpuemu_flow.inputs.globs import glob_files

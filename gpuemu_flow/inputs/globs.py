@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpuemu_flow.config.glob_match import matches
+from gpuemu_flow.config.globs import matches
 from gpuemu_flow.inputs.plan import CACHE_NAME, look_of
 
 

@@ -1,7 +1,8 @@
-"""Match names with the globs of the configuration, without looking at any file."""
+"""Globs of files: the form in which the configuration may have them, and which names they match."""
 
 from __future__ import annotations
 
+import os
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
@@ -28,3 +29,20 @@ def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
         if not reachable:
             return False
     return len(parts) in reachable
+
+
+# Glob patterns of files, as they are written in the files of a workspace.
+
+
+def plain_glob(written: str) -> tuple[PurePosixPath, str]:
+    """Return a glob without ``.`` and ``..``, and the reason if it is not allowed."""
+    path = PurePosixPath(os.path.normpath(written))
+    if not written.isprintable():
+        return path, "holds control characters"
+    if path.is_absolute() or ".." in PurePosixPath(written).parts:
+        return path, "leads out of the workspace"
+    if not path.parts:
+        return path, "is the workspace itself"
+    if any("**" in part and part != "**" for part in path.parts):
+        return path, "has a '**' that does not stand alone between slashes"
+    return path, ""
