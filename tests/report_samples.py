@@ -10,8 +10,8 @@ from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelFigures, KernelRecord
 from gpuemu_flow.artifacts.occupancy import Occupancy
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import (
+    BaselineDiff,
     CaseVerdict,
     FileLine,
     HistoryPoint,
@@ -20,8 +20,7 @@ from gpuemu_flow.results.document import (
     Report,
     TaskState,
 )
-from gpuemu_flow.results.model import KernelResult, OpResult, RunReport, TaskCounts
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import KernelResult, OpResult, Regression, RunReport, TaskCounts
 from gpuemu_flow.store.baselines import Baseline
 from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import (

@@ -38,7 +38,7 @@ def stats(output_format: str) -> None:
 
     facts = cache_facts(Workspace())
     if output_format == "json":
-        say(json_writer.dumps(facts.to_json()))
+        say(json_writer.dumps(facts))
         return
     limit = f", of at most {_bytes(facts.limit)}" if facts.limit else ""
     say(f"own cache: {facts.folder}")

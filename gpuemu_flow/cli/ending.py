@@ -28,13 +28,7 @@ def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
 
 
 def exit_code_of(command: Callable[[], object]) -> int:
-    """Run a command and return the documented exit code.
-
-    Parameters
-    ----------
-    command : callable
-        Raises SystemExit, or returns the exit code; a value that is not an integer means 0.
-    """
+    """Run a command and return the documented exit code."""
     code: object
     try:
         try:

@@ -141,7 +141,7 @@ def fuzz(
             cluster=cluster,
         )
     if output_format == "json":
-        objects = [report.to_json() for report in reports]
+        objects = [json_writer.fuzz_report(report) for report in reports]
         say(
             json_writer.dumps(
                 objects[0] if len(objects) == 1 else {"schema_version": 1, "ops": objects}

@@ -9,17 +9,7 @@ _WITH_HISTORY = 0.5
 
 
 class Remaining:
-    """An estimate of the time that a run will still take.
-
-    Parameters
-    ----------
-    seconds : mapping of str to float
-        Durations of earlier runs.
-    todo : int
-        Number of tasks that may run.
-    jobs : int
-        Number of parallel tasks.
-    """
+    """An estimate of the time that a run will still take."""
 
     def __init__(self, seconds: Mapping[str, float], todo: int, jobs: int) -> None:
         self._seconds = dict(seconds)
@@ -34,13 +24,6 @@ class Remaining:
     def estimate(self, running: Mapping[str, float]) -> float | None:
         """Return the remaining seconds; None if too little is known.
 
-        Parameters
-        ----------
-        running : mapping of str to float
-            Seconds since each running task began.
-
-        Notes
-        -----
         A task that already takes longer than last time is assumed to need another tenth of its time
         so far, so that the estimate is never 0.
         """

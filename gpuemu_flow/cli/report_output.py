@@ -59,13 +59,7 @@ def wants_pictures(outputs: Sequence[Path], output_format: str) -> bool:
 
 
 def check_outputs(outputs: Sequence[Path]) -> None:
-    """Raise an error for files that cannot be written, before the reports in them are made.
-
-    Raises
-    ------
-    UsageError
-        ``report-not-writable``.
-    """
+    """Raise an error for files that cannot be written, before the reports in them are made."""
     problems = []
     for path in outputs:
         folder = path.resolve().parent
@@ -91,10 +85,7 @@ def render(report: Report, name: str, *, color: bool = False, warn_threshold: fl
 def write_file(path: Path, text: str) -> None:
     """Write a report to a file, either completely or not at all.
 
-    Raises
-    ------
-    UsageError
-        ``report-not-writable``.
+    Raises UsageError: ``report-not-writable``.
     """
     from gpuemu_flow.errors import StoreError  # noqa: PLC0415
     from gpuemu_flow.store.atomic import write_atomic  # noqa: PLC0415
@@ -121,16 +112,7 @@ def publish(
     warn_threshold: float,
     to_text: Callable[[Report], str] | None = None,
 ) -> None:
-    """Write a report to files, then print it.
-
-    Parameters
-    ----------
-    output_format : str
-        Format of the printed report, and of files whose suffix is unknown. If a file is written in
-        this format, the report is printed as text.
-    to_text : callable, optional
-        Function that formats the text to print, in place of the default one.
-    """
+    """Write a report to files, then print it."""
     written = set()
     for path in outputs:
         name = format_of(path, output_format)

@@ -150,7 +150,7 @@ def _show_plan(
         say(str(problem), err=True)
     statuses = plan.ordered_status()
     if output_format == "json" and alone:
-        say(json_writer.dumps(json_writer.plan_to_json(statuses, plan.reasons)))
+        say(json_writer.dumps(json_writer.run_plan(statuses, plan.reasons)))
         return
     style = text.Style(wants_color())
     shown = workspace_text.render_plan(statuses, plan.reasons, style, explain=explain)
@@ -164,7 +164,6 @@ def _show_summary(workspace: Workspace, options: RunOptions, output_format: str)
 
     tasks = summarise_tasks(workspace, selected_tasks(workspace, options))
     if output_format == "json":
-        shown = [task.to_json() for task in tasks]
-        say(json_writer.dumps({"schema_version": 1, "tasks": shown}))
+        say(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
     else:
         say(workspace_text.render_summary(tasks))

@@ -31,20 +31,7 @@ def validate(
     output_format: str = "text",
     confirm: bool = True,
 ) -> int:
-    """Run stale tasks, record and show the results, and return the exit code.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    options : RunOptions
-    open_cluster : callable
-        Called with the number of jobs on this machine. Returns a context manager that gives the
-        other machines to use, or None if this machine does the work.
-    output_format : str
-        ``text`` or ``json``.
-    confirm : bool
-        True if new cases may be run to confirm the causes of failures.
-    """
+    """Run stale tasks, record and show the results, and return the exit code."""
     gc.freeze()  # spares the garbage collector modules and graph, all of which stay
     jobs = session.count_jobs(workspace, options)
     with (
@@ -80,7 +67,7 @@ def _show_report(workspace: Workspace, report: RunReport, output_format: str) ->
     from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
 
     if output_format == "json":
-        say(json_writer.dumps(json_writer.run_to_json(report)))
+        say(json_writer.dumps(json_writer.run_report(report)))
         return
     warn = workspace.settings.warn_threshold
     say(text.render_run(report, text.Style(wants_color()), warn_threshold=warn))

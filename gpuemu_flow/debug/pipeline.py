@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from gpuemu_flow.debug.tensors import describe
-from gpuemu_flow.fuzz.failures import Reproduction
 from gpuemu_flow.reports.failure_text import outcome_of
 from gpuemu_flow.reports.text import Style, note_lines, number, printable, share
+from gpuemu_flow.results.fuzz_model import Reproduction
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.types import Case, Verdict
 

@@ -34,6 +34,7 @@ from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import failure_text
 from gpuemu_flow.reports.text import Style, plural, printable
+from gpuemu_flow.results.fuzz_model import Reproduction
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 
 
@@ -100,7 +101,7 @@ class DebugSession:
     # The failure to which commands without a seed or id refer.
     selected: FailureRecord | None = None
     _inputs: Mapping[str, NDArray[Any]] | None = None
-    _found: failures.Reproduction | None = None
+    _found: Reproduction | None = None
     _stage: int = 0
 
     def __post_init__(self) -> None:
@@ -186,7 +187,7 @@ class DebugSession:
             self._inputs = failures.stored_inputs(FailureStore(Workspace().cache), record)
         return self._inputs
 
-    def reproduction(self) -> failures.Reproduction:
+    def reproduction(self) -> Reproduction:
         """Return the result of running the selected failure again.
 
         The failure is run on first use, and the result is kept. The command `reproduce` or

@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.engine.elsewhere import far_results
 from gpuemu_flow.engine.events import Listener
@@ -20,7 +22,6 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.files import ABSENT
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.selection.words import is_set, select
 from gpuemu_flow.store.failures import FailureStore
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.selection.shards import Shard
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     """The options that a command passes to a run.
 
     Attributes
@@ -123,8 +123,7 @@ class RunOptions:
         return sets_alone or bool(self.since) or self.shard is not None
 
 
-@dataclass
-class RunOutcome:
+class RunOutcome(Struct):
     """The outcome of a run.
 
     Attributes

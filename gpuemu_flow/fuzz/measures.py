@@ -31,51 +31,21 @@ from gpuemu_flow.numerics.calibrate import (
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
     MutantResult,
-    MutationScore,
     has_finite,
     plant,
 )
 from gpuemu_flow.numerics.output_mutants import score as mutation_score
 from gpuemu_flow.numerics.trivial import (
     Arrays,
-    TrivialReport,
     TrivialResult,
     assess,
     trivial_candidates,
 )
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.results.fuzz_model import Mutation
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.types import BAD, Case, Verdict
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """The share of planted bugs that the check finds with the op's configured tolerances.
-
-    Attributes
-    ----------
-    op : str
-    score : MutationScore
-    trivial : TrivialReport
-        Verdicts on zeros, constants and copies of inputs in place of the outputs. If one of these
-        passes, the check is too weak.
-    cases : int
-        Number of cases with a finite value to compare.
-    kernel : MutationScore or None
-        The score of bugs planted in the op's PTX; None if the op is not a compiled kernel, or if no
-        case passes with the unchanged kernel.
-    kernel_untold : int
-        Number of cases that fail even with the unchanged kernel, and so cannot reveal planted bugs.
-    """
-
-    op: str
-    score: MutationScore
-    trivial: TrivialReport
-    cases: int
-    kernel: MutationScore | None = None
-    kernel_untold: int = 0
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:

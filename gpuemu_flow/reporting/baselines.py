@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.client_baselines import of_clients
 from gpuemu_flow.reporting.renamed_ops import (
     IDENTITY,
@@ -23,7 +24,7 @@ from gpuemu_flow.reporting.renamed_ops import (
 )
 from gpuemu_flow.reporting.report import run_and_report
 from gpuemu_flow.reporting.submissions import submitted_summaries
-from gpuemu_flow.results.baseline_diff import (
+from gpuemu_flow.results.document import (
     CHANGED,
     GONE,
     MISSING,
@@ -53,16 +54,7 @@ def bring_up_to_date(
 ) -> RunReport:
     """Run all stale tasks and report on them, for storing or comparing a baseline.
 
-    Parameters
-    ----------
-    to_compare : bool
-        True for a comparison, which accepts a workspace with only outdated results. False for
-        storing a baseline, which cannot contain outdated results.
-
-    Raises
-    ------
-    UsageError
-        ``nothing-to-compare`` for a workspace without ops, kernels and submissions.
+    Raises UsageError: ``nothing-to-compare`` for a workspace without ops, kernels and submissions.
     """
     _, report = run_and_report(workspace, session.RunOptions(), listener)
     known = any(r.cases or (to_compare and r.absence is Absence.OUTDATED) for r in report.results)
@@ -72,18 +64,8 @@ def bring_up_to_date(
     return report
 
 
-@dataclass(frozen=True)
-class StoredBaseline:
-    """The outcome of storing a baseline.
-
-    Attributes
-    ----------
-    baseline : Baseline
-    replaced : bool
-        True if the baseline replaced an older one of the same name.
-    dropped : tuple of str
-        Tags of the oldest baselines, deleted because of ``storage.max_baselines``.
-    """
+class StoredBaseline(Struct, frozen=True):
+    """The outcome of storing a baseline."""
 
     baseline: Baseline
     replaced: bool
@@ -100,10 +82,7 @@ def _put(workspace: Workspace, baseline: Baseline) -> StoredBaseline:
 def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
     """Store the present results as a baseline, which replaces one of the same name.
 
-    Raises
-    ------
-    UsageError
-        ``baseline-bad-tag``.
+    Raises UsageError: ``baseline-bad-tag``.
     """
     kernels, results = _current(workspace, report)
     submitted, artifacts = of_clients(workspace)
@@ -123,10 +102,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
 def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
     """Import an exported baseline under the name `tag`; if it is empty, under the exported name.
 
-    Raises
-    ------
-    UsageError
-        ``baseline-bad-file``, ``baseline-bad-tag``.
+    Raises UsageError: ``baseline-bad-file``, ``baseline-bad-tag``.
     """
     found = baselines.read_file(path)
     try:
@@ -179,15 +155,7 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
 def _kernel_diffs(
     workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
 ) -> Iterator[tuple[str, KernelDiff]]:
-    """Compare the entry functions of all kernels with a baseline.
-
-    Yields
-    ------
-    kernel : str
-        Name of the kernel in the configuration or the baseline.
-    diff : KernelDiff
-        The comparison of one of its entry functions for one architecture.
-    """
+    """Compare the entry functions of all kernels with a baseline."""
     from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
     from gpuemu_flow.graph.compile_kernels import kernel_policy  # noqa: PLC0415
 
@@ -241,18 +209,7 @@ def _result(
     threshold: float,
     unjudged: str,
 ) -> ResultDiff:
-    """Compare an old and a new summary of an op in one dtype; a missing summary is None.
-
-    Parameters
-    ----------
-    op, dtype : str
-    old, new : mapping or None
-    threshold : float
-        Fraction by which an error may grow before this is a regression; see `compare_summaries`.
-    unjudged : str
-        Used only if `new` is None. If it is not empty, and the old verdict was ``passed``, it is
-        reported as the new verdict, and as a regression. Otherwise, the op is reported as missing.
-    """
+    """Compare an old and a new summary of an op in one dtype; a missing summary is None."""
     if new is None:
         before = None if old is None else old["verdict"]
         worse = unjudged and before == Verdict.PASSED.value
@@ -301,10 +258,7 @@ def _current(
 def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
     """Return the figures of a kernel from their stored form.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        The entry does not have the expected form.
+    Raises KeyError, TypeError, ValueError: The entry does not have the expected form.
     """
     from gpuemu_flow.artifacts.metrics import KernelMetrics  # noqa: PLC0415
 

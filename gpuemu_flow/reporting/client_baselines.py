@@ -22,11 +22,6 @@ def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResul
     """Store the clients' newest results in a baseline, and leave its other parts unchanged.
 
     Summaries of the ops that only clients run are stored, too, so that ``diff`` compares them.
-
-    Returns
-    -------
-    int
-        Number of stored results.
     """
     submitted = as_submitted(latest)
     counted = submitted_results(workspace, workspace.graph.skips)

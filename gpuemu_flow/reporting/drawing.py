@@ -29,16 +29,7 @@ FEW_VALUES = 8
 def draw(
     name: str, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
 ) -> Picture:
-    """Compare an output with its expected values, and return the figures to draw.
-
-    Parameters
-    ----------
-    name : str
-        The output's name.
-    actual, expected, inputs : mapping of str to ndarray
-    criteria : Criteria
-        Tolerance, policy and dtypes with which the outputs are compared.
-    """
+    """Compare an output with its expected values, and return the figures to draw."""
     contracts = criteria.contracts
     dtypes = criteria.dtypes
     if contracts:

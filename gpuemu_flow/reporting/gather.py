@@ -8,15 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
+from msgspec import Struct
+
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import history
 from gpuemu_flow.reporting.relocate import Relocator
-from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import (
+    BaselineDiff,
     CaseVerdict,
     FileLine,
     KnownFailure,
@@ -24,8 +25,7 @@ from gpuemu_flow.results.document import (
     ShardPart,
     TaskState,
 )
-from gpuemu_flow.results.model import RunReport
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import Regression, RunReport
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.tasks import stages
@@ -35,8 +35,7 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 MAX_SOURCE_BYTES = 4 << 20
 
 
-@dataclass(frozen=True)
-class Extras:
+class Extras(Struct, frozen=True):
     """Fields of a `Report` that the caller of `gather` provides."""
 
     mode: str = "all"
@@ -55,13 +54,7 @@ def gather(
     status: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Report:
-    """Extend a run's result to a complete report, with all cases, failure locations and history.
-
-    Parameters
-    ----------
-    status : mapping of task name to str
-        The run's action for each task, such as ``ran``.
-    """
+    """Extend a run's result to a complete report, with all cases, failure locations and history."""
     graph = workspace.graph
     base = repository(workspace.root, environ)
     prefix = workspace.root.relative_to(base).as_posix()
@@ -157,13 +150,6 @@ def op_places(
 
     This is the location of the op's source or, if that is unknown, of the op's table in the
     configuration.
-
-    Parameters
-    ----------
-    worse : iterable of Regression
-        Regressions from the baseline. Their ops count as changed.
-    base : Path
-        The folder to which the paths of the locations are relative.
     """
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}

@@ -28,15 +28,7 @@ def _shown(program: ProgramRef | None) -> Json:
 def renamed_ops(
     before: Mapping[str, Mapping[str, Mapping[str, Json]]], now: Mapping[str, OpConfig]
 ) -> dict[str, str]:
-    """Map the present names of renamed ops to their names in the baseline.
-
-    Parameters
-    ----------
-    before : mapping
-        The baseline's summaries by op and dtype.
-    now : mapping of str to OpConfig
-        The ops that are configured.
-    """
+    """Map the present names of renamed ops to their names in the baseline."""
     gone = {
         op: str(summary[IDENTITY])
         for op, dtypes in before.items()

@@ -22,18 +22,7 @@ def shard_part(
     deciding: Mapping[str, Json],
     environ: Mapping[str, str],
 ) -> ShardPart:
-    """Describe the part of a workspace that a shard covers, with all facts that a merge compares.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    shard : Shard
-    options : RunOptions
-        The options of the run, including those that targets set.
-    deciding : mapping
-        Options of the command that affect the selection or the exit code, and are not in `options`.
-    environ : mapping
-    """
+    """Describe the part that a shard covers, with all facts that a merge compares."""
     graph, root = workspace.graph, workspace.root
     drawn = workspace.settings.drawn_seed is not None
     return ShardPart(

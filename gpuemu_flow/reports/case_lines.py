@@ -38,13 +38,6 @@ def describe_failure(report: Report, failure: CaseFailure, counts: Counter[str])
     """Describe a failing case in one line: its cause, then its diagnosis or first message.
 
     The cause is left out if it is unknown, or if fewer than half of the cases in `counts` have it.
-
-    Parameters
-    ----------
-    report : Report
-    failure : CaseFailure
-    counts : Counter
-        Number of failing cases of the same kind, by cause; see `count_causes`.
     """
     result = failure.result
     cause = report.causes.get(report.key(failure), "")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.results.document import LEVELS, SHARES, HistoryPoint, Picture
 
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class HeatMap:
+class HeatMap(Struct, frozen=True):
     """Heat map: the SVG path of each level, in units of cells, and the drawing's size in pixels."""
 
     columns: int
@@ -22,20 +22,8 @@ class HeatMap:
     paths: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Scatter:
-    """Scatter chart of error over magnitude.
-
-    Attributes
-    ----------
-    width, height : float
-        Size of the plot in pixels.
-    paths : tuple of (int, bool, str)
-        For each group of cells: the shade (1 for few elements to 4 for many), True if the cells
-        contain elements that fail, and the SVG path.
-    x_ticks, y_ticks : tuple of (float, str)
-        Position and label of each tick.
-    """
+class Scatter(Struct, frozen=True):
+    """Scatter chart of error over magnitude."""
 
     width: float
     height: float
@@ -44,8 +32,7 @@ class Scatter:
     y_ticks: tuple[tuple[float, str], ...]
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One bar: its label, count, length from 0 to 1, and whether it is beyond the tolerance."""
 
     label: str
@@ -54,8 +41,7 @@ class Bar:
     failing: bool
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(Struct, frozen=True):
     """Chart of the worst error of each run: a line, with marks at the runs that did not pass."""
 
     width: float
@@ -102,20 +88,10 @@ _GAPS = (36.0, 18.0)
 """Minimum distances between labels in pixels: horizontal, vertical."""
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(Struct, frozen=True):
     """The layout of one axis, divided into cells.
 
     The half decade of a value v is the number ``floor(2 * log10(v))``.
-
-    Attributes
-    ----------
-    step : float
-        Width of a cell in the drawing.
-    width : int
-        Number of half decades in a cell.
-    places : mapping of int to float
-        Position of each cell in the drawing. The key is the first half decade in the cell.
     """
 
     step: float
@@ -164,18 +140,7 @@ _ZERO, _SPECIAL = -80, 80
 
 
 def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
-    """Make an axis that has cells for the given half decades and for all between them.
-
-    Parameters
-    ----------
-    values : sequence of int
-        The half decade of each point, ``floor(2 * log10(v))`` for a value v; `_ZERO` for 0, and
-        `_SPECIAL` for NaN and Inf.
-    length : float
-        The length that the axis may have in the drawing.
-    most : int
-        Maximum number of cells, without those for zeros and for NaN and Inf.
-    """
+    """Make an axis that has cells for the given half decades and for all between them."""
     found = set(values)
     finite = sorted(v for v in found if _ZERO < v < _SPECIAL)
     width = 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.reports import case_lines, charts
 from gpuemu_flow.reports.text import note_lines
 from gpuemu_flow.results.document import CaseVerdict, Picture, Report, kind_of
@@ -20,8 +21,7 @@ MAX_MESSAGE = 800
 MAX_MESSAGES = 3
 
 
-@dataclass(frozen=True)
-class FailureCard:
+class FailureCard(Struct, frozen=True):
     """One failure as the page shows it.
 
     `lead` is the line that stays visible when the card is folded. `common` is true if at least half
@@ -47,8 +47,7 @@ class FailureCard:
     bars: tuple[charts.Bar, ...]
 
 
-@dataclass(frozen=True)
-class OtherProblem:
+class OtherProblem(Struct, frozen=True):
     """An op or kernel that did not pass but has no failing case: verdict, text and location."""
 
     verdict: str
@@ -61,13 +60,6 @@ def cards(report: Report, most: int, drawn: int) -> tuple[list[FailureCard], lis
     """Return a card for each op, dtype and kind, and the failing cases without a card.
 
     Both lists are sorted, worst first.
-
-    Parameters
-    ----------
-    most : int
-        Maximum number of cards.
-    drawn : int
-        Maximum number of cards with pictures.
     """
     counts = case_lines.count_causes(report)
     chosen = report.representatives()[:most]

@@ -6,23 +6,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from gpuemu_flow.results.document import Report
 
 
-@dataclass(frozen=True)
-class ReaderOptions:
-    """Options of the person who reads the report; each format uses those that it supports.
-
-    Attributes
-    ----------
-    color : bool
-        True if text may have ANSI colours.
-    warn_threshold : float
-        Share of the tolerance above which a passing case causes a warning.
-    """
+class ReaderOptions(Struct, frozen=True):
+    """Options of the person who reads the report; each format uses those that it supports."""
 
     color: bool = False
     warn_threshold: float = 1.0
@@ -35,19 +26,8 @@ class ReportWriter(Protocol):
         """Return the whole file, ending with a line break."""
 
 
-@dataclass(frozen=True)
-class Format:
-    """A report format. Its writer is imported on first use.
-
-    Attributes
-    ----------
-    module : str
-        Name of the module of this package that is the `ReportWriter`.
-    endings : tuple of str
-        File suffixes for which the format is used.
-    aliases : tuple of str
-        Other names of the format, which other tools use.
-    """
+class Format(Struct, frozen=True):
+    """A report format. Its writer is imported on first use."""
 
     module: str
     endings: tuple[str, ...]
@@ -62,7 +42,7 @@ class Format:
 
 FORMATS: Mapping[str, Format] = {
     "text": Format("report_text", (".txt",)),
-    "json": Format("report_json", (".json",)),
+    "json": Format("json_writer", (".json",)),
     "junit": Format("junit", (".xml",), ("xml",)),
     "sarif": Format("report_sarif", (".sarif",)),
     "markdown": Format("markdown", (".md", ".markdown"), ("md", "pr-comment", "pr_comment")),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.results.document import TaskState
 
 MAX_ROWS = 120
@@ -20,8 +21,7 @@ LEFT, STEP, ROW, TOP = 210.0, 130.0, 36.0, 34.0
 HEADINGS = (("generate or build", 0), ("op over reference", 1), ("compare or lint", 2), ("diff", 3))
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """A task: its position, status and name, and the verdict on its subject."""
 
     x: float
@@ -31,8 +31,7 @@ class Node:
     found: str = ""
 
 
-@dataclass(frozen=True)
-class GraphChart:
+class GraphChart(Struct, frozen=True):
     """Nodes, all edges as one SVG path, and the position, label and verdict of each row."""
 
     width: float
@@ -49,14 +48,7 @@ def chart(
     edges: Sequence[tuple[str, str]],
     found: Mapping[tuple[str, str], str] | None = None,
 ) -> GraphChart:
-    """Assign positions to the tasks; rows beyond `MAX_ROWS` are only counted.
-
-    Parameters
-    ----------
-    found : mapping of (str, str) to str, optional
-        The verdict ``failed`` or ``error`` by (subject, part), where the part is a dtype or an
-        architecture. All rows of these subjects come first.
-    """
+    """Assign positions to the tasks; rows beyond `MAX_ROWS` are only counted."""
     found = found or {}
     wrong = {subject for subject, _ in found}
     rows: dict[tuple[str, str], int] = {}

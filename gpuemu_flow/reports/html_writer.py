@@ -10,11 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from gpuemu_flow.artifacts.diff import KernelDiff
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.plain_text import inert_json, inert_markup, with_newlines
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import charts, failure_cards, graph_chart
 from gpuemu_flow.reports.failure_cards import WRONG
 from gpuemu_flow.reports.formats import ReaderOptions
@@ -42,8 +43,7 @@ _FORBIDDEN = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class SummaryRow:
+class SummaryRow(Struct, frozen=True):
     """One row of the summary: an op and dtype."""
 
     result: OpResult
@@ -51,8 +51,7 @@ class SummaryRow:
     anchor: str
 
 
-@dataclass(frozen=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """One figure of a kernel and its change since the baseline.
 
     The report shows the change as a bar. `length` is the bar's length, from -1 to 1; it is positive
@@ -66,8 +65,7 @@ class Delta:
     worse: bool
 
 
-@dataclass(frozen=True)
-class KernelRow:
+class KernelRow(Struct, frozen=True):
     """A table row about one entry function of a kernel.
 
     If no entry function could be linted, the row is about the whole kernel, and `entry` is None.
@@ -88,13 +86,7 @@ def write(report: Report, _look: ReaderOptions) -> str:
 
 
 def report_to_html(report: Report, signer: str = "") -> str:
-    """Return the report as a page of HTML.
-
-    Parameters
-    ----------
-    signer : str
-        SHA-256, in hex, of the public key with which the page will be signed; empty for none.
-    """
+    """Return the report as a page of HTML."""
     for limits in _LIMITS:
         page = _page(report, signer, limits)
         if len(page.encode("utf-8", "replace")) <= BUDGET:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from msgspec import Struct
+
 from gpuemu_flow.plain_text import inert_markup, with_newlines
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.text import note_lines, number, percent, share
 from gpuemu_flow.results.document import CaseVerdict, Report
@@ -32,8 +33,7 @@ _FORBIDDEN = re.compile(
 _ELEMENTS = {Verdict.FAILED: "failure", Verdict.ERROR: "error"}
 
 
-@dataclass(frozen=True)
-class _Test:
+class _Test(Struct, frozen=True):
     """One ``testcase``; `element` is ``failure``, ``error``, ``skipped`` or empty."""
 
     classname: str

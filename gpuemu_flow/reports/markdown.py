@@ -6,9 +6,10 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import case_lines
 from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.report_text import counts, headline
@@ -43,8 +44,7 @@ _ICONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Section:
+class _Section(Struct, frozen=True):
     """A section of the report: a table or blocks. Rows or blocks beyond `most` are only counted."""
 
     title: str
@@ -84,15 +84,7 @@ def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
 
 
 def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
-    """Format untrusted text as a code span, in which nothing is interpreted as markup.
-
-    Parameters
-    ----------
-    limit : int
-        Number of characters to which the text is shortened.
-    cell : bool
-        True in a table. There, a pipe would begin the next cell even within code.
-    """
+    """Format untrusted text as a code span, in which nothing is interpreted as markup."""
     flat = " ".join(printable(text[: 4 * limit]).split()) or " "
     if len(flat) > limit:
         flat = flat[: limit - 1] + "…"

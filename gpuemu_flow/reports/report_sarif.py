@@ -9,6 +9,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.json_writer import dumps
 from gpuemu_flow.reports.report_text import headline
@@ -196,7 +198,7 @@ def _regressions(report: Report) -> list[dict[str, Any]]:
             "locations": [_location(report.place_of_regression(worse), "regression")],
             "properties": {
                 name: _text(value, MAX_NAME) if isinstance(value, str) else value
-                for name, value in vars(worse).items()
+                for name, value in asdict(worse).items()
             },
         }
         for worse in report.regressions

@@ -17,8 +17,7 @@ from gpuemu_flow.reports.text import (
     share,
     time_taken,
 )
-from gpuemu_flow.results.baseline_diff import CHANGED, MISSING, BaselineDiff
-from gpuemu_flow.results.document import Report
+from gpuemu_flow.results.document import CHANGED, MISSING, BaselineDiff, Report
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult
 from gpuemu_flow.types import Verdict
 

@@ -8,17 +8,18 @@ import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from gpuemu_flow import plain_text
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports.arguments import described
-from gpuemu_flow.results.causes import causes
-from gpuemu_flow.results.changes import ResultChange
+from gpuemu_flow.results.document import causes
 from gpuemu_flow.results.model import (
     NONFINITE_HINT,
     NONFINITE_SLUG,
     CaseFailure,
     KernelResult,
     OpResult,
+    ResultChange,
     RunReport,
 )
 from gpuemu_flow.runners.sandbox.spec import shown_level
@@ -46,8 +47,7 @@ printable = plain_text.printable
 _NO_DISTANCE = float((1 << 64) - 1)  # the result of `numerics.ulp` for NaN and Inf
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(Struct, frozen=True):
     """A style of output: coloured or plain."""
 
     color: bool = False

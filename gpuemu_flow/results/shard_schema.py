@@ -19,13 +19,7 @@ _LONGEST = 300
 
 
 def violation(shard: Json) -> str:
-    """Return the most relevant violation of the schema in the ``shard`` object of a report.
-
-    Returns
-    -------
-    str
-        The path of the wrong value and the reason; empty if the schema allows the shard.
-    """
+    """Return the most relevant violation of the schema in the ``shard`` object of a report."""
     worst = best_match(islice(_validator().iter_errors(shard), _LOOKED_AT))
     if worst is None:
         return ""

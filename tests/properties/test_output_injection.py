@@ -21,8 +21,7 @@ from gpuemu_flow.plain_text import inert, inert_markup, printable
 from gpuemu_flow.reports import failure_text, github, lint_text, markdown, report_text
 from gpuemu_flow.reports.text import Style
 from gpuemu_flow.results.document import FileLine, Report
-from gpuemu_flow.results.model import KernelResult, OpResult
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import KernelResult, OpResult, Regression
 from gpuemu_flow.types import Verdict
 
 COMMANDS = (

@@ -19,8 +19,7 @@ from gpuemu_flow.reports import charts, failure_cards, graph_chart, html_writer
 from gpuemu_flow.reports.failure_cards import FailureCard
 from gpuemu_flow.reports.html_writer import report_to_html
 from gpuemu_flow.results.document import HistoryPoint, Picture, TaskState
-from gpuemu_flow.results.model import OpResult
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import OpResult, Regression
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import FailureKind, Verdict
 

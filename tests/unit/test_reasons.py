@@ -11,7 +11,7 @@ import pytest
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.judging.verdicts import reason, run_error_result
-from gpuemu_flow.results.causes import causes
+from gpuemu_flow.results.document import causes
 from gpuemu_flow.results.model import CaseFailure, OpResult
 from gpuemu_flow.runners.api import Program, RunError, error_from_json
 from gpuemu_flow.runners.diagnose import explain

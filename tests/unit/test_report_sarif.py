@@ -18,7 +18,7 @@ from gpuemu_flow.reports.github import workflow_commands
 from gpuemu_flow.reports.report_sarif import report_to_sarif
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location
 from gpuemu_flow.results.document import FileLine, Report
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import Regression
 
 GITHUB_LIMIT = 10_000_000
 """Bytes of a compressed file."""
