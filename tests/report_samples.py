@@ -12,7 +12,6 @@ from gpuemu_flow.artifacts.occupancy import Occupancy
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.results.document import (
     BaselineDiff,
-    CaseVerdict,
     FileLine,
     HistoryPoint,
     KnownFailure,
@@ -20,7 +19,14 @@ from gpuemu_flow.results.document import (
     Report,
     TaskState,
 )
-from gpuemu_flow.results.model import KernelResult, OpResult, Regression, RunReport, TaskCounts
+from gpuemu_flow.results.model import (
+    CaseVerdict,
+    KernelResult,
+    OpResult,
+    Regression,
+    RunReport,
+    TaskCounts,
+)
 from gpuemu_flow.store.baselines import Baseline
 from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import (
@@ -109,7 +115,7 @@ def results_of(cases: list[CaseVerdict]) -> tuple[OpResult, ...]:
                 tolerance_used=max(m.result.stats.tolerance_used for m in members),
                 duration_s=0.5,
                 sandbox="landlock 7, seccomp",
-                failures=tuple(m.failure for m in members if m.result.verdict != Verdict.PASSED),
+                failures=tuple(m for m in members if m.result.verdict != Verdict.PASSED),
                 passing=tuple(m.case for m in by[Verdict.PASSED]),
             )
         )  # fmt: skip

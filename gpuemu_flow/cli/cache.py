@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.grants import add_grants
-from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.options import add_grants, format_option
 from gpuemu_flow.cli.say import say, wants_color
 
 if TYPE_CHECKING:

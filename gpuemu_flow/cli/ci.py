@@ -16,7 +16,7 @@ from gpuemu_flow.cli.options import (
     part_options,
     seed_overrides,
 )
-from gpuemu_flow.cli.report_output import (
+from gpuemu_flow.cli.report import (
     FORMATS,
     check_outputs,
     output_option,

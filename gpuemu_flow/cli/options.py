@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.graph.overrides import Overrides
     from gpuemu_flow.selection.shards import Shard
 
+
 F = TypeVar("F", bound=Callable[..., object])
 
 SEED = click.IntRange(0, (1 << 64) - 1)
@@ -297,3 +298,41 @@ def parse_triggers(text: str | None) -> tuple[str, ...]:
 def split_words(values: tuple[str, ...]) -> tuple[str, ...]:
     """Split the values of a repeatable option at commas."""
     return tuple(word.strip() for value in values for word in value.split(",") if word.strip())
+
+
+# Options by which the user grants rights that a workspace's configuration cannot grant.
+
+
+def add_grants(command: click.Command) -> None:
+    """Add ``--trust`` and ``--allow-outside`` to a command that runs code of the workspace."""
+    command.params += [
+        click.Option([flag], is_flag=True, expose_value=False, callback=setting, help=words)
+        for flag, setting, words in _GRANTS
+    ]
+
+
+class _Setting:
+    """A flag that sets an environment variable of this process and its children."""
+
+    def __init__(self, variable: str, value: str) -> None:
+        self._variable = variable
+        self._value = value
+
+    def __call__(self, _context: click.Context, _option: click.Parameter, given: bool) -> bool:
+        if given:
+            os.environ[self._variable] = self._value
+        return given
+
+
+_GRANTS = (
+    (
+        "--trust",
+        _Setting("GPUEMU_TRUST", "remember"),
+        "Run this workspace's code although other users own files of it; remembered.",
+    ),
+    (
+        "--allow-outside",
+        _Setting("GPUEMU_ALLOW_OUTSIDE", "1"),
+        "Allow paths outside the workspace, if [project] allow_outside requests it.",
+    ),
+)

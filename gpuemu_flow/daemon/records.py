@@ -8,7 +8,7 @@ from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import RequestError, finite
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.reporting import client_baselines
+from gpuemu_flow.reporting import baselines as client_baselines
 from gpuemu_flow.store.baselines import BaselineStore, SubmittedResult, unknown_baseline
 from gpuemu_flow.types import Json, Verdict
 

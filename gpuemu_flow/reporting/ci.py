@@ -112,7 +112,7 @@ def check(
     worse, shown = against(workspace, baseline, run, partial=partial)
     part = None
     if request.shard is not None:
-        from gpuemu_flow.reporting.shard_part import shard_part  # noqa: PLC0415 - seldom needed
+        from gpuemu_flow.reporting.gather import shard_part  # noqa: PLC0415 - seldom needed
 
         own = _deciding(workspace, request)
         part = shard_part(workspace, request.shard, options, own, environ)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,20 +14,21 @@ from msgspec import Struct
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.engine.session import RunOptions, selected_tasks
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.reporting import history
 from gpuemu_flow.reporting.relocate import Relocator
 from gpuemu_flow.results.document import (
     BaselineDiff,
-    CaseVerdict,
     FileLine,
     KnownFailure,
     Report,
     ShardPart,
     TaskState,
 )
-from gpuemu_flow.results.model import Regression, RunReport
+from gpuemu_flow.results.model import CaseVerdict, Regression, RunReport
+from gpuemu_flow.selection import shards
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.tasks import stages
@@ -109,7 +112,7 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
             checked = checked if spec is None else relocate(spec, checked)
             found.append(CaseVerdict(result.op, Case.from_json(c["case"]), checked))
         if not cases:
-            found += [CaseVerdict(f.op, f.case, f.result) for f in result.failures]
+            found += result.failures
     return found
 
 
@@ -207,3 +210,60 @@ def _relative(path: Path, base: Path) -> str:
         return resolved.relative_to(base).as_posix()
     except ValueError:
         return resolved.as_posix()
+
+
+def shard_part(
+    workspace: Workspace,
+    shard: shards.Shard,
+    options: RunOptions,
+    deciding: Mapping[str, Json],
+    environ: Mapping[str, str],
+) -> ShardPart:
+    """Describe the part that a shard covers, with all facts that a merge compares."""
+    graph, root = workspace.graph, workspace.root
+    drawn = workspace.settings.drawn_seed is not None
+    return ShardPart(
+        shard.index,
+        shard.count,
+        shards.split_digest(graph, root, shard.count),
+        shards.settings_digests(graph, drawn=drawn),
+        shards.code_digests(graph, workspace.snapshot.files, repository(root, environ)),
+        _as_texts({**deciding, **_deciding(workspace, options)}),
+        () if options.since else _selected(workspace, options),
+    )
+
+
+def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
+    """Return those options of a run that affect the selection of tasks or the exit code.
+
+    `--since` is returned as a commit, because a branch can differ between machines. Options that
+    say where tasks run, or how many at a time, are left out.
+    """
+    since = ""
+    if options.since:
+        from gpuemu_flow.selection.since import parting_commit  # noqa: PLC0415 - seldom needed
+
+        since = parting_commit(workspace.root, options.since)
+    return {
+        "--since": since,
+        "dtypes": list(options.dtypes),
+        "until": list(options.until),
+        "forcerun": list(options.forced),
+        "keep_going": not options.fail_fast,
+        **{f"changed {name}": value for name, value in workspace.snapshot.basis.overrides.items()},
+    }
+
+
+def _as_texts(options: Mapping[str, Json]) -> dict[str, str]:
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        for name, value in options.items()
+    }
+
+
+def _selected(workspace: Workspace, options: RunOptions) -> tuple[str, ...]:
+    """Return the sorted names of ops and kernels that the options select, ignoring the shard."""
+    tasks = workspace.graph.tasks
+    names = selected_tasks(workspace, replace(options, shard=None))
+    judged = (stages.COMPARE, stages.LINT)
+    return tuple(sorted({tasks[n].subject for n in names if tasks[n].stage in judged}))

@@ -10,8 +10,7 @@ from pathlib import Path
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.results.document import Report, ShardPart, TaskState
 from gpuemu_flow.results.model import RunReport, TaskCounts
-from gpuemu_flow.results.shard_document import rebuilt
-from gpuemu_flow.results.shard_schema import violation
+from gpuemu_flow.results.shard_document import rebuilt, violation
 from gpuemu_flow.types import Json
 
 MAX_BYTES = 512 << 20

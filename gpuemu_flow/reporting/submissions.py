@@ -16,7 +16,7 @@ from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.judging.summary import WORST, tallied
 from gpuemu_flow.results.from_manifests import result_of_summary
-from gpuemu_flow.results.model import Absence, CaseFailure, OpResult
+from gpuemu_flow.results.model import Absence, CaseVerdict, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.result_records import CountedResult, StoredResult
@@ -296,10 +296,10 @@ def _figure(judged: CountedResult, name: str) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _failure(workspace: Workspace, stored: StoredResult) -> CaseFailure | None:
+def _failure(workspace: Workspace, stored: StoredResult) -> CaseVerdict | None:
     """Return the recorded failure of a submission; None if it was deleted."""
     try:
         known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:
         return None
-    return CaseFailure(stored.op, Case.from_json(known.case), CheckResult.from_json(known.result))
+    return CaseVerdict(stored.op, Case.from_json(known.case), CheckResult.from_json(known.result))

@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from gpuemu_flow.plain_text import clipped
-from gpuemu_flow.reports.arguments import described
-from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable, table
+from gpuemu_flow.reports.text import Style, described, note_lines, number, plural, printable, table
 from gpuemu_flow.results.fuzz_model import Minimization, Reproduction
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Verdict

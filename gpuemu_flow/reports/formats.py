@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -19,13 +19,6 @@ class ReaderOptions(Struct, frozen=True):
     warn_threshold: float = 1.0
 
 
-class ReportWriter(Protocol):
-    """A module that writes a report in one format."""
-
-    def write(self, report: Report, look: ReaderOptions) -> str:
-        """Return the whole file, ending with a line break."""
-
-
 class Format(Struct, frozen=True):
     """A report format. Its writer is imported on first use."""
 
@@ -34,17 +27,18 @@ class Format(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
 
     @property
-    def writer(self) -> ReportWriter:
-        """Import the format's module, and return it."""
-        found: ReportWriter = import_module(f"gpuemu_flow.reports.{self.module}")
-        return found
+    def write(self) -> Callable[[Report, ReaderOptions], str]:
+        """Return the function that gives the whole file, ending with a line break."""
+        module = import_module(f"gpuemu_flow.reports.{self.module}")
+        written: Callable[[Report, ReaderOptions], str] = module.write
+        return written
 
 
 FORMATS: Mapping[str, Format] = {
     "text": Format("report_text", (".txt",)),
     "json": Format("json_writer", (".json",)),
     "junit": Format("junit", (".xml",), ("xml",)),
-    "sarif": Format("report_sarif", (".sarif",)),
+    "sarif": Format("sarif", (".sarif",)),
     "markdown": Format("markdown", (".md", ".markdown"), ("md", "pr-comment", "pr_comment")),
     "html": Format("html_writer", (".html", ".htm")),
 }

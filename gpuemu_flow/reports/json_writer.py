@@ -9,24 +9,18 @@ from msgspec.structs import asdict
 
 from gpuemu_flow.plain_text import inert_json
 from gpuemu_flow.reports.formats import ReaderOptions
-from gpuemu_flow.results.document import (
-    REPORT_VERSION,
-    BaselineDiff,
-    CaseVerdict,
-    Report,
-    ShardPart,
-)
+from gpuemu_flow.results.document import REPORT_VERSION, BaselineDiff, Report, ShardPart
 from gpuemu_flow.results.fuzz_model import CoverageReport, FuzzReport, Minimization, Reproduction
 from gpuemu_flow.results.model import (
     SCHEMA_VERSION,
-    CaseFailure,
+    CaseVerdict,
     KernelResult,
     OpResult,
     RunReport,
     plain,
 )
 from gpuemu_flow.store.keys import BuildReason
-from gpuemu_flow.types import ErrorStats, Json
+from gpuemu_flow.types import Json
 
 _RESULT = (
     "op", "dtype", "verdict", "cases", "passed", "failed", "inconclusive", "errors", "skipped",
@@ -136,11 +130,11 @@ def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
     ]
 
 
-def failed_case(failure: CaseFailure) -> dict[str, Json]:
+def failed_case(failure: CaseVerdict) -> dict[str, Json]:
     """Return one failing case in the form that ``run.schema.json`` defines."""
     case, result = failure.case, failure.result
     first = result.failures[0] if result.failures else None
-    stats: ErrorStats = result.stats
+    stats = result.stats
     index = first.index if first is not None and first.index is not None else stats.worst_index
     findings = [f.finding.to_json() for f in result.failures if f.finding is not None]
     return {
@@ -169,12 +163,12 @@ def failed_case(failure: CaseFailure) -> dict[str, Json]:
     }
 
 
-def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:
+def _failure(report: Report, failure: CaseVerdict) -> dict[str, Json]:
     known = report.known.get(report.key(failure))
     place = report.place_of(failure)
     return {
         **failed_case(failure),
-        "name": CaseVerdict(failure.op, failure.case, failure.result).name,
+        "name": failure.name,
         "id": None if known is None else known.id,
         "cause": report.causes.get(report.key(failure), ""),
         "time": None if known is None else known.time,

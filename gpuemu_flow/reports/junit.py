@@ -13,8 +13,8 @@ from msgspec import Struct
 from gpuemu_flow.plain_text import inert_markup, with_newlines
 from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.text import note_lines, number, percent, share
-from gpuemu_flow.results.document import CaseVerdict, Report
-from gpuemu_flow.results.model import MISSED, STANDING, Absence, KernelResult, OpResult
+from gpuemu_flow.results.document import Report
+from gpuemu_flow.results.model import MISSED, STANDING, Absence, CaseVerdict, KernelResult, OpResult
 from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.types import Verdict
 
@@ -173,7 +173,7 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
     The message stands here, too, because some services show only the body.
     """
     case, result, stats = checked.case, checked.result, checked.result.stats
-    failure = checked.failure
+    failure = checked
     yield message
     yield f"Reproduce: {failure.reproduce}"
     yield f"Op: {checked.op}  Seed: {case.seed}"

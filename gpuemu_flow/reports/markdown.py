@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
-from gpuemu_flow.reports import case_lines
+from gpuemu_flow.reports import report_text
 from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.report_text import counts, headline
 from gpuemu_flow.reports.text import (
@@ -23,7 +23,7 @@ from gpuemu_flow.reports.text import (
     share,
 )
 from gpuemu_flow.results.document import Report, kind_of
-from gpuemu_flow.results.model import CaseFailure
+from gpuemu_flow.results.model import CaseVerdict
 from gpuemu_flow.types import Verdict
 
 MARKER = "<!-- gpuemu-flow report -->"
@@ -125,7 +125,7 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _sections(report: Report) -> Iterator[_Section]:
-    counts = case_lines.count_causes(report)
+    counts = report_text.count_causes(report)
     yield _Section(
         "Failing cases",
         (
@@ -135,7 +135,9 @@ def _sections(report: Report) -> Iterator[_Section]:
         [
             _failure_row(
                 failure,
-                case_lines.describe_failure(report, failure, counts[case_lines.kind_key(failure)]),
+                report_text.describe_failure(
+                    report, failure, counts[report_text.kind_key(failure)]
+                ),
             )
             for failure in report.representatives()
         ],
@@ -198,7 +200,7 @@ def _sections(report: Report) -> Iterator[_Section]:
     )
 
 
-def _failure_row(failure: CaseFailure, what: str) -> str:
+def _failure_row(failure: CaseVerdict, what: str) -> str:
     stats = failure.result.stats
     cells = (
         code(failure.op),
@@ -212,7 +214,7 @@ def _failure_row(failure: CaseFailure, what: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _details(report: Report, failure: CaseFailure) -> str:
+def _details(report: Report, failure: CaseVerdict) -> str:
     """Return one failure as a folded section, with its text in a code block."""
     case, result = failure.case, failure.result
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)

@@ -12,9 +12,9 @@ from msgspec import Struct, field
 
 from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.judging.verdicts import reason
-from gpuemu_flow.results.model import MISSED, Absence, CaseFailure, OpResult, Regression, RunReport
+from gpuemu_flow.results.model import MISSED, Absence, CaseVerdict, OpResult, Regression, RunReport
 from gpuemu_flow.store.failure_record import FailureRecord
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+from gpuemu_flow.types import Json, Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.artifacts.diff import KernelDiff
@@ -33,26 +33,6 @@ class FileLine(Struct, frozen=True, array_like=True):
     line: int = 1
 
 
-class CaseVerdict(Struct, frozen=True):
-    """One case and its verdict, whether it passed or not."""
-
-    op: str
-    case: Case
-    result: CheckResult
-
-    @property
-    def name(self) -> str:
-        """Return ``op[dtype-shape-layout-strategy-seed]``, which is unique among an op's cases."""
-        case = self.case
-        shape = ",".join("x".join(map(str, i.shape)) or "scalar" for i in case.inputs)
-        return f"{self.op}[{case.dtype}-{shape}-{case.layout}-{case.strategy}-{case.seed}]"
-
-    @property
-    def failure(self) -> CaseFailure:
-        """Return the case as a `CaseFailure`, the form in which a run lists its failures."""
-        return CaseFailure(self.op, self.case, self.result)
-
-
 class KnownFailure(Struct, frozen=True):
     """The record of a failing case in the store of failures."""
 
@@ -66,14 +46,18 @@ class Picture(Struct, frozen=True):
 
     output: str = ""
     shape: tuple[int, ...] = ()
+    # Map of the errors, folded to two dims as `fold` says. Each character stands for a cell: the
+    # largest share of the tolerance that an element of the cell uses; see `LEVELS`.
     rows: tuple[str, ...] = ()
     fold: str = ""
+    # Numbers of elements by magnitude and error: ``floor(2 log10 m)`` for an expected magnitude m,
+    # ``floor(2 log10 e)`` for an error e, the elements with both, the failing ones among them
     scatter: tuple[tuple[int, int, int, int], ...] = ()
-    histogram: tuple[int, ...] = ()
+    histogram: tuple[int, ...] = ()  # elements by the share of the tolerance they use; see `SHARES`
     elements: int = 0
     failing: int = 0
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)  # smallest inputs that fail, as text
+    note: str = ""  # the reason why there is no picture
 
 
 SHARES = (0.0, 1e-3, 0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
@@ -123,12 +107,15 @@ class MissingVerdict(Struct, frozen=True):
 class ShardPart(Struct, frozen=True):
     """The part of a workspace that a report covers."""
 
-    index: int
+    index: int  # counted from 1
     count: int
-    split: str
+    split: str  # digest of the assignment of all ops, kernels and rules to shards
+    # By op, also of other shards: a digest of its cases and of the settings that judge them
     settings: Mapping[str, str]
-    code: Mapping[str, str]
-    options: Mapping[str, str]
+    code: Mapping[str, str]  # by op, kernel and rule, also of other shards: a digest of its sources
+    options: Mapping[str, str]  # those that decide which items are selected, or the exit code
+    # What these options select in all shards together. Empty with ``--since``, which depends on the
+    # programs that have run on the machine, so that shards can differ.
     selected: tuple[str, ...]
 
 
@@ -138,27 +125,29 @@ class Report(Struct, frozen=True, dict=True):
     run: RunReport
     project: str = ""
     project_version: str = ""
-    mode: str = "all"
-    created: str = ""
+    mode: str = "all"  # or quick, thorough, or the words that selected the tasks
+    created: str = ""  # UTC, ISO 8601, to the second
     version: str = ""
     cases: tuple[CaseVerdict, ...] = ()
     places: Mapping[str, FileLine] = field(default_factory=dict)
     kernel_places: Mapping[str, FileLine] = field(default_factory=dict)
-    prefix: str = ""
+    prefix: str = ""  # path of the workspace in the repository
+    # Recorded failures by op, seed and dtype; `pictures` has the same keys
     known: Mapping[tuple[str, int, str], KnownFailure] = field(default_factory=dict)
     baseline: BaselineDiff | None = None
+    # Failures that are not in this run's results: found by fuzzing or clients, or fixed since
     recorded: tuple[FailureRecord, ...] = ()
     regressions: tuple[Regression, ...] = ()
     fail_on_regression: bool = False
     timed_out: bool = False
-    require_all: bool = False
+    require_all: bool = False  # no success while any requested item lacks a verdict
     tasks: tuple[TaskState, ...] = ()
-    edges: tuple[tuple[str, str], ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()  # the second task reads the manifest of the first
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
-    history: tuple[HistoryPoint, ...] = ()
+    history: tuple[HistoryPoint, ...] = ()  # oldest first
     shard: ShardPart | None = None
 
-    def place_of(self, failure: CaseFailure) -> FileLine | None:
+    def place_of(self, failure: CaseVerdict) -> FileLine | None:
         """Return the location of a failure: the line that a kernel check found, or else the op's.
 
         Return None if both are unknown.
@@ -234,11 +223,11 @@ class Report(Struct, frozen=True, dict=True):
         places = self.kernel_places if worse.kernel else self.places
         return places.get(worse.kernel or worse.op)
 
-    def key(self, failure: CaseFailure) -> tuple[str, int, str]:
+    def key(self, failure: CaseVerdict) -> tuple[str, int, str]:
         """Return the key of a failing case in `known` and `pictures`."""
         return failure.op, failure.case.seed, failure.case.dtype
 
-    def worst_first(self) -> list[CaseFailure]:
+    def worst_first(self) -> list[CaseVerdict]:
         """Return the cases that did not pass, with the worst first.
 
         The first are wrong results, ordered by the share of the tolerance that they used. Then come
@@ -246,7 +235,7 @@ class Report(Struct, frozen=True, dict=True):
         """
         order = {Verdict.FAILED: 0, Verdict.ERROR: 1}
 
-        def rank(failure: CaseFailure) -> tuple[int, float, int]:
+        def rank(failure: CaseVerdict) -> tuple[int, float, int]:
             used = failure.result.stats.tolerance_used
             wrong = math.inf if math.isnan(used) else used
             return order.get(failure.result.verdict, 2), -wrong, failure.case.numel
@@ -268,15 +257,15 @@ class Report(Struct, frozen=True, dict=True):
             for failure in found.members
         }
 
-    def representatives(self) -> list[CaseFailure]:
+    def representatives(self) -> list[CaseVerdict]:
         """Return the worst case of each op, dtype and kind of failure, worst first."""
-        found: dict[tuple[str, str, str], CaseFailure] = {}
+        found: dict[tuple[str, str, str], CaseVerdict] = {}
         for failure in self.worst_first():
             found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
         return list(found.values())
 
 
-def kind_of(failure: CaseFailure) -> str:
+def kind_of(failure: CaseVerdict) -> str:
     """Return the kind of a failing case's first failure; if there is none, the case's verdict."""
     first = failure.result.failures[0] if failure.result.failures else None
     return first.kind.value if first is not None else failure.result.verdict.value
@@ -362,7 +351,7 @@ class Explained(msgspec.Struct, frozen=True):
     The smallest case is the first of `members`.
     """
 
-    members: list[CaseFailure]
+    members: list[CaseVerdict]
     cause: Cause | None = None
 
     @property
@@ -376,7 +365,7 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
     failures = [failure for result in results for failure in result.failures]
     known = next((result.causes for result in results if result.causes), ())
     of_case = {member: cause for cause in reversed(known) for member in cause.members}
-    groups: dict[object, list[CaseFailure]] = {}
+    groups: dict[object, list[CaseVerdict]] = {}
     found: dict[object, Cause] = {}
     for failure in sorted(failures, key=lambda f: (f.case.numel, f.case.index)):
         cause = of_case.get(case_id(failure.case))
@@ -387,7 +376,7 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
     return [Explained(members, found.get(key)) for key, members in groups.items()]
 
 
-def _kind(failure: CaseFailure) -> object:
+def _kind(failure: CaseVerdict) -> object:
     """Return what failing cases without a known cause are grouped by."""
     result = failure.result
     first = result.failures[0] if result.failures else None

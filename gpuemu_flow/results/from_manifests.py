@@ -10,7 +10,7 @@ from msgspec import Struct, convert, field
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.judging.summary import WORST
 from gpuemu_flow.results.model import (
-    CaseFailure,
+    CaseVerdict,
     KernelChange,
     KernelResult,
     OpResult,
@@ -75,7 +75,7 @@ class ReportBuilder(Struct):
             elif item["result"]["verdict"] != Verdict.SKIPPED.value:
                 case = Case.from_json(item["case"])
                 result = self.relocate(compare, CheckResult.from_json(item["result"]))
-                failures.append(CaseFailure(compare.subject, case, result))
+                failures.append(CaseVerdict(compare.subject, case, result))
         return result_of_summary(
             compare.subject,
             compare.dtype,

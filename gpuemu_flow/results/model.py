@@ -56,12 +56,19 @@ def _finite(value: Json) -> Json:
     return number_to_json(value) if isinstance(value, float) else value
 
 
-class CaseFailure(Struct, frozen=True):
-    """A case that did not pass."""
+class CaseVerdict(Struct, frozen=True):
+    """One case and its verdict, whether it passed or not."""
 
     op: str
     case: Case
     result: CheckResult
+
+    @property
+    def name(self) -> str:
+        """Return ``op[dtype-shape-layout-strategy-seed]``, which is unique among an op's cases."""
+        case = self.case
+        shape = ",".join("x".join(map(str, i.shape)) or "scalar" for i in case.inputs)
+        return f"{self.op}[{case.dtype}-{shape}-{case.layout}-{case.strategy}-{case.seed}]"
 
     @property
     def source(self) -> CodePlace | None:
@@ -118,20 +125,20 @@ class OpResult(Struct, frozen=True):
     max_abs: float = 0.0
     max_rel: float = 0.0
     max_ulp: float = 0.0
-    tolerance_used: float = 0.0
-    unjudged: float = 0.0
-    duration_s: float = 0.0
-    cached: bool = False
-    reason: str = ""
-    failures: tuple[CaseFailure, ...] = ()
-    passing: tuple[Case, ...] = ()
+    tolerance_used: float = 0.0  # largest share of the tolerance; up to 1.0 is allowed
+    unjudged: float = 0.0  # share of all output elements without a verdict
+    duration_s: float = 0.0  # of the comparison and the tasks that it reads, when they last ran
+    cached: bool = False  # nothing of the op was executed in this run
+    reason: str = ""  # why the op was skipped or has no verdict
+    failures: tuple[CaseVerdict, ...] = ()
+    passing: tuple[Case, ...] = ()  # with which the failing ones are compared
     causes: tuple[Cause, ...] = ()
     absence: Absence = Absence.NONE
-    loose: tuple[str, ...] = ()
-    constant: tuple[tuple[str, float], ...] = ()
+    loose: tuple[str, ...] = ()  # outputs whose tolerance lets zeros pass in every case
+    constant: tuple[tuple[str, float], ...] = ()  # outputs expected to be the same in every case
     sandbox: str = ""
-    kept_finite: tuple[str, ...] = ()
-    untried: tuple[str, ...] = ()
+    kept_finite: tuple[str, ...] = ()  # inputs whose range excludes the NaN and Inf asked for
+    untried: tuple[str, ...] = ()  # listed sizes that no case had, such as ``N = 9, 11``
 
     @property
     def absent(self) -> Absence:
@@ -216,7 +223,7 @@ class RunReport(Struct, frozen=True):
     nothing_due: bool = False
 
     @property
-    def failures(self) -> list[CaseFailure]:
+    def failures(self) -> list[CaseVerdict]:
         """Return every failing case, in the order of the results."""
         return [failure for result in self.results for failure in result.failures]
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from itertools import islice
 
+from jsonschema import Draft7Validator
+from jsonschema.exceptions import best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
 from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.results.document import (
-    CaseVerdict,
-    FileLine,
-    KnownFailure,
-    Report,
-    ShardPart,
-    TaskState,
-)
+from gpuemu_flow.results.document import FileLine, KnownFailure, Report, ShardPart, TaskState
 from gpuemu_flow.results.model import (
     Absence,
-    CaseFailure,
+    CaseVerdict,
     KernelChange,
     KernelResult,
     OpResult,
@@ -115,7 +116,7 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
 def _with_cases(result: OpResult, own: Sequence[CaseVerdict]) -> OpResult:
     """Add the lists of failing and passing cases; `own` are the cases of the result."""
     good = (Verdict.PASSED, Verdict.SKIPPED)
-    failures = [CaseFailure(c.op, c.case, c.result) for c in own if c.result.verdict not in good]
+    failures = [c for c in own if c.result.verdict not in good]
     passing = [c.case for c in own if c.result.verdict is Verdict.PASSED]
     return replace(
         result,
@@ -159,3 +160,29 @@ def _check_results(report: Report) -> None:
         wrong = result.failed + result.errors + bad
         if result.verdict is Verdict.PASSED and wrong:
             raise ValueError(f"{result.op} {result.dtype} passed, but not all of its cases did")
+
+
+# Check the ``shard`` object of another machine's report against the schema of reports.
+
+
+_LOOKED_AT = 20
+_LONGEST = 300
+
+
+def violation(shard: Json) -> str:
+    """Return the most relevant violation of the schema in the ``shard`` object of a report."""
+    worst = best_match(islice(_validator().iter_errors(shard), _LOOKED_AT))
+    if worst is None:
+        return ""
+    return f"{worst.json_path.replace('$', 'shard', 1)}: {worst.message}"[:_LONGEST]
+
+
+@lru_cache
+def _validator() -> Validator:
+    text = (files("gpuemu_flow.schemas") / "report.schema.json").read_text("utf-8")
+    # JSON Schema accepts 1.0 as an integer, but sizes and seeds must not be floats.
+    exact = Draft7Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    kind: type[Validator] = extend(  # type: ignore[no-untyped-call]  # its stub has no types
+        Draft7Validator, type_checker=exact
+    )
+    return kind({"$ref": "#/definitions/shard", "definitions": json.loads(text)["definitions"]})

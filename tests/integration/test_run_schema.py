@@ -14,7 +14,7 @@ from mini_workspace import Mini
 
 import gpuemu_flow.schemas
 from gpuemu_flow.reports.json_writer import dumps, run_report
-from gpuemu_flow.results.model import CaseFailure, OpResult, RunReport, TaskCounts
+from gpuemu_flow.results.model import CaseVerdict, OpResult, RunReport, TaskCounts
 from gpuemu_flow.tasks.diff import compare_summaries
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 
@@ -172,7 +172,7 @@ def one_failure() -> dict[str, Any]:
     inputs = (InputSpec("x", (3,), "float32"),)
     case = Case(0, (1 << 64) - 1, "float32", "strided", "special", inputs)
     reason = Failure(FailureKind.NAN, "a NaN", "result", (2,), float("nan"), 1.0)
-    failure = CaseFailure("softmax", case, CheckResult(Verdict.FAILED, (reason,)))
+    failure = CaseVerdict("softmax", case, CheckResult(Verdict.FAILED, (reason,)))
     failed = OpResult("softmax", "float32", Verdict.FAILED, 1, failed=1, failures=(failure,))
     report = RunReport(TaskCounts(total=1, ran=1), ("op:softmax:float32",), (failed,))
     return dict(json.loads(dumps(run_report(report))))

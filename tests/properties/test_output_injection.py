@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from report_samples import KERNEL, failed, passed, recorded, report_of
 
 import gpuemu_flow
-from gpuemu_flow.cli.report_output import FORMATS, render
+from gpuemu_flow.cli.report import FORMATS, render
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.plain_text import inert, inert_markup, printable
 from gpuemu_flow.reports import failure_text, github, lint_text, markdown, report_text

@@ -25,8 +25,7 @@ from gpuemu_flow.results.model import (
     ResultChange,
     RunReport,
 )
-from gpuemu_flow.results.shard_document import document_of, rebuilt
-from gpuemu_flow.results.shard_schema import violation
+from gpuemu_flow.results.shard_document import document_of, rebuilt, violation
 from gpuemu_flow.types import (
     Case,
     CheckResult,
