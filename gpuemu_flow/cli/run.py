@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
@@ -20,16 +18,12 @@ from gpuemu_flow.cli.options import (
     parse_triggers,
     part_options,
 )
-from gpuemu_flow.cli.progress import make_listener, say_looking
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.engine import session
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.report import run_and_report
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
-    from gpuemu_flow.engine.elsewhere import Elsewhere
-    from gpuemu_flow.engine.session import RunOptions
+    from gpuemu_flow.engine.session import RunOptions, RunOutcome
+    from gpuemu_flow.engine.workspace import Workspace
     from gpuemu_flow.results.model import RunReport
     from gpuemu_flow.selection.shards import Shard
 
@@ -140,10 +134,9 @@ def run(
             return
         options = replace(options, dry_run=False)
 
-    code = validate(
-        workspace, options, executor.open_cluster, output_format=output_format, confirm=confirm
+    raise SystemExit(
+        _validate(workspace, options, executor, output_format=output_format, confirm=confirm)
     )
-    raise SystemExit(code)
 
 
 def _show_plan(
@@ -177,26 +170,23 @@ def _show_summary(workspace: Workspace, options: RunOptions, output_format: str)
         say(workspace_text.render_summary(tasks))
 
 
-# Do the work of `run` once its options are known.
-
-
-def _here(_jobs: int) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-def validate(
+def _validate(
     workspace: Workspace,
-    options: session.RunOptions,
-    open_cluster: Callable[[int], AbstractContextManager[Elsewhere | None]] = _here,
+    options: RunOptions,
+    executor: ExecutorOptions,
     *,
-    output_format: str = "text",
-    confirm: bool = True,
+    output_format: str,
+    confirm: bool,
 ) -> int:
     """Run stale tasks, record and show the results, and return the exit code."""
+    from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
+    from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
+    from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
+
     gc.freeze()  # spares the garbage collector modules and graph, all of which stay
-    jobs = session.count_jobs(workspace, options)
+    jobs = count_jobs(workspace, options)
     with (
-        open_cluster(jobs) as cluster,
+        executor.open_cluster(jobs) as cluster,
         make_listener(live=wants_color() and output_format == "text") as listener,
     ):
         options = replace(options, elsewhere=cluster)
@@ -211,7 +201,7 @@ def validate(
     return report.exit_code
 
 
-def _conclude(workspace: Workspace, outcome: session.RunOutcome, report: RunReport) -> None:
+def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
     """Store the results of a run for later commands."""
     from gpuemu_flow.engine.clean_run import save_if_clean  # noqa: PLC0415
     from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415

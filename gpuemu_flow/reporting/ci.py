@@ -17,7 +17,7 @@ from gpuemu_flow.errors import Problem
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.fuzz.record_run import record_run
 from gpuemu_flow.reporting import baselines, history
-from gpuemu_flow.reporting.gather import Extras, gather
+from gpuemu_flow.reporting.gather import gather
 from gpuemu_flow.reporting.report import run_and_report
 from gpuemu_flow.results.document import BaselineDiff, Report
 from gpuemu_flow.results.model import (
@@ -116,7 +116,8 @@ def check(
 
         own = _deciding(workspace, request)
         part = shard_part(workspace, request.shard, options, own, environ)
-    extras = Extras(
+    report = Report(
+        run,
         mode=request.mode,
         baseline=shown,
         regressions=tuple(worse),
@@ -125,7 +126,7 @@ def check(
         require_all=request.require_all,
         shard=part,
     )
-    report = gather(workspace, run, extras, status, environ)
+    report = gather(workspace, report, status, environ)
     if request.pictures and not run.interrupted:
         from gpuemu_flow.reporting.pictures import with_pictures  # noqa: PLC0415 - brings numpy
 

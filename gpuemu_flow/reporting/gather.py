@@ -6,11 +6,10 @@ import ast
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
@@ -20,7 +19,6 @@ from gpuemu_flow.errors import StoreError
 from gpuemu_flow.reporting import history
 from gpuemu_flow.reporting.relocate import Relocator
 from gpuemu_flow.results.document import (
-    BaselineDiff,
     FileLine,
     KnownFailure,
     Report,
@@ -38,48 +36,28 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 MAX_SOURCE_BYTES = 4 << 20
 
 
-class Extras(Struct, frozen=True):
-    """Fields of a `Report` that the caller of `gather` provides."""
-
-    mode: str = "all"
-    baseline: BaselineDiff | None = None
-    regressions: tuple[Regression, ...] = ()
-    fail_on_regression: bool = False
-    timed_out: bool = False
-    require_all: bool = False
-    shard: ShardPart | None = None
-
-
 def gather(
     workspace: Workspace,
-    run: RunReport,
-    extras: Extras,
+    report: Report,
     status: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Report:
-    """Extend a run's result to a complete report, with all cases, failure locations and history."""
-    graph = workspace.graph
+    """Complete a report: add all cases, the locations of failures, the tasks and the history."""
+    graph, run = workspace.graph, report.run
     base = repository(workspace.root, environ)
     prefix = workspace.root.relative_to(base).as_posix()
     shown = {name: spec for name, spec in graph.tasks.items() if not status or name in status}
-    return Report(
-        run=run,
+    return replace(
+        report,
         project=workspace.config.project.name,
         project_version=workspace.config.project.version,
-        mode=extras.mode,
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         version=__version__,
         cases=tuple(checked_cases(workspace, run)),
-        places=op_places(workspace, run, extras.regressions, base),
+        places=op_places(workspace, run, report.regressions, base),
         kernel_places=kernel_places(workspace, base),
         prefix="" if prefix == "." else prefix,
         known=known_failures(workspace, run),
-        baseline=extras.baseline,
-        regressions=extras.regressions,
-        fail_on_regression=extras.fail_on_regression,
-        timed_out=extras.timed_out,
-        require_all=extras.require_all,
-        shard=extras.shard,
         tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
         edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
         history=tuple(history.read(workspace.cache)),

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import convert, to_builtins
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise

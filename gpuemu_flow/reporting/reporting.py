@@ -15,7 +15,7 @@ from gpuemu_flow.errors import Problem
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.reporting import history
 from gpuemu_flow.reporting.ci import against
-from gpuemu_flow.reporting.gather import Extras, gather
+from gpuemu_flow.reporting.gather import gather
 from gpuemu_flow.reporting.report import item_of, known_report
 from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult, RunReport
@@ -57,13 +57,14 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
     if query.since_hours is not None:
         run = _recent(workspace, run, query.since_hours)
     worse, shown = against(workspace, baseline, run, partial=True)
-    extras = Extras(
+    report = Report(
+        run,
         mode="report" if query.since_hours is None else f"last {query.since_hours:g} hours",
         baseline=shown,
         regressions=tuple(worse) if baseline is not None else (),
     )
     status = {name: "pending" if name in stale else "current" for name in graph.tasks}
-    report = gather(workspace, run, extras, status)
+    report = gather(workspace, report, status)
     report = replace(report, recorded=tuple(_recorded(workspace, report, query.since_hours)))
     if query.pictures:
         from gpuemu_flow.reporting.pictures import with_stored_pictures  # noqa: PLC0415 - brings numpy
