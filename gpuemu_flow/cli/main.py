@@ -148,7 +148,6 @@ def _run_command() -> object:
 
 # End a command: show its errors, and turn its outcome into an exit code.
 
-
 INTERRUPTED = 130
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

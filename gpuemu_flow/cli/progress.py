@@ -203,7 +203,6 @@ def live_display(picture: Callable[[], RenderableType], per_second: float) -> It
 
 # Estimate the remaining time of a run from the durations of earlier runs.
 
-
 _WITH_HISTORY = 0.5
 """Minimum share of the work with known durations for which an estimate is made."""
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # Write reports: choose formats by name or file suffix, write files, and inform CI services.
 
-
 FORMATS = tuple(formats.FORMATS)
 ALIASES = {alias: name for name, form in formats.FORMATS.items() for alias in form.aliases}
 ENDINGS = {ending: name for name, form in formats.FORMATS.items() for ending in form.endings}

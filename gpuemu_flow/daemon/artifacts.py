@@ -19,7 +19,7 @@ from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import UsageError, did_you_mean
 from gpuemu_flow.graph.compile_kernels import kernel_policy
-from gpuemu_flow.reporting import baselines as client_baselines
+from gpuemu_flow.reporting import baselines
 from gpuemu_flow.store.artifacts import COUNTS, ArtifactMetrics, OwnFigures
 from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.types import Json, Verdict
@@ -228,7 +228,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
     """
     tag, workspace = fields.name("tag"), service.configured().workspace
     with service.baselines_lock:
-        client_baselines.store_artifacts(workspace, tag, service.artifacts.everything())
+        baselines.store_artifacts(workspace, tag, service.artifacts.everything())
     return {"type": "Ok"}
 
 

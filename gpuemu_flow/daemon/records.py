@@ -8,7 +8,7 @@ from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import RequestError, finite
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.reporting import baselines as client_baselines
+from gpuemu_flow.reporting import baselines
 from gpuemu_flow.store.baselines import BaselineStore, SubmittedResult, unknown_baseline
 from gpuemu_flow.types import Json, Verdict
 
@@ -35,7 +35,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
     workspace = service.configured().workspace
     with service.baselines_lock:
         latest = service.results.latest().values()
-        count = client_baselines.store_submitted(workspace, fields.name("tag"), latest)
+        count = baselines.store_submitted(workspace, fields.name("tag"), latest)
     return {"type": "Ok", "results": count}
 
 

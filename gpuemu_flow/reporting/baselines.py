@@ -279,7 +279,6 @@ def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
 
 # Find ops and kernels that were renamed since a baseline was stored.
 
-
 IDENTITY = "identity"
 """Key under which a stored summary has its op's identity; see `identity_of`."""
 

@@ -216,7 +216,6 @@ def _smallest_inputs(
 
 # Store the drawings of failures that `ci` makes, so that `report` need not run cases.
 
-
 VERSION = 2
 _MOST_CELLS = 1 << 16
 
@@ -261,7 +260,6 @@ def checked_picture(data: Json) -> Picture:
 
 
 # Summarise the errors of a failing case's output by a map, a scatter plot and a histogram.
-
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -237,7 +237,6 @@ def trend(points: Sequence[HistoryPoint]) -> Trend | None:
 
 # Draw the task graph: one row per op and dtype or per kernel, and one column per stage.
 
-
 MAX_ROWS = 120
 _COLUMNS = {
     "generate": 0, "build": 0, "op": 1, "reference": 1, "compare": 2, "lint": 2, "diff": 3,

@@ -186,7 +186,6 @@ def _kernel_line(kernel: KernelResult, style: Style) -> str:
 
 # Describe a failing case in one line, and count cases of the same kind by cause.
 
-
 MAX_LINE = 220
 
 Kind = tuple[str, str, str]

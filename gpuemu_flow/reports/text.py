@@ -486,7 +486,6 @@ def _change_line(change: ResultChange) -> str:
 
 # Describe the inputs of a case: shapes of tensors, values of scalars and indices.
 
-
 _MOST_VALUES = 8
 
 

@@ -141,7 +141,6 @@ def render_status(found: WorkspaceStatus, style: Style) -> str:
 
 # Describe a change to something that a program used, such as a file, package or variable.
 
-
 UNSET = "unset"
 
 

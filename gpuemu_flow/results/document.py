@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct, field
 
 from gpuemu_flow.cases.cause import Cause, case_id
@@ -345,7 +344,7 @@ class BaselineDiff(Struct):
 # Group the failing cases of one op by their causes.
 
 
-class Explained(msgspec.Struct, frozen=True):
+class Explained(Struct, frozen=True):
     """Failing cases with the same confirmed cause or, without one, of the same kind.
 
     The smallest case is the first of `members`.

@@ -260,7 +260,6 @@ class RunReport(Struct, frozen=True):
 
 # Changes of an op or kernel since the previous run, as the ``diff`` stages write them.
 
-
 WORSE = ("regression", "growth")
 """Kinds of changes that count as regressions."""
 
@@ -270,8 +269,8 @@ class ResultChange(Struct, frozen=True):
 
     op: str
     dtype: str
-    kind: str
-    what: str
+    kind: str  # new, regression, growth, improvement or change
+    what: str  # verdict (of the op), max_abs, "case verdict", cases; "op" if there was none before
     old: str | int | float | None
     new: str | int | float | None
 
@@ -310,14 +309,14 @@ class Regression(Struct, frozen=True):
 
     op: str = ""
     dtype: str = ""
-    kernel: str = ""
+    kernel: str = ""  # as configured; empty for an op
     arch: str = ""
-    entry: str = ""
-    what: str = ""
+    entry: str = ""  # name of the kernel in the artifact
+    what: str = ""  # verdict, max_abs or the name of a kernel's figure
     old: Json = None
     new: Json = None
     message: str = ""
-    baseline: str = ""
+    baseline: str = ""  # empty if the comparison was with the last run
 
     @property
     def subject(self) -> str:

@@ -164,7 +164,6 @@ def _check_results(report: Report) -> None:
 
 # Check the ``shard`` object of another machine's report against the schema of reports.
 
-
 _LOOKED_AT = 20
 _LONGEST = 300
 

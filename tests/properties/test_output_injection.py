@@ -165,4 +165,4 @@ def test_commands_print_by_the_guard_only() -> None:
         for path in folder.glob("*.py")
         if "click.echo" in (text := path.read_text())
     }
-    assert found == {"say.py": 1, "report_output.py": 1}
+    assert found == {"say.py": 1, "report.py": 1}
