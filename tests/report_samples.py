@@ -11,9 +11,8 @@ from gpuemu_flow.artifacts.diff import ChangeJudgement, KernelDiff, MetricChange
 from gpuemu_flow.artifacts.kernel import KernelFigures, KernelRecord, Violation
 from gpuemu_flow.artifacts.occupancy import Occupancy
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import (
-    CaseVerdict,
+    BaselineDiff,
     FileLine,
     HistoryPoint,
     KnownFailure,
@@ -21,8 +20,14 @@ from gpuemu_flow.results.document import (
     Report,
     TaskState,
 )
-from gpuemu_flow.results.model import KernelResult, OpResult, RunReport, TaskCounts
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import (
+    CaseVerdict,
+    KernelResult,
+    OpResult,
+    Regression,
+    RunReport,
+    TaskCounts,
+)
 from gpuemu_flow.store.baselines import Baseline
 from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import (
@@ -111,7 +116,7 @@ def results_of(cases: list[CaseVerdict]) -> tuple[OpResult, ...]:
                 tolerance_used=max(m.result.stats.tolerance_used for m in members),
                 duration_s=0.5,
                 sandbox="landlock 7, seccomp",
-                failures=tuple(m.failure for m in members if m.result.verdict != Verdict.PASSED),
+                failures=tuple(m for m in members if m.result.verdict != Verdict.PASSED),
                 passing=tuple(m.case for m in by[Verdict.PASSED]),
             )
         )  # fmt: skip

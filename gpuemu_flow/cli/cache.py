@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.grants import add_grants
-from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.options import add_grants, format_option
 from gpuemu_flow.cli.say import say, wants_color
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def stats(output_format: str) -> None:
 
     facts = cache_facts(Workspace())
     if output_format == "json":
-        say(json_writer.dumps(facts.to_json()))
+        say(json_writer.dumps(facts))
         return
     limit = f", of at most {_bytes(facts.limit)}" if facts.limit else ""
     say(f"own cache: {facts.folder}")

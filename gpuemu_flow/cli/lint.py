@@ -85,6 +85,6 @@ def print_json(report: RunReport) -> None:
     """Print the JSON object of ``lint`` and ``artifacts``."""
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 
-    whole = json_writer.run_to_json(report)
+    whole = json_writer.run_report(report)
     common = ("schema_version", "kernels", "problems")
     say(json_writer.dumps({name: whole[name] for name in common}))

@@ -18,7 +18,7 @@ from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import UsageError, did_you_mean
 from gpuemu_flow.graph.compile_kernels import kernel_policy
-from gpuemu_flow.reporting import client_baselines
+from gpuemu_flow.reporting import baselines
 from gpuemu_flow.store.baselines import ArtifactMetrics, BaselineStore
 from gpuemu_flow.types import Json, Verdict
 
@@ -229,7 +229,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
     """
     tag, workspace = fields.name("tag"), service.configured().workspace
     with service.baselines_lock:
-        client_baselines.store_artifacts(workspace, tag, service.artifacts.everything())
+        baselines.store_artifacts(workspace, tag, service.artifacts.everything())
     return {"type": "Ok"}
 
 

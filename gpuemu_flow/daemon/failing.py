@@ -14,7 +14,7 @@ from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.failures import only_failure, reproduce, stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
-from gpuemu_flow.reporting import client_baselines
+from gpuemu_flow.reporting import baselines as client_baselines
 from gpuemu_flow.store.baselines import BaselineStore, SubmittedResult, unknown_baseline
 from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict

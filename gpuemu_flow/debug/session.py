@@ -29,12 +29,12 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.fuzz import failures
 from gpuemu_flow.fuzz.exporting import export_pytest
-from gpuemu_flow.fuzz.failures import Reproduction
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import failure_text
 from gpuemu_flow.reports.failure_text import outcome_of
 from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable, share
+from gpuemu_flow.results.fuzz_model import Reproduction
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import Case, Verdict
 
@@ -177,7 +177,7 @@ class DebugSession:
     # The failure to which commands without a seed or id refer.
     selected: FailureRecord | None = None
     _inputs: Mapping[str, NDArray[Any]] | None = None
-    _found: failures.Reproduction | None = None
+    _found: Reproduction | None = None
     _stage: int = 0
 
     def __post_init__(self) -> None:
@@ -259,7 +259,7 @@ class DebugSession:
             self._inputs = failures.stored_inputs(FailureStore(Workspace().cache), record)
         return self._inputs
 
-    def reproduction(self) -> failures.Reproduction:
+    def reproduction(self) -> Reproduction:
         """Return the result of running the selected failure again.
 
         The failure is run on first use, and the result is kept. The command `reproduce` or

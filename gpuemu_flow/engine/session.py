@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.engine.elsewhere import far_results
 from gpuemu_flow.engine.events import Listener
@@ -40,8 +42,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.selection.shards import Shard
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     """The options that a command passes to a run."""
 
     words: tuple[str, ...] = ()
@@ -94,8 +95,7 @@ class RunOptions:
         return sets_alone or bool(self.since) or self.shard is not None
 
 
-@dataclass
-class RunOutcome:
+class RunOutcome(Struct):
     """The outcome of a run."""
 
     graph: Graph

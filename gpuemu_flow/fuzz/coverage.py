@@ -9,20 +9,11 @@ from gpuemu_flow.cases.coverage import Coverage, Gap, Row
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.fuzz.subjects import dtypes_of, op_subject, select_ops
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.results.fuzz_model import CoverageReport
 from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.types import Case, Verdict
 
 COVERAGE_KEY = "coverage:fuzz"
-
-
-@dataclass(frozen=True)
-class CoverageReport:
-    """The coverage of ops by runs and fuzz runs together, and the gaps that remain."""
-
-    coverage: Coverage
-    rows: tuple[Row, ...]
-    gaps: tuple[Gap, ...]
 
 
 def fuzz_coverage(workspace: Workspace) -> Coverage:

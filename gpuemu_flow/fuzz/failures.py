@@ -36,7 +36,7 @@ from gpuemu_flow.fuzz.wire_ops import SUBMITTED
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.results.fuzz_model import Reproduction
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.pool import Pool
@@ -64,34 +64,6 @@ MOST_DIGITS = 40
 """Largest number of digits in a text that may be a seed; Python refuses to read thousands."""
 MOST_NAMED = 8
 """Largest number of failures that an error lists."""
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """A recorded failure, run again."""
-
-    record: FailureRecord
-    result: CheckResult
-    inputs: Arrays
-    actual: Arrays
-    expected: Arrays
-    did_not_show: bool = False
-    known: bool = True
-    disallowed: str = ""
-
-    @property
-    def still_fails(self) -> bool:
-        """Tell whether the op still fails on the case, in the recorded way or in another way."""
-        return self.result.verdict in BAD
-
-    @property
-    def exit_code(self) -> int:
-        """Return 1 if the op still fails, 0 if it passes, 4 if there is no verdict."""
-        if self.still_fails:
-            return 1
-        if self.did_not_show or self.disallowed:
-            return 4
-        return 0 if self.result.verdict is Verdict.PASSED else 4
 
 
 class FailureLog:

@@ -31,35 +31,21 @@ from gpuemu_flow.numerics.calibrate import (
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
     MutantResult,
-    MutationScore,
     has_finite,
     plant,
 )
 from gpuemu_flow.numerics.output_mutants import score as mutation_score
 from gpuemu_flow.numerics.trivial import (
     Arrays,
-    TrivialReport,
     TrivialResult,
     assess,
     trivial_candidates,
 )
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.results.fuzz_model import Mutation
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.types import BAD, Case, Verdict
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """The share of planted bugs that the check finds with the op's configured tolerances."""
-
-    op: str
-    score: MutationScore
-    trivial: TrivialReport
-    cases: int
-    kernel: MutationScore | None = None
-    kernel_untold: int = 0
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:

@@ -30,7 +30,7 @@ from gpuemu_flow.fuzz.subjects import open_ordered
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.results.fuzz_model import Minimization
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
@@ -38,18 +38,6 @@ from gpuemu_flow.types import Case, CheckResult, FailureKind
 
 HANG_SECONDS = 2.0
 """Time limit, in seconds, of each smaller case while a hang is shrunk."""
-
-
-@dataclass(frozen=True)
-class Minimization:
-    """A failure, and the smallest case found that fails in the same way."""
-
-    original: FailureRecord
-    minimized: FailureRecord | None
-    steps: int
-    calls: int
-    one_minimal: bool
-    log: tuple[str, ...] = ()
 
 
 def minimise_failure(

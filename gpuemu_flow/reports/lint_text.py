@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.artifacts.diff import KernelDiff, MetricChange
     from gpuemu_flow.artifacts.kernel import KernelRecord, MachineMix
     from gpuemu_flow.artifacts.occupancy import Occupancy
-    from gpuemu_flow.results.baseline_diff import ResultDiff
+    from gpuemu_flow.results.document import ResultDiff
 
 _MIX_SHOWN = 8
 _STATUS_COLORS = {

@@ -18,7 +18,7 @@ from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.inputs.input_names import Distributions
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.observed import ConfiguredEnv, Observation
-from gpuemu_flow.reports.observed_text import observed_line
+from gpuemu_flow.reports.workspace_text import observed_line
 from gpuemu_flow.runners.process import THREAD_VARIABLES
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs

@@ -13,7 +13,7 @@ from gpuemu_flow.artifacts.ptx.source import plain_ptx
 from gpuemu_flow.kernel_findings import THERE, CodePlace, KernelFinding
 from gpuemu_flow.lsp.findings import ERROR, source_findings
 from gpuemu_flow.reporting.last_results import LastResults
-from gpuemu_flow.results.model import CaseFailure, OpResult
+from gpuemu_flow.results.model import CaseVerdict, OpResult
 from gpuemu_flow.types import (
     Case,
     CheckResult,
@@ -61,7 +61,7 @@ def test_a_damaged_finding_is_refused(damage: dict[str, object]) -> None:
 def test_an_editor_shows_a_line_once() -> None:
     result = CheckResult(Verdict.FAILED, (Failure.of_kernel(FailureKind.RACE, FINDING),))
     case = Case(0, 1, "float32", "contiguous", "normal", ())
-    failed = CaseFailure("softmax", case, result)
+    failed = CaseVerdict("softmax", case, result)
     assert failed.source == FINDING.place
     op = OpResult("softmax", "float32", Verdict.FAILED, 2, failures=(failed, failed))
     (found,) = source_findings(LastResults({"softmax": (op,)}, frozenset(), {}))
@@ -77,7 +77,7 @@ def test_a_finding_in_a_header_of_the_toolkit_is_shown_where_the_next_one_is() -
     case = Case(0, 1, "float32", "contiguous", "normal", ())
 
     def source(*failures: Failure) -> CodePlace | None:
-        return CaseFailure("softmax", case, CheckResult(Verdict.FAILED, failures)).source
+        return CaseVerdict("softmax", case, CheckResult(Verdict.FAILED, failures)).source
 
     assert source(header, own, value) == FINDING.place
     assert source(header, value, own) is None
