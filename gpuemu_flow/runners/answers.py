@@ -23,17 +23,7 @@ _ANSWER = {"case": "outcome", "call": "called", "calls": "called-all", "serve": 
 
 
 def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: str) -> Outcome:
-    """Read the outcome of a case from an answer; raise one of `MALFORMED` if the answer is invalid.
-
-    Parameters
-    ----------
-    answer : mapping
-        A worker's answer, which is not trusted.
-    index, serial : int
-        Numbers of the case and of the request.
-    request : str
-        The ``type`` of the request.
-    """
+    """Read the outcome of a case from an answer; raise one of `MALFORMED` if it is invalid."""
     if answer["serial"] != serial:
         raise ValueError("not the answer to this request")
     if answer["type"] not in (_ANSWER[request], "outcome"):

@@ -35,20 +35,7 @@ _MAPPINGS = ("kwargs", "env", "masks", "scalars", "groups")
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients that a program returns besides its outputs.
-
-    Attributes
-    ----------
-    inputs : tuple of str
-        Arguments with respect to which gradients are taken.
-    apart : tuple of str
-        Outputs that get no gradient in the backward pass, since they are not compared element by
-        element.
-    masks : mapping of str to JSON
-        Masks of outputs, which select the elements to compare; see `numerics.contract.Mask`.
-    plain : bool
-        True to call the program without gradients, too, and to take its outputs from that call.
-    """
+    """The gradients that a program returns besides its outputs."""
 
     inputs: tuple[str, ...]
     apart: tuple[str, ...] = ()
@@ -67,84 +54,7 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Program:
-    """One op or reference and the conditions under which it runs.
-
-    Attributes
-    ----------
-    kind : str
-        ``script`` (a Python script that speaks a protocol on stdin and stdout), ``command`` (any
-        executable that speaks this protocol), ``callable`` (a Python function), ``torch``, ``jax``
-        or ``numpy`` (a function that takes this framework's tensors), ``triton`` (a Python function
-        that launches Triton kernels), ``ptx`` (a compiled kernel, which the emulator runs) or
-        ``cuda`` (like ``ptx``, for a file that was built from CUDA C++).
-    root : str
-        Absolute path of the workspace. It is the working directory, and it is on ``sys.path``,
-        after the folder of the program's file.
-    input_names : tuple of str
-        Names of the inputs, in the order in which the op takes them.
-    path : str
-        Absolute path of the Python file or the executable; empty for a dotted module.
-    module, function : str
-        Dotted name of the module (``pkg.mod``), and name of the function, class or other callable.
-    argv : tuple of str
-        Extra arguments of a command or script; for a compiled kernel, its launches and the dims of
-        its inputs; for a class of PyTorch modules, a description of how the module is made.
-    loads : str
-        Absolute path of a file for a loader: `function` is then called once, with this path, and
-        returns the function to run.
-    output_names : tuple of str
-        Names of the outputs; empty for a single output called ``result``.
-    kwargs : mapping
-        Keyword arguments. Callables get the typed values, and scripts get strings.
-    env : mapping of str to str
-        Variables to add to the environment.
-    env_names : tuple of str
-        Further variables of this process that the program receives; see `let_through`.
-    timeout : float
-        Seconds per case, from the moment the program is called.
-    timeout_grows : bool
-        True if `timeout` grows by one second for each megabyte of inputs.
-    memory_limit : int or None
-        Limit of the address space in bytes: for commands in total, for other programs on top of
-        what the worker itself uses.
-    isolation : str
-        ``fork`` (a process for several cases), ``spawn`` (a new interpreter for each case) or
-        ``warm`` (one process for all cases).
-    python : str
-        Path of another Python interpreter that runs the program; empty for the present one.
-    mutates : tuple of str
-        Inputs that the program may change.
-    require_kernel : bool
-        True if the kernels of a ``triton`` op have to store every element of its outputs.
-    forbid : tuple of str
-        Functions of libraries that a ``triton`` op must not call.
-    deterministic : bool
-        False if identical calls may give different results.
-    masks : mapping of str to JSON
-        Masks of outputs, which select the elements to compare; see `numerics.contract.Mask`.
-    shadow : bool
-        True to run the float32 shadow: the source with float64 replaced by float32; see `jobs`.
-    forbidden : tuple of str
-        Absolute paths of files and folders that are hidden from the program's process.
-    read_only : tuple of str
-        Absolute paths of files that the process may read but not change.
-    scalars : mapping
-        Inputs of one element that are passed as Python numbers. Maps each name to None if the
-        element itself is passed, else to a list: the element is then an index into this list, and
-        the value at that index is passed.
-    optional : tuple of str
-        Inputs that are passed as None if their array has only axes of size 0.
-    groups : mapping
-        Maps the name of each argument that consists of several inputs to a mapping with its
-        ``kind`` and its ``members``.
-    framework : str
-        An installed package that the program imports; empty for none. The fork server may import it
-        before it forks workers; see `preloadable`.
-    gradients : Gradients or None
-        Gradients that the program also returns, named as in `numerics.gradients`.
-    sandbox : Sandbox or None
-        Restrictions that the operating system enforces on the program's processes; None for none.
-    """
+    """One op or reference and the conditions under which it runs."""
 
     kind: str
     _: KW_ONLY
@@ -212,19 +122,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Checks:
-    """Checks that a case gets besides the comparison of its outputs.
-
-    Attributes
-    ----------
-    inputs_unchanged : bool
-        Check that the call did not change the memory of the inputs.
-    guards : bool
-        Put canary bytes around every input buffer, and check them after the call.
-    decoy : bool
-        Call the program once before the judged call, with other values in the same buffers.
-    repeat : bool
-        Repeat the judged call; both results must be equal bit by bit.
-    """
+    """Checks that a case gets besides the comparison of its outputs."""
 
     inputs_unchanged: bool = True
     guards: bool = False
@@ -238,16 +136,7 @@ class Checks:
 
 @dataclass(frozen=True)
 class Request:
-    """One case to run.
-
-    Attributes
-    ----------
-    case : Case
-    input_dtype : str or None
-        Dtype to which inputs are converted before the call, for a reference that computes in a
-        wider dtype; None for no conversion. Only float inputs that have the case's dtype are
-        converted.
-    """
+    """One case to run."""
 
     case: Case
     input_dtype: str | None = None
@@ -255,24 +144,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RunError:
-    """The reason why a case has no outputs.
-
-    Attributes
-    ----------
-    slug : str
-        ``op-exception``, ``op-crashed``, ``op-timeout``, ...; `docs/errors.md` lists each one.
-    message, hint : str
-    stderr_tail : str
-        The end of the program's output on standard error.
-    file : str
-        File in which the program failed, relative to the workspace if it is inside.
-    line : int
-        1-based; 0 when unknown.
-    exception : str
-        Name of the exception class that the program raised; empty if it raised nothing.
-    stdout_tail : str
-        The end of the program's standard output, without answers in the script protocol.
-    """
+    """The reason why a case has no outputs."""
 
     slug: str
     message: str
@@ -295,28 +167,7 @@ class OutputInfo:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one case.
-
-    Attributes
-    ----------
-    index : int
-        Index of the case.
-    ok : bool
-        True if the program gave well-formed outputs, whatever their values.
-    blob : str
-        sha256 (hex) of the safetensors file that holds the outputs; empty unless `ok`.
-    size : int
-        Bytes of that file.
-    outputs : tuple of OutputInfo
-    error : RunError or None
-        Set when not `ok`.
-    violations : tuple of Failure
-        Failures that the extra checks found.
-    duration_s : float
-        Duration of the judged call in seconds; other calls of the case are not included.
-    printed : str
-        The beginning of the ``printf`` output of kernels that the emulator ran.
-    """
+    """The outcome of one case."""
 
     index: int
     ok: bool

@@ -23,13 +23,7 @@ _SEALED = sys.platform.startswith("linux")  # see memfd.create
 
 
 class Arena:
-    """A memory-mapped file that two processes share; it can grow but never shrinks.
-
-    Parameters
-    ----------
-    fd : int
-        Descriptor of an anonymous file, which the arena owns; -1 after `close`.
-    """
+    """A memory-mapped file that two processes share; it can grow but never shrinks."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -103,17 +97,7 @@ class Arena:
         self.fd = -1
 
     def lay(self, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Slot], Arrays, int]:
-        """Copy the whole allocation of each tensor into the arena, one after another.
-
-        Returns
-        -------
-        slots : dict of str to Slot
-            Positions of the tensors.
-        memories : dict of str to ndarray of uint8
-            The copied allocations, in this arena.
-        end : int
-            Offset of the first byte after the copies.
-        """
+        """Copy the whole allocation of each tensor into the arena, one after another."""
         wholes = {name: whole_memory(array) for name, array in arrays.items()}
         slots: dict[str, Slot] = {}
         starts: dict[str, int] = {}
@@ -134,20 +118,7 @@ class Arena:
     def write(
         self, arrays: Mapping[str, np.ndarray], *, start: int = 0, keep_layout: bool = False
     ) -> dict[str, Slot]:
-        """Copy tensors into the arena, one after another, from offset `start` on.
-
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-        start : int
-            First byte that may be used.
-        keep_layout : bool
-            Keep strides, alignment and the gaps between elements; otherwise write in C order.
-
-        Returns
-        -------
-        dict of str to Slot
-        """
+        """Copy tensors into the arena, one after another, from offset `start` on."""
         slots: dict[str, Slot] = {}
         with_gaps: dict[str, tuple[int, int]] = {}  # first byte here, and its address there
         position = start

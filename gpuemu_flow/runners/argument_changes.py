@@ -23,14 +23,6 @@ class ArgumentRecord:
 
     A program can change its caller's data without writing any element: it can transpose or resize a
     tensor in place, make the tensor refer to other memory, or take a member from a list.
-
-    Parameters
-    ----------
-    program : Program
-    args : sequence
-        Positional arguments of the call.
-    kwargs : mapping of str to object
-        Keyword arguments of the call. Those that are also in `program.kwargs` are not checked.
     """
 
     def __init__(self, program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

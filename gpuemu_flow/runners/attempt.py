@@ -38,18 +38,7 @@ PREPARE_SECONDS = 300.0  # for making inputs and writing outputs
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at a case.
-
-    Attributes
-    ----------
-    outcome : Outcome
-    ended : bool
-        True if the process has ended or must not be used again.
-    timed_out, server_died, load_failed : bool
-        The reason for a failed attempt; at most one is set.
-    killed : bool
-        True if SIGKILL ended the process, which may not be the program's fault.
-    """
+    """One try at a case."""
 
     outcome: Outcome
     ended: bool = False
@@ -68,12 +57,7 @@ class Attempt:
 
 
 class JobFailedError(Exception):
-    """Raised when a job gave no result.
-
-    Attributes
-    ----------
-    error : RunError
-    """
+    """Raised when a job gave no result."""
 
     def __init__(self, error: RunError) -> None:
         super().__init__(error.message)
@@ -86,28 +70,7 @@ def load_request(program: Program) -> dict[str, Json]:
 
 
 class WorkerClient:
-    """Communicates with one worker about one program. Not thread-safe.
-
-    Parameters
-    ----------
-    worker : WorkerProcess
-    program : Program
-    load_seconds : float
-        Seconds that importing the program may take.
-    cancel : threading.Event, optional
-    loading : bool
-        True if `load_request` of this program has already been sent to the worker.
-
-    Attributes
-    ----------
-    cases : int
-        Number of cases requested so far.
-    arena : Arena or None
-        Shared memory, made by the first case that needs it.
-    current : object
-        Free for callers to use; this class only sets it to None at the start. Callers of a worker
-        that judges cases store here the cases that it prepared last.
-    """
+    """Communicates with one worker about one program. Not thread-safe."""
 
     def __init__(
         self,
@@ -218,37 +181,7 @@ class WorkerClient:
         idle: bool = True,
         made: int = 0,
     ) -> Attempt | None:
-        """Send the request for one case; load the program first if it is not loaded yet.
-
-        Parameters
-        ----------
-        message : mapping
-            The request: its ``type``, and the fields of that type.
-        index : int
-            Number of the case.
-        checks : Checks
-        arrays : mapping of str to ndarray, optional
-            Tensors to send in shared memory. The outputs come back in the same memory.
-        slots : mapping of str to Slot, optional
-            Positions of the tensors, if they are in shared memory already; replaces `arrays`.
-        fds : sequence of int
-            Descriptors to send with the message, after that of the shared memory.
-        calls : int
-            Number of calls of the program, each with its own time limit; 0 to derive the number
-            from `checks`.
-        idle : bool
-            False if the worker may still be calling the program; that call's time limit is then not
-            reset.
-        made : int
-            Size in bytes of the inputs that the worker makes for a case; if there are several
-            cases, the largest size.
-
-        Returns
-        -------
-        Attempt or None
-            The failed attempt if the program cannot be loaded. None if the request was sent; call
-            `collect` for its answer.
-        """
+        """Send the request for one case; load the program first if it is not loaded yet."""
         failed = self._load(index)
         if failed is not None:
             return failed
@@ -278,15 +211,7 @@ class WorkerClient:
     def collect(self, index: int) -> tuple[Attempt, Mapping[str, Json]]:
         """Wait for the answer to the request that `post` sent.
 
-        Returns
-        -------
-        attempt : Attempt
-        answer : mapping
-            The worker's answer; empty if there is none, or an invalid one.
-
-        Raises
-        ------
-        CancelledRunError
+        Raises CancelledRunError.
         """
         try:
             answer = self._await()
@@ -313,11 +238,8 @@ class WorkerClient:
     def run_job(self, target: str, payload: Json, seconds: float) -> Json:
         """Run a function of this package in the worker, and return its result; see `jobs`.
 
-        Raises
-        ------
-        JobFailedError
-            The reference crashed, hung, or raised; the message says why.
-        CancelledRunError
+        Raises JobFailedError: The reference crashed, hung, or raised; the message says why. Raises
+        CancelledRunError.
         """
         self._serial += 1
         message = {

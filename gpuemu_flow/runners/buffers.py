@@ -36,10 +36,7 @@ def byte_span(array: np.ndarray) -> tuple[int, int]:
 def whole_memory(array: np.ndarray) -> np.ndarray:
     """Return all bytes of the allocation behind an array, gaps and guard zones included.
 
-    Raises
-    ------
-    ValueError
-        The allocation is not one contiguous array.
+    Raises ValueError: The allocation is not one contiguous array.
     """
     root = array
     while isinstance(root.base, np.ndarray):
@@ -113,15 +110,7 @@ class _Buffer:
 
 
 class InputBuffers:
-    """The inputs of one call.
-
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        The arrays passed to the program.
-    memories : mapping of str to ndarray of uint8, optional
-        For each array, the bytes to check and restore; by default its whole allocation.
-    """
+    """The inputs of one call."""
 
     def __init__(
         self,

@@ -26,10 +26,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def call_style(function: Callable[..., Any], program: Program) -> str:
     """Choose how to pass the inputs: by name, as one mapping, or in order.
 
-    Raises
-    ------
-    OpError
-        ``op-signature``: the function can take the inputs in none of these ways.
+    Raises OpError: ``op-signature``: the function can take the inputs in none of these ways.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -112,18 +109,8 @@ class CallableRunner:
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """Call the function, and return its outputs by name.
 
-        Parameters
-        ----------
-        inputs : mapping of str to ndarray
-        watch : Watch
-            Context for the call, which measures its duration.
-
-        Raises
-        ------
-        OpError
-            The returned value cannot be converted to the outputs.
-        BaseException
-            Whatever the function raises.
+        Raises OpError: The returned value cannot be converted to the outputs. Raises BaseException:
+        Whatever the function raises.
         """
         function, kwargs = self._function, dict(self._program.kwargs)
         given = arguments(self._program, inputs)

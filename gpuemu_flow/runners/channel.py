@@ -37,10 +37,7 @@ def pack(message: Mapping[str, Json]) -> bytes:
 def send(sock: socket.socket, message: Mapping[str, Json], fds: Sequence[int] = ()) -> None:
     """Send one message together with file descriptors.
 
-    Raises
-    ------
-    ChannelClosedError
-        The peer is gone.
+    Raises ChannelClosedError: The peer is gone.
     """
     frame = pack(message)
     try:
@@ -55,16 +52,7 @@ def send(sock: socket.socket, message: Mapping[str, Json], fds: Sequence[int] = 
 
 
 class FrameReader:
-    """Reads messages, and the file descriptors that come with them, from a socket.
-
-    Parameters
-    ----------
-    sock : socket
-    max_fds : int
-        Maximum number of descriptors with one message.
-    wait : bool
-        True if `read` waits for a message.
-    """
+    """Reads messages, and the file descriptors that come with them, from a socket."""
 
     def __init__(self, sock: socket.socket, *, max_fds: int = 0, wait: bool = True) -> None:
         self._sock = sock
@@ -120,9 +108,7 @@ class FrameReader:
     def read(self) -> dict[str, Json] | None:
         """Return the next message; None if there is none yet and `wait` is False.
 
-        Raises
-        ------
-        ChannelClosedError, ChannelJunkError
+        Raises ChannelClosedError or ChannelJunkError.
         """
         while (message := self.buffered()) is None:
             try:

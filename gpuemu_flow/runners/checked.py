@@ -40,23 +40,7 @@ def watches(checks: Checks) -> bool:
 
 @dataclass(frozen=True)
 class CheckedInputs:
-    """The inputs of one case.
-
-    Attributes
-    ----------
-    index, seed : int
-    case : Case or None
-        None if `values` are used as they are, without decoys and guard zones.
-    values : mapping of str to ndarray or None
-        None to make the values from the case's seed.
-    dtype : str
-        Dtype of the float values before their conversion to `input_dtype`; used only if `case`
-        is None.
-    input_dtype : str or None
-        Dtype to which float values are converted; None leaves them as they are.
-    decoy_values : mapping of str to ndarray or None
-        Values of the decoy; None to make them from the decoy's seed.
-    """
+    """The inputs of one case."""
 
     index: int
     seed: int
@@ -72,29 +56,13 @@ class CheckedInputs:
         return self.input_dtype or (self.dtype if self.case is None else self.case.dtype)
 
     def judged(self, *, guards: bool) -> dict[str, np.ndarray]:
-        """Make the inputs of the call that is judged.
-
-        Parameters
-        ----------
-        guards : bool
-            True to put the inputs between guard zones. Has no effect if the attribute `case` is
-            None, or if an input is converted.
-        """
+        """Make the inputs of the call that is judged."""
         if self.case is not None:
             return make_inputs(self.case, self.input_dtype, guards=guards, values=self.values)
         return converted(dict(self.values or {}), self.dtype, self.input_dtype)
 
     def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
-        """Make the inputs of the decoy call, which precedes the judged call.
-
-        Parameters
-        ----------
-        judged : mapping of str to ndarray
-            The inputs of the judged call. In half of the cases, the first and last elements are
-            copied from them, see `decoys.resemble`.
-        guards : bool
-            True to put the inputs between guard zones, if no input is converted.
-        """
+        """Make the inputs of the decoy call, which precedes the judged call."""
         assert self.case is not None  # noqa: S101 - else there are no decoys
         made = make_inputs(
             decoy_case(self.case), self.input_dtype, guards=guards, values=self.decoy_values
@@ -112,14 +80,7 @@ class _Call:
 
 
 class CheckedCase:
-    """Makes the calls of one checked case in a worker.
-
-    Parameters
-    ----------
-    worker_client : WorkerClient
-    inputs : CheckedInputs
-    checks : Checks
-    """
+    """Makes the calls of one checked case in a worker."""
 
     def __init__(self, worker_client: WorkerClient, inputs: CheckedInputs, checks: Checks) -> None:
         self._client = worker_client
@@ -148,9 +109,7 @@ class CheckedCase:
     def finish(self) -> tuple[Attempt, dict[str, np.ndarray]]:
         """Return the attempt with all violations in its outcome, and the judged outputs.
 
-        Raises
-        ------
-        CancelledRunError
+        Raises CancelledRunError.
         """
         inputs, checks, judged = self._inputs, self._checks, self._judged
         if not self._decoys:
@@ -290,13 +249,7 @@ class _SharedInputs:
 
 
 class CheckedWork:
-    """The `work.Work` of a checked case; it can be begun again with another worker.
-
-    Parameters
-    ----------
-    inputs : CheckedInputs
-    checks : Checks
-    """
+    """The `work.Work` of a checked case; it can be begun again with another worker."""
 
     def __init__(self, inputs: CheckedInputs, checks: Checks) -> None:
         self._inputs = inputs

@@ -170,11 +170,8 @@ def _rename(named: dict[str, Json], output_names: Sequence[str]) -> dict[str, Js
 def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Return the tensors that a script wrote.
 
-    Raises
-    ------
-    OpError
-        ``op-output-junk``, ``op-output-missing``, ``op-output-shape``, ``op-output-dtype``,
-        ``op-output-length``.
+    Raises OpError: ``op-output-junk``, ``op-output-missing``, ``op-output-shape``, ``op-output-
+    dtype``, ``op-output-length``.
     """
     if not data or data.isspace():
         raise _fail("op-output-missing", "the program wrote nothing to stdout")

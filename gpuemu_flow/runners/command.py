@@ -22,13 +22,7 @@ from gpuemu_flow.types import Failure
 
 
 class CommandRunner:
-    """Starts an executable for each call, in the worker's own process group.
-
-    Parameters
-    ----------
-    argv : sequence of str
-        Program and arguments; no shell.
-    """
+    """Starts an executable for each call, in the worker's own process group."""
 
     hint = ""
 
@@ -42,11 +36,8 @@ class CommandRunner:
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
         """Return the outputs by name.
 
-        Raises
-        ------
-        OpError
-            ``op-not-loadable``, ``op-crashed`` or ``op-exit-code``; if stdout is no valid response,
-            the error that `codec.decode_response` raises.
+        Raises OpError: ``op-not-loadable``, ``op-crashed`` or ``op-exit-code``; if stdout is no
+        valid response, the error that `codec.decode_response` raises.
         """
         tensors, rest = for_protocol(self._program, inputs)
         request = encode_request(tensors, {**self._program.kwargs, **rest})

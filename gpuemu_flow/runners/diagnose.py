@@ -102,17 +102,7 @@ MOST_NAME = 80
 
 
 def explain(error: BaseException, program: Program, *, doing: str = "", hint: str = "") -> RunError:
-    """Return a RunError for an exception that a program raised, or that loading it raised.
-
-    Parameters
-    ----------
-    error : BaseException
-    program : Program
-    doing : str
-        Name of the activity that failed, such as ``loading``; empty for the program's own call.
-    hint : str
-        The hint to show if the exception itself suggests none.
-    """
+    """Return a RunError for an exception that a program raised, or that loading it raised."""
     if isinstance(error, OpError):
         return error.error
     file, line = locate(error, program)
@@ -154,13 +144,7 @@ def _hidden_path(error: BaseException, program: Program) -> str:
 
 
 def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
-    """Return a RunError for a worker that ended in the middle of a case.
-
-    Parameters
-    ----------
-    code : int
-        Exit code, or minus the signal's number.
-    """
+    """Return a RunError for a worker that ended in the middle of a case."""
     if any(word in stderr_tail for word in _MEMORY_WORDS):
         return RunError("op-out-of-memory", _limit_text(program), stderr_tail=stderr_tail)
     if code == CUT_OFF:

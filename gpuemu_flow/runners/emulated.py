@@ -48,24 +48,7 @@ _KINDS = {
 def failure_of(
     finding: CheckFinding, root: str, ptx: PlainPtx | None = None, ptx_file: str = ""
 ) -> Failure:
-    """Convert a check's finding to a failure.
-
-    Parameters
-    ----------
-    finding : CheckFinding
-    root : str
-        The workspace. Paths of its files are shown relative to it.
-    ptx : PlainPtx or None
-        The PTX reduced to its code, without line information. The finding counts lines of PTX in
-        the file; the failure counts them in the reduced text. If `ptx` is None, the numbers stay.
-    ptx_file : str
-        Absolute path of the PTX file if it is the program's own file; else empty. It replaces two
-        kinds of places in the finding:
-
-        - A place without a source line becomes a line of this file, if `ptx` is given.
-        - A place in a source outside the workspace is moved to the file of the same name in the
-          folder of `ptx_file`, if there is such a file.
-    """
+    """Convert a check's finding to a failure."""
     prefix = root + "/"
     code_line = int if ptx is None else ptx.number
 
@@ -92,15 +75,7 @@ def failure_of(
 class EmulatedRunner:
     """Launches the kernels of one PTX file as the configuration describes.
 
-    Raises
-    ------
-    OpError
-        ``emulator-unsupported`` and the emulator's other slugs.
-
-    Attributes
-    ----------
-    printed : str
-        The beginning of the ``printf`` output of the kernels of the latest call.
+    Raises OpError: ``emulator-unsupported`` and the emulator's other slugs.
     """
 
     hint = ""
@@ -133,17 +108,8 @@ class EmulatedRunner:
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """Launch the kernels and return the outputs by name.
 
-        Parameters
-        ----------
-        inputs : mapping of str to ndarray
-        watch : Watch
-            Context manager that is entered for the time of the launches.
-
-        Raises
-        ------
-        OpError
-            The launch is impossible for these inputs, or the emulator fails, for example
-            because a kernel does not end.
+        Raises OpError: The launch is impossible for these inputs, or the emulator fails, for
+        example because a kernel does not end.
         """
         self._found, self.printed = [], ""
         try:

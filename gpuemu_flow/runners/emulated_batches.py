@@ -20,11 +20,6 @@ class Beforehand:
 
     Outputs are stored under the bytes of their inputs. Each output is returned only once, so that a
     repeated call is run again.
-
-    Parameters
-    ----------
-    run : callable
-        Runs cases whose inputs have the same shapes; returns None if each must be run separately.
     """
 
     def __init__(self, run: RunTogether) -> None:

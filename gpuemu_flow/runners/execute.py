@@ -55,19 +55,7 @@ def make_inputs(
     guards: bool = False,
     values: Arrays | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the case's tensors.
-
-    Parameters
-    ----------
-    case : Case
-    input_dtype : str, optional
-        Dtype to which float inputs of the case's dtype are converted. The conversion is exact if
-        this dtype is wider.
-    guards : bool
-        True to put the inputs between guard zones, unless inputs are converted.
-    values : mapping of str to ndarray, optional
-        Values to use in place of those that the case's seed gives.
-    """
+    """Return the case's tensors."""
     if guards and not _converts(case.dtype, input_dtype):
         begin_call(case.dtype)
         laid = materialise_guarded(case, values=values)
@@ -130,14 +118,7 @@ class _Surroundings:
 
 
 class CaseExecutor:
-    """Runs cases of one program in this process.
-
-    Parameters
-    ----------
-    program : Program
-    runner : Runner
-    watch : Watch
-    """
+    """Runs cases of one program in this process."""
 
     def __init__(self, program: Program, runner: Runner, watch: Watch) -> None:
         self._program = program
@@ -177,20 +158,7 @@ class CaseExecutor:
     def call(self, arrays: Arrays, seed: int, fill: int = malloc.NO_FILL) -> Executed:
         """Run the program on inputs in memory.
 
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-        seed : int
-            Seed of the global generators.
-        fill : int
-            The byte that fills newly allocated memory; see `malloc.perturb`.
-
-        Raises
-        ------
-        OpError
-            The outputs are unusable.
-        BaseException
-            Whatever the program raises.
+        Raises OpError: The outputs are unusable. Raises BaseException: Whatever the program raises.
         """
         filled = fill != malloc.NO_FILL and malloc.perturb(fill)
         try:

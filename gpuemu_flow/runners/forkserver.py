@@ -73,13 +73,7 @@ def kill_group(pid: int) -> None:
 
 
 class ForkServer:
-    """Forks sessions on request and reports their ends.
-
-    Parameters
-    ----------
-    control : socket
-        The coordinator's requests.
-    """
+    """Forks sessions on request and reports their ends."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control

@@ -22,19 +22,7 @@ Inputs = Mapping[str, np.ndarray]
 
 
 class GradientCall:
-    """One call of a program with gradients: the wanted gradients, and later the results.
-
-    Parameters
-    ----------
-    program : Program
-    wanted : Gradients
-    inputs : mapping of str to ndarray
-
-    Attributes
-    ----------
-    wanted : Gradients
-    inputs : mapping of str to ndarray
-    """
+    """One call of a program with gradients: the wanted gradients, and later the results."""
 
     def __init__(self, program: Program, wanted: Gradients, inputs: Inputs) -> None:
         self.wanted = wanted
@@ -168,13 +156,7 @@ def _differs(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 class GradientRunner(CallableRunner):
-    """Calls a function of a framework that can differentiate it.
-
-    Attributes
-    ----------
-    hint : str
-        Text that may explain an exception of the latest call.
-    """
+    """Calls a function of a framework that can differentiate it."""
 
     def __init__(self, program: Program, function: Callable[..., Any]) -> None:
         super().__init__(program, function)

@@ -59,13 +59,7 @@ def _is_spawned(pid: int) -> bool:
 
 
 def hint_for(error: BaseException, *, fenced: bool) -> str:
-    """Return a hint for errors raised by `multiprocessing` and `subprocess`; empty if none applies.
-
-    Parameters
-    ----------
-    fenced : bool
-        True if the op runs in a sandbox.
-    """
+    """Return a hint for errors of `multiprocessing` and `subprocess`; empty if none applies."""
     pools = sys.modules.get("concurrent.futures.process")
     if isinstance(error, getattr(pools, "BrokenProcessPool", ())):
         return SPAWNED if _has_tracker() else ""

@@ -139,10 +139,7 @@ def forget_folders() -> None:
 def enter_workspace(program: Program) -> None:
     """Set this process up for the workspace: working directory, ``sys.path``, import rules, env.
 
-    Raises
-    ------
-    OpError
-        ``op-not-loadable``: the root is no directory.
+    Raises OpError: ``op-not-loadable``: the root is no directory.
     """
     os.environ.update(program.env)
     try:
@@ -192,12 +189,8 @@ def load_module(program: Program) -> types.ModuleType:
 def load_function(program: Program) -> Callable[..., Any]:
     """Return the function that a program runs; if `loads` is set, call the loader to get it.
 
-    Raises
-    ------
-    OpError
-        ``op-not-loadable``: no such name, or not callable.
-    BaseException
-        Whatever the module raises while it is loaded.
+    Raises OpError: ``op-not-loadable``: no such name, or not callable. Raises BaseException:
+    Whatever the module raises while it is loaded.
     """
     found: Any = load_module(program)
     module = found

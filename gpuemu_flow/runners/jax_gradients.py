@@ -14,15 +14,7 @@ _Outputs = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class JaxGradients:
-    """Computes the outputs of one call, and the gradients that the call asks for.
-
-    Parameters
-    ----------
-    jax : module
-    call : GradientCall
-    to_array : callable
-        Converts a numpy array to a JAX array.
-    """
+    """Computes the outputs of one call, and the gradients that the call asks for."""
 
     def __init__(self, jax: Any, call: GradientCall, to_array: Callable[[np.ndarray], Any]) -> None:
         self._jax = jax
@@ -57,15 +49,6 @@ class JaxGradients:
         """Return the outputs, and the gradients by name.
 
         Complex gradients follow the convention of PyTorch: they are the conjugates of JAX's.
-
-        Parameters
-        ----------
-        outputs : callable
-            Returns the function's outputs by name, given its arguments.
-        arguments : mapping of str to any
-            Results of `argument`.
-        compiled : bool
-            True if XLA compiles the function.
         """
         jax = self._jax
 

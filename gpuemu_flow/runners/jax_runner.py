@@ -28,10 +28,7 @@ class JaxRunner(GradientRunner):
     Inputs of 64 bits keep their dtype. New arrays have 32 bits by default, as is usual in JAX, but
     64 bits if an input is float64.
 
-    Raises
-    ------
-    OpError
-        ``op-not-loadable``, ``framework-missing``, ``op-signature``.
+    Raises OpError: ``op-not-loadable``, ``framework-missing``, ``op-signature``.
     """
 
     def __init__(self, program: Program) -> None:

@@ -50,11 +50,6 @@ def perturb(fill: int) -> bool:
     """Make malloc fill all memory that it returns with the byte `fill`; 0xFF turns this off.
 
     Small pieces of memory from per-thread caches keep their old contents.
-
-    Returns
-    -------
-    bool
-        False if this C library cannot do it.
     """
     libc = _libc()
     # glibc stores the complement, and takes a stored zero for "off" (mallopt(3)).

@@ -19,12 +19,6 @@ def create(name: str, *, fixed: bool = False) -> int:
     """Create an empty file, in memory if the system can, and return a descriptor of it.
 
     The descriptor is closed on exec.
-
-    Parameters
-    ----------
-    fixed : bool
-        True to forbid shrinking the file (on Linux): if a peer shrank a shared mapping, every
-        process that reads it would be killed by SIGBUS.
     """
     if _LINUX:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -35,21 +35,7 @@ _INSTRUCTION = struct.Struct("<HBBI")
 
 @dataclass(frozen=True)
 class PathCall:
-    """A system call that names a file, and the positions of its arguments.
-
-    Attributes
-    ----------
-    name : str
-    folder : int
-        Position of the descriptor that a relative path starts from; -1 if there is none.
-    path : int
-        Position of the path; -1 if the descriptor at `folder` itself names the file.
-    flags : int
-        Position of the flags; -1 if there are none.
-    to_folder, to_path : int
-        Positions of the descriptor and the path of a second file; `to_path` is -1 if the call names
-        only one file.
-    """
+    """A system call that names a file, and the positions of its arguments."""
 
     name: str
     folder: int
@@ -103,16 +89,7 @@ _ARM = {
 
 @dataclass(frozen=True)
 class Machine:
-    """The numbers of system calls on one processor architecture.
-
-    Attributes
-    ----------
-    audit : int
-        Number by which a notice names the processor's architecture.
-    seccomp : int
-        The number of the system call that requests notices.
-    calls : dict of int to PathCall
-    """
+    """The numbers of system calls on one processor architecture."""
 
     audit: int
     seccomp: int
@@ -161,14 +138,7 @@ def ask() -> int:
     From now on, each such call waits until a process that holds the descriptor lets the call
     continue, and fails if no process holds it. So hand the descriptor over at once.
 
-    Returns
-    -------
-    int
-        The descriptor from which notices are received; closed on exec.
-
-    Raises
-    ------
-    NoNoticesError
+    Raises NoNoticesError.
     """
     if MACHINE is None:
         raise NoNoticesError("only Linux on x86-64 and aarch64 can")
@@ -197,17 +167,7 @@ def ask() -> int:
 
 
 class Notice(NamedTuple):
-    """One system call whose caller is waiting.
-
-    Attributes
-    ----------
-    number : int
-        The notice's number.
-    thread : int
-        Id of the calling thread in this process's namespace; 0 if it is not in the namespace.
-    call : PathCall
-    arguments : list of int
-    """
+    """One system call whose caller is waiting."""
 
     number: int
     thread: int
@@ -229,10 +189,7 @@ class Receiver:
     def receive(self) -> Notice | None:
         """Return the next notice; None if the wait or the reported call was interrupted.
 
-        Raises
-        ------
-        OSError
-            This receiver's descriptor is not one that `ask` returned.
+        Raises OSError: This receiver's descriptor is not one that `ask` returned.
         """
         assert MACHINE is not None  # noqa: S101 - nobody could ask
         ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel requires zeros

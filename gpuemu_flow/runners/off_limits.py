@@ -48,21 +48,7 @@ def off_limits(
     cache: Path,
     root: Path,
 ) -> OffLimits:
-    """List the files that an op's process must not touch.
-
-    Parameters
-    ----------
-    op, reference : Located
-    sources : iterable of Path
-        Absolute paths of the configuration's files and of the reference's files, including files
-        that the reference shares with the op.
-    alone : iterable of Path
-        Absolute paths of modules that are part of the reference and not of the op.
-    cache : Path
-        The cache folder.
-    root : Path
-        The workspace.
-    """
+    """List the files that an op's process must not touch."""
     return OffLimits(
         forbidden=_forbidden(op.files, (*reference.files, *alone), cache, root),
         read_only=tuple(sorted(map(str, sources))),

@@ -10,13 +10,7 @@ RECORD = "record"
 
 
 class PtxFolder:
-    """A folder of PTX files, each named by the digest of the PTX that it replaces.
-
-    Parameters
-    ----------
-    folder : Path or None
-        None to replace no PTX.
-    """
+    """A folder of PTX files, each named by the digest of the PTX that it replaces."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder

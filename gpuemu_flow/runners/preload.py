@@ -47,10 +47,8 @@ class _NotFound:
 def preload(framework: str) -> None:
     """Import an installed package in this process, which is going to fork workers.
 
-    Raises
-    ------
-    PreloadError
-        The package is not installed, or its import failed, loaded other code or started a thread.
+    Raises PreloadError: The package is not installed, or its import failed, loaded other code or
+    started a thread.
     """
     global _names  # noqa: PLW0603 - inherited by all processes that are forked
     before, path = set(sys.modules), list(sys.path)

@@ -58,13 +58,7 @@ class ServerDiedError(Exception):
 
 
 class WorkerEndedError(Exception):
-    """Raised when a session's process has ended.
-
-    Attributes
-    ----------
-    code : int or None
-        Exit code, or minus the signal's number; None when the fork server died with the process.
-    """
+    """Raised when a session's process has ended."""
 
     def __init__(self, code: int | None) -> None:
         super().__init__(code)
@@ -83,11 +77,6 @@ class WorkerProcess:
     its standard error, and its records of used files and variables. Not thread-safe.
 
     `close` or `kill` ends the process and all that stayed in its group.
-
-    Parameters
-    ----------
-    server : int
-        The fork server's process id.
     """
 
     def __init__(self, server: int) -> None:
@@ -133,11 +122,8 @@ class WorkerProcess:
     def wait_started(self, seconds: float) -> None:
         """Wait until the fork server has reported the worker's process id.
 
-        Raises
-        ------
-        ServerDiedError
-        RunnerError
-            ``worker-not-started``: the system refuses another process.
+        Raises ServerDiedError. Raises RunnerError: ``worker-not-started``: the system refuses
+        another process.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -172,17 +158,8 @@ class WorkerProcess:
     def receive(self, deadline: float, cancel: threading.Event | None = None) -> dict[str, Json]:
         """Return the worker's next message.
 
-        Parameters
-        ----------
-        deadline : float
-            Monotonic time.
-        cancel : threading.Event, optional
-
-        Raises
-        ------
-        WorkerEndedError, DeadlineError, CancelledRunError
-        ChannelJunkError
-            The program wrote to our socket.
+        Raises WorkerEndedError, DeadlineError, CancelledRunError. Raises ChannelJunkError: The
+        program wrote to our socket.
         """
         message = self._frames.buffered()
         let_go_on = time.monotonic() + _PATIENCE
@@ -280,15 +257,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class ServerStart:
-    """Settings of a fork server; programs with equal settings share one server.
-
-    Attributes
-    ----------
-    env : tuple of pairs of str
-        Variables of the environment and their values.
-    framework, identity : str
-        An installed package that the server imports, and the identity of its files.
-    """
+    """Settings of a fork server; programs with equal settings share one server."""
 
     env: tuple[tuple[str, str], ...] = ()
     framework: str = ""
@@ -326,15 +295,7 @@ def _server_environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 class ServerHandle:
-    """Starts one fork server and requests workers from it. Thread-safe.
-
-    Parameters
-    ----------
-    env : mapping of str to str
-        Variables to set for every program, besides those that it gets from this process.
-    framework : str
-        An installed package that the server imports before it starts workers; see `preload`.
-    """
+    """Starts one fork server and requests workers from it. Thread-safe."""
 
     def __init__(self, env: Mapping[str, str], framework: str = "") -> None:
         self._patience = START_SECONDS + (PRELOAD_SECONDS if framework else 0.0)
@@ -374,25 +335,7 @@ class ServerHandle:
     ) -> WorkerProcess:
         """Return a new worker process.
 
-        Parameters
-        ----------
-        fresh : bool
-            True to start a new interpreter instead of forking.
-        sandbox : Sandbox, optional
-            Restrictions that are in force before anything else happens in the process.
-        calls_only : bool
-            True if the worker only loads and calls a program, and judges nothing.
-        first : mapping, optional
-            A request sent before the worker starts, so that the worker need not wait for it.
-            `receive` returns its answer first.
-        meanwhile : callable
-            Called while the worker starts.
-
-        Raises
-        ------
-        ServerDiedError
-        RunnerError
-            ``worker-not-started``.
+        Raises ServerDiedError. Raises RunnerError: ``worker-not-started``.
         """
         worker = WorkerProcess(self._process.pid)
         try:

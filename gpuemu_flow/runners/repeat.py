@@ -30,18 +30,7 @@ def compare_calls(
     deterministic: bool,
     counting: Mapping[str, np.ndarray] = NONE,
 ) -> list[Failure]:
-    """Compare the outputs of two identical calls, and report differences.
-
-    Parameters
-    ----------
-    first, second : mapping of str to ndarray
-        Outputs by name. They must not share memory, since `second` may change during the
-        comparison.
-    deterministic : bool
-        False to allow different values; unwritten elements are still reported.
-    counting : mapping of str to ndarray of bool
-        For each output with a mask, the elements to compare.
-    """
+    """Compare the outputs of two identical calls, and report differences."""
     found = []
     for name, array in first.items():
         again = second.get(name)

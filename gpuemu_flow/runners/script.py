@@ -30,10 +30,7 @@ def function_in_script(program: Program) -> str:
 
     See `script_style.function_to_call`.
 
-    Raises
-    ------
-    OpError
-        ``op-not-loadable``: the source does not parse.
+    Raises OpError: ``op-not-loadable``: the source does not parse.
     """
     source = read_source(program)
     try:
@@ -68,13 +65,8 @@ class ScriptRunner:
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
         """Execute the script once, and return the outputs by name.
 
-        Raises
-        ------
-        OpError
-            ``op-exit-code``; if stdout is no valid response, the error that
-            `codec.decode_response` raises.
-        BaseException
-            Whatever the script raises.
+        Raises OpError: ``op-exit-code``; if stdout is no valid response, the error that
+        `codec.decode_response` raises. Raises BaseException: Whatever the script raises.
         """
         tensors, rest = for_protocol(self._program, inputs)
         request = encode_request(tensors, {**self._program.kwargs, **rest})
@@ -135,13 +127,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _leave(streams: tuple[Any, ...]) -> bool:
-    """Finish as an interpreter does: wait for threads, run exit functions, flush.
-
-    Returns
-    -------
-    bool
-        False if printed text could not be written.
-    """
+    """Finish as an interpreter does: wait for threads, run exit functions, flush."""
     if os.getpid() != _OWN_PID:
         return True  # a fork that the script made; it is ended by the worker
     # Only the end of the interpreter wakes idle threads of executors.

@@ -59,10 +59,7 @@ def function_to_call(source: bytes, path: str) -> str:
     names that exists is returned. A script with a ``__main__`` block is a protocol script, since
     the block may call a helper module that reads the request.
 
-    Raises
-    ------
-    SyntaxError, ValueError
-        The source does not parse.
+    Raises SyntaxError, ValueError: The source does not parse.
     """
     tree = parse_python(source, path)
     if not all(map(_only_defines, tree.body)) or any(map(_reads_stdin, ast.walk(tree))):

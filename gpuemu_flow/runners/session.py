@@ -21,11 +21,6 @@ class ProgramSession:
     """One program in a warm worker, which is replaced after a failure. Not thread-safe.
 
     Made by `Pool.session`.
-
-    Attributes
-    ----------
-    done : CallInMemory or None
-        The latest call that was finished.
     """
 
     def __init__(self, supervisor: Supervisor, sightings: Sightings) -> None:
@@ -45,30 +40,7 @@ class ProgramSession:
         index: int = 0,
         seed: int = 0,
     ) -> tuple[dict[str, np.ndarray], Outcome]:
-        """Run the program once.
-
-        Parameters
-        ----------
-        inputs : Case or mapping of str to ndarray
-            A case is generated in the worker; arrays are copied into shared memory with their
-            layout.
-        checks : Checks, optional
-            The checks `decoy` and `guards` are possible only if `inputs` is a case.
-        input_dtype : str, optional
-            See `Request`. The conversion is done in the worker.
-        dtype : str
-            Only used for arrays: arrays of this float dtype are converted to `input_dtype`. A case
-            has its own dtype.
-        index, seed : int
-            Only used for arrays: the outcome's index, and the seed of the global random generators.
-
-        Returns
-        -------
-        outputs : dict of str to ndarray
-            Read-only views on shared memory, valid until the next call; empty after an error.
-        outcome : Outcome
-            The outcome, whose `blob` is empty.
-        """
+        """Run the program once."""
         self.begin(
             inputs, checks=checks, input_dtype=input_dtype, dtype=dtype, index=index, seed=seed
         )

@@ -47,11 +47,6 @@ class StandardStreams:
 
     Descriptors 0 and 1 are connected to files in memory. Descriptor 2 is restored in case a program
     has closed it.
-
-    Parameters
-    ----------
-    stderr_fd : int
-        The descriptor to which descriptor 2 is connected. It must stay open.
     """
 
     def __init__(self, stderr_fd: int) -> None:

@@ -59,18 +59,6 @@ class Supervisor:
     A case whose process got SIGKILL is tried again, since the system may have killed it because
     other processes used the memory. If the second process gets SIGKILL, too, later cases that are
     killed are not tried again.
-
-    Parameters
-    ----------
-    isolation : str
-        Isolation of the program: ``fork``, ``spawn`` or ``warm``.
-    open_worker : callable
-        Returns the client of a new worker.
-    open_private : callable
-        Returns the client of a new worker of a separate fork server, for programs that kill their
-        parent process.
-    leaves_nothing : bool
-        True if no state of the program outlives a case. Then an earlier case cannot cause an error.
     """
 
     def __init__(
@@ -103,13 +91,7 @@ class Supervisor:
             self._current = None
 
     def next_worker(self) -> WorkerClient | None:
-        """Return the worker for the next case, and start one if none is idle.
-
-        Returns
-        -------
-        WorkerClient or None
-            None if the program could not be loaded, or if each case gets a separate worker.
-        """
+        """Return the worker for the next case, and start one if none is idle."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:
             return None
         if self._current is None:

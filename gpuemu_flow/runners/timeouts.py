@@ -13,13 +13,7 @@ MOST_TIMEOUTS = 3
 
 
 def gives_up(outcomes: Sequence[Outcome]) -> bool:
-    """Tell whether the last cases all timed out, so that no further case should be run.
-
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-        Outcomes of the cases so far, in order.
-    """
+    """Tell whether the last cases all timed out, so that no further case should be run."""
     last = outcomes[-MOST_TIMEOUTS:]
     slugs = {"" if outcome.error is None else outcome.error.slug for outcome in last}
     return len(last) == MOST_TIMEOUTS and slugs <= {TIMEOUT, NOT_RUN_SLUG}
@@ -31,15 +25,7 @@ def was_given_up(outcome: Outcome) -> bool:
 
 
 def not_run(index: int, seconds: float) -> Outcome:
-    """Return the outcome of a case that is not run because earlier cases timed out.
-
-    Parameters
-    ----------
-    index : int
-        The case's index.
-    seconds : float
-        The time limit of each case.
-    """
+    """Return the outcome of a case that is not run because earlier cases timed out."""
     message = f"not run: {MOST_TIMEOUTS} cases in a row had no result after {seconds:g} s each"
     hint = "fix what hangs, or raise `timeout` of the op if it really needs longer"
     return Outcome(index, ok=False, error=RunError(NOT_RUN_SLUG, message, hint))

@@ -28,18 +28,7 @@ def layout_of_case(arrays: Iterable[np.ndarray]) -> str:
 
 @dataclass(frozen=True)
 class LaidCotangent:
-    """The cotangent of one output, in some layout; the memory around its elements is NaN.
-
-    Attributes
-    ----------
-    name : str
-        Name of the output.
-    tensor : torch.Tensor
-    memory : torch.Tensor
-        All of the memory behind `tensor`.
-    before : torch.Tensor
-        Copy of `memory`.
-    """
+    """The cotangent of one output, in some layout; the memory around its elements is NaN."""
 
     name: str
     tensor: Any

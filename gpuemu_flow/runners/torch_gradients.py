@@ -15,22 +15,7 @@ from gpuemu_flow.types import Failure
 
 
 class TorchGradients:
-    """Makes tensors that require gradients from one call's arguments, and computes the gradients.
-
-    Parameters
-    ----------
-    torch : module
-    call : GradientCall
-    mutates : tuple of str
-        Arguments that the call may change.
-    to_tensor : callable
-        Returns a tensor on the memory of an array.
-
-    Attributes
-    ----------
-    changed : list of Failure
-        One failure for each cotangent whose memory the backward pass changed.
-    """
+    """Makes tensors that require gradients from a call's arguments, and computes the gradients."""
 
     def __init__(
         self,

@@ -47,20 +47,7 @@ class ModuleCall(Protocol):
 def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> ModuleCall:
     """Return the function that calls a module with the inputs of its ``forward``.
 
-    Parameters
-    ----------
-    torch : module
-    made_by : callable
-        The module's class.
-    described : str
-        A JSON object as text: ``init`` holds the arguments of the class, by name or in order;
-        ``seed`` is the seed of the weights; ``shared`` is true if op and reference are both
-        modules.
-
-    Raises
-    ------
-    OpError
-        ``op-signature``: the class does not make a module.
+    Raises OpError: ``op-signature``: the class does not make a module.
     """
     told = json.loads(described)
     caller = _Caller(

@@ -64,10 +64,7 @@ def framework(package: str, extra: str) -> ModuleType:
 class PlainTorch:
     """PyTorch on the CPU that pretends to have a GPU; see `CpuDevice`.
 
-    Raises
-    ------
-    RunnerError
-        ``framework-missing`` without torch.
+    Raises RunnerError: ``framework-missing`` without torch.
     """
 
     def __init__(self) -> None:
@@ -142,10 +139,8 @@ def seed_of_call() -> int:
 class TorchRunner(GradientRunner):
     """Calls a function with torch tensors that share the memory of the inputs.
 
-    Raises
-    ------
-    OpError
-        ``op-not-loadable``, ``framework-missing``, ``triton-missing``, ``op-signature``.
+    Raises OpError: ``op-not-loadable``, ``framework-missing``, ``triton-missing``, ``op-
+    signature``.
     """
 
     def __init__(self, program: Program) -> None:

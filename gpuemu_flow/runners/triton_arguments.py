@@ -17,19 +17,7 @@ INTERPRETED = 'use mode = "interpreted"'
 
 @dataclass(frozen=True)
 class Leaf:
-    """One parameter of the compiled kernel.
-
-    Attributes
-    ----------
-    name : str
-        Name of the argument from which the parameter was made.
-    value : object
-        A number or a tensor.
-    kind : str
-        Triton's type, such as ``*fp32`` or ``i32``.
-    tensor : TensorMap or None
-        The tensor map that is passed in place of a pointer; its address is not set yet.
-    """
+    """One parameter of the compiled kernel."""
 
     name: str
     value: Any
@@ -40,16 +28,6 @@ class Leaf:
 class Unfolding:
     """Splits tuples and tensor descriptors into the parameters of one compiled kernel.
 
-    Parameters
-    ----------
-    maps : sequence of mapping or None
-        The data that Triton's compiler recorded for the tensor map of each descriptor; None or
-        empty if the kernel takes descriptors without tensor maps.
-    refused : callable
-        Makes the error for an argument that cannot be emulated, from a message and a hint.
-
-    Notes
-    -----
     The order of parameters is that of Triton's launcher (``triton/backends/nvidia/driver.py``,
     ``make_tensordesc_arg`` and ``decompose_descriptor``; Triton 3.4 and later).
     """
@@ -87,16 +65,7 @@ class Unfolding:
         yield from (Leaf(name, int(n), "i64") for n in strides)
 
     def _tensor(self, name: str, value: Any, noted: Mapping[str, Any]) -> TensorMap:
-        """Return the tensor map of a descriptor; its dimensions are in reverse order.
-
-        Parameters
-        ----------
-        name : str
-            Name of the argument.
-        value : tensor descriptor
-        noted : mapping
-            The data that Triton's compiler recorded for the tensor map.
-        """
+        """Return the tensor map of a descriptor; its dimensions are in reverse order."""
         if noted.get("is_im2col") or noted.get("fp4_padded"):
             reason = "in im2col mode" if noted.get("is_im2col") else "of padded fp4 numbers"
             raise self._refused(f"the argument {name} is a descriptor {reason}", INTERPRETED)

@@ -22,15 +22,7 @@ _WORD = 16
 
 
 class Arithmetic:
-    """Replacements for methods of the interpreter's builder.
-
-    Parameters
-    ----------
-    interpreter : module
-        ``triton.runtime.interpreter``.
-    dot_sizes : callable, optional
-        Returns the smallest block size of ``tl.dot`` on a GPU, given the operands' types.
-    """
+    """Replacements for methods of the interpreter's builder."""
 
     def __init__(self, interpreter: Any, dot_sizes: Callable[..., Any] | None = None) -> None:
         self._interpreter = interpreter

@@ -20,13 +20,7 @@ _OPERATIONS = ("binary_op", "unary_op", "ternary_op", "create_fma", "create_rsqr
 
 
 class Bfloat16:
-    """Replacements for the methods of the interpreter's builder that handle bfloat16.
-
-    Parameters
-    ----------
-    interpreter : module
-        ``triton.runtime.interpreter``.
-    """
+    """Replacements for the methods of the interpreter's builder that handle bfloat16."""
 
     def __init__(self, interpreter: Any) -> None:
         self._handle = interpreter.TensorHandle

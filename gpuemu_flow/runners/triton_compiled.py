@@ -8,14 +8,7 @@ from typing import Any
 
 
 class Compiled:
-    """A stand-in for a compiled kernel. It reports that it uses few resources, and can be launched.
-
-    Parameters
-    ----------
-    form : InterpretedFunction
-    args, kwargs : tuple, dict
-        Arguments of the launch or the ``warmup`` that returns this object.
-    """
+    """A stand-in for a compiled kernel that reports to use few resources, and can be launched."""
 
     n_regs = 32
     n_spills = 0

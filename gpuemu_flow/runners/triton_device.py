@@ -46,21 +46,7 @@ def patched(patches: list[Patch]) -> Iterator[None]:
 
 
 class CpuDevice:
-    """The stand-in for a GPU.
-
-    Parameters
-    ----------
-    torch : module
-    on_address : callable
-        Called with each tensor whose address the host function requests.
-
-    Attributes
-    ----------
-    new : set of int
-        Addresses of memory that was allocated without initial values.
-    provenance : Provenance or None
-        Record of the functions that the host calls.
-    """
+    """The stand-in for a GPU."""
 
     def __init__(
         self,

@@ -39,26 +39,7 @@ _FLOATS = {2: "<e", 4: "<f", 8: "<d"}
 class CompiledTriton:
     """Runs host functions of Triton kernels; each launch is compiled and emulated.
 
-    Parameters
-    ----------
-    arch : str
-        Architecture of the GPU, such as ``sm_80``.
-    checks : sequence of str
-    root : str
-        The workspace.
-    exchange : PtxFolder, optional
-        PTX to run in place of the PTX that Triton makes.
-
-    Attributes
-    ----------
-    device : CpuDevice
-    printed : str
-        The beginning of what kernels printed by ``printf`` since `running` was last entered.
-
-    Raises
-    ------
-    RunnerError
-        ``triton-missing`` without torch or triton.
+    Raises RunnerError: ``triton-missing`` without torch or triton.
     """
 
     def __init__(
@@ -84,14 +65,7 @@ class CompiledTriton:
 
     @contextmanager
     def running(self, _seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Inside the context, make host code and its imports see a GPU, and emulate launches.
-
-        Parameters
-        ----------
-        run : int
-            Number of the run. Run 1 fills new memory with other values than run 0, so that
-            unwritten elements differ.
-        """
+        """Inside the context, make host code and its imports see a GPU, and emulate launches."""
         self._found, self._addressed, self.printed = [], False, ""
         self.device.made_uninitialised, self.device.run = False, run
         self.device.new.clear()
@@ -293,19 +267,7 @@ class _Memory:
 
 
 def _is_fresh(data: Any, dtype: str, item: int, run: int) -> bool:
-    """Tell whether new memory still holds its fill values, and so was never written.
-
-    Parameters
-    ----------
-    data : ndarray of uint8
-        The memory's bytes.
-    dtype : str
-        Dtype of the tensor in the memory.
-    item : int
-        Bytes per element.
-    run : int
-        Number of the run, 0 or 1, which decides the fill values.
-    """
+    """Tell whether new memory still holds its fill values, and so was never written."""
     word = fill_word(dtype.removeprefix("torch."), item, run)
     if not data.size or data.size % item:
         return False

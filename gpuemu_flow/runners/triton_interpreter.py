@@ -68,10 +68,7 @@ class Interpreter:
     Inside `running`, each kernel is an object of the same type as on a machine with a GPU, so that
     wrappers find the attributes that they expect. Only a launch or a call is interpreted.
 
-    Raises
-    ------
-    RunnerError
-        ``triton-missing`` without torch or triton.
+    Raises RunnerError: ``triton-missing`` without torch or triton.
     """
 
     def __init__(self, *, required: bool = False, forbid: tuple[str, ...] = ()) -> None:
@@ -110,16 +107,7 @@ class Interpreter:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Inside the context, make host code and its imports see a GPU, and interpret kernels.
-
-        Parameters
-        ----------
-        seed : int
-            Decides the order in which the programs of a grid run.
-        run : int
-            Number of the run. Run 1 fills new memory with other values than run 0, so that
-            unwritten elements differ.
-        """
+        """Inside the context, make host code and its imports see a GPU, and interpret kernels."""
         self.memory.forget()
         self._alive.clear()
         self.device.made_uninitialised, self.device.run = False, run
@@ -220,13 +208,6 @@ class Interpreter:
         """Prepare for one launch of a kernel, which the caller makes inside the context.
 
         The kernel may access only the tensors in `arguments`.
-
-        Parameters
-        ----------
-        executor : GridExecutor
-            Triton's object that runs the kernel on a grid.
-        arguments : list of (str, tensor)
-            The launch's tensors, each with the name of its argument.
         """
         code = executor.fn.__code__
         regions = [Region(name, *_span(tensor)) for name, tensor in arguments]

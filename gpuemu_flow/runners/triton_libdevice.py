@@ -68,13 +68,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Libdevice:
-    """The library's functions as functions of the interpreter's tensors.
-
-    Parameters
-    ----------
-    interpreter : module
-        ``triton.runtime.interpreter``.
-    """
+    """The library's functions as functions of the interpreter's tensors."""
 
     def __init__(self, interpreter: Any) -> None:
         self._language = interpreter.tl

@@ -54,20 +54,7 @@ class _Trespass:
 
 @dataclass
 class Memory:
-    """The tensors that kernels may reach during one call of a host function.
-
-    Attributes
-    ----------
-    shared : list of Region
-        Memory that every launch may reach: tensors whose address the host function requested.
-    on_store : callable or None
-        Called for each store to a tensor. Its arguments are the start address of the tensor's
-        original memory, the size of this memory in bytes, the byte offset of each stored element in
-        it, and the size of an element in bytes.
-    origins : dict of int to int
-        Regions that were moved for the launch. Maps the start address of a region to the start
-        address of its original memory.
-    """
+    """The tensors that kernels may reach during one call of a host function."""
 
     shared: list[Region] = field(default_factory=list)
     on_store: Callable[[int, int, NDArray[np.intp], int], None] | None = None
@@ -80,13 +67,7 @@ class Memory:
     _found: dict[tuple[str, int, str, str], _Trespass] = field(default_factory=dict)
 
     def begin(self, kernel: str, file: str, regions: list[Region]) -> None:
-        """Begin a launch: only `regions` and the regions in `shared` may be touched from now on.
-
-        Parameters
-        ----------
-        kernel, file : str
-            Name of the kernel, and the file that its lines are in.
-        """
+        """Begin a launch: only `regions` and the regions in `shared` may be touched from now on."""
         self._kernel, self._file = kernel, file
         self._regions = sorted([*regions, *self.shared], key=lambda region: region.start)
         self._starts = np.array([r.start for r in self._regions], np.uint64)
@@ -95,24 +76,7 @@ class Memory:
     def allowed(
         self, pointers: NDArray[np.uint64], mask: NDArray[np.bool_], itemsize: int, deed: str
     ) -> NDArray[np.bool_]:
-        """Return the mask of those requested accesses that lie in tensors; record the others.
-
-        Parameters
-        ----------
-        pointers : ndarray of uint64
-            Addresses.
-        mask : ndarray of bool, same shape
-            Accesses that the kernel requests.
-        itemsize : int
-            Bytes of each access.
-        deed : str
-            ``reads`` or ``writes``.
-
-        Returns
-        -------
-        ndarray of bool
-            `mask` itself if all accesses are allowed.
-        """
+        """Return the mask of those requested accesses that lie in tensors; record the others."""
         asked = np.broadcast_to(mask, pointers.shape)
         active = pointers[asked]
         if not active.size:

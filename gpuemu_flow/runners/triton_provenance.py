@@ -73,15 +73,7 @@ class _Memory:
 
 @dataclass
 class Provenance:
-    """A record of what wrote to memory during one call of a host function.
-
-    Attributes
-    ----------
-    required : bool
-        True if kernels have to store every element of every output.
-    forbidden : frozenset of str
-        Base names of functions that the host must not call; see `base_name`.
-    """
+    """A record of what wrote to memory during one call of a host function."""
 
     torch: Any
     required: bool
@@ -115,19 +107,7 @@ class Provenance:
             self._called.setdefault(name)
 
     def stored(self, start: int, size: int, offsets: NDArray[np.intp], itemsize: int) -> None:
-        """Record that a kernel stores elements in a storage.
-
-        Parameters
-        ----------
-        start : int
-            Address of the storage.
-        size : int
-            Size of the storage in bytes.
-        offsets : int array
-            Position of each stored element in the storage, in bytes.
-        itemsize : int
-            Bytes per element.
-        """
+        """Record that a kernel stores elements in a storage."""
         touched = self._touched.get(start)
         if touched is None or len(touched) != size:
             touched = self._touched[start] = np.zeros(size, np.bool_)
@@ -139,11 +119,6 @@ class Provenance:
 
         Call it when the kernel's launch has ended. The bytes are those reported to `stored` since
         the last launch.
-
-        Parameters
-        ----------
-        storages : iterable of torch storages
-            The storages of the kernel's arguments. Bytes of other storages are not flagged.
         """
         for storage in storages:
             touched = self._touched.pop(storage.data_ptr(), None)
@@ -271,23 +246,7 @@ class Provenance:
         )
 
     def _carry(self, name: str, sources: Sequence[Any], target: Any) -> bool:
-        """Flag those elements of a copy that were copied from elements that a kernel stored.
-
-        Parameters
-        ----------
-        name : str
-            Name of the torch function that made the copy.
-        sources : sequence of Tensor
-            The tensors among the function's arguments.
-        target : Tensor
-            The copy.
-
-        Returns
-        -------
-        bool
-            False if no flag was changed: no kernel stored to the source's memory, the shapes of
-            source and copy differ, or both are in one storage.
-        """
+        """Flag those elements of a copy that were copied from elements that a kernel stored."""
         source = sources[1] if name == "copy_" and len(sources) > 1 else sources[0]
         if name == "copy_" and len(sources) < 2:
             return False

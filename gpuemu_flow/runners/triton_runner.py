@@ -25,10 +25,7 @@ def plain_error(error: BaseException) -> BaseException:
 class TritonRunner(TorchRunner):
     """Calls a host function with torch tensors that share the memory of the inputs.
 
-    Raises
-    ------
-    OpError
-        ``op-not-loadable``, ``triton-missing``, ``op-signature``.
+    Raises OpError: ``op-not-loadable``, ``triton-missing``, ``op-signature``.
     """
 
     def _make_host(self, program: Program) -> TorchHost:

@@ -30,14 +30,7 @@ class Typed:
 
 
 class Values:
-    """Functions that a rewritten kernel calls where Python's values differ from a GPU's.
-
-    Parameters
-    ----------
-    interpreter : module
-        ``triton.runtime.interpreter``.
-    torch : module
-    """
+    """Functions that a rewritten kernel calls where Python's values differ from a GPU's."""
 
     def __init__(self, interpreter: Any, torch: Any) -> None:
         self._interpreter = interpreter
@@ -58,17 +51,7 @@ class Values:
     # --- arguments
 
     def typed(self, function: Any, options: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-        """Return the arguments by name, with a `Typed` where the value does not determine the type.
-
-        Parameters
-        ----------
-        function : callable
-            The kernel's Python function.
-        options : mapping
-            The options of ``triton.jit``.
-        given : mapping
-            The launch's arguments by name.
-        """
+        """Return the arguments by name, a `Typed` where the value does not determine the type."""
         fixed = options.get("do_not_specialize") or ()
         fixed = [fixed] if isinstance(fixed, (str, int)) else list(fixed)
         names = list(inspect.signature(function).parameters)

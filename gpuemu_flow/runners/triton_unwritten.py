@@ -91,13 +91,7 @@ def suspicious(outputs: Outputs) -> bool:
 
 
 def unwritten(first: Outputs, second: Outputs | None) -> list[Failure]:
-    """Report elements of outputs that were never written.
-
-    Parameters
-    ----------
-    first, second : mapping of name to array
-        Outputs of the same call in a first and a second run; None if there was no second run.
-    """
+    """Report elements of outputs that were never written."""
     found: list[Failure] = []
     for name, array in first.items():
         suspects = _suspects(array, 0)

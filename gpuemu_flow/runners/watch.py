@@ -8,13 +8,7 @@ from gpuemu_flow.runners import memfd
 
 
 class Watch:
-    """Context manager around the program's own call.
-
-    Attributes
-    ----------
-    seconds : float
-        Duration of the latest call.
-    """
+    """Context manager around the program's own call."""
 
     def __init__(self, status_fd: int | None = None) -> None:
         self._status_fd = status_fd

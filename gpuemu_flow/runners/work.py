@@ -29,28 +29,14 @@ class Work(Protocol):
     """Work for a worker, done in two steps, so that the caller can do something else in between."""
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the request to a worker.
-
-        Returns
-        -------
-        Attempt or None
-            The attempt, if it has already failed; else None.
-        """
+        """Send the request to a worker."""
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outcome, or raise CancelledRunError."""
 
 
 class CaseToFile:
-    """A case whose outputs are written to a blob file.
-
-    Parameters
-    ----------
-    request : Request
-    checks : Checks
-    staged : Path
-        The file.
-    """
+    """A case whose outputs are written to a blob file."""
 
     def __init__(self, request: Request, checks: Checks, staged: Path) -> None:
         self._request = request
@@ -125,16 +111,7 @@ class CaseToFile:
 
 @dataclass(frozen=True)
 class SharedInputs:
-    """Inputs that are already in a worker's shared memory.
-
-    Attributes
-    ----------
-    arena : Arena
-        Shared memory of the worker that was to run the case.
-    slots : mapping of str to Slot
-    again : callable
-        Makes the inputs again, for another worker.
-    """
+    """Inputs that are already in a worker's shared memory."""
 
     arena: Arena
     slots: Mapping[str, Slot]
@@ -145,13 +122,6 @@ class CallInMemory:
     """One call of the program, whose outputs come back in shared memory.
 
     Its inputs are those of a case, or given arrays.
-
-    Attributes
-    ----------
-    outputs : dict of str to ndarray
-        After `finish`: read-only views, valid until the session's next call.
-    arena, slots
-        The shared memory, and the outputs' positions in it; valid while the session lasts.
     """
 
     def __init__(
@@ -264,13 +234,7 @@ class CallResult:
 
 
 class CallMany:
-    """Several calls in one message, whose inputs are all in the worker's shared memory.
-
-    Attributes
-    ----------
-    done : list of CallResult
-        After `finish`: the results of the calls before the first that failed.
-    """
+    """Several calls in one message, whose inputs are all in the worker's shared memory."""
 
     def __init__(
         self,

@@ -64,33 +64,13 @@ class SandboxError(Exception):
 
 
 def make_scratch(folder: str = "") -> str:
-    """Make a temporary folder, and return its real path.
-
-    Parameters
-    ----------
-    folder : str
-        Folder in which to make a worker's own folder. If empty, make the folder that will hold the
-        folders of all workers.
-    """
+    """Make a temporary folder, and return its real path."""
     made = tempfile.mkdtemp(dir=folder) if folder else tempfile.mkdtemp(prefix=SCRATCH)
     return os.path.realpath(made)
 
 
 def move_in(scratch: str, *, trusted: bool) -> str:
-    """Set the worker's own folder as ``HOME``; keep packages in the user's home importable.
-
-    Parameters
-    ----------
-    scratch : str
-        The worker's own folder.
-    trusted : bool
-        True if the program shares the user's caches of compiled kernels.
-
-    Returns
-    -------
-    str
-        The user's home folder; empty if ``HOME`` was not set.
-    """
+    """Set the worker's own folder as ``HOME``; keep packages in the user's home importable."""
     keep_user_cache(os.environ.pop(USER_CACHE, ""))
     if trusted:
         # PyTorch would use it by default; an op need not see the other temporary files there.
@@ -112,15 +92,7 @@ def move_in(scratch: str, *, trusted: bool) -> str:
 
 @dataclass(frozen=True)
 class Ready:
-    """A prepared sandbox, ready to be entered; the slow steps are done.
-
-    Attributes
-    ----------
-    ruleset : Ruleset or None
-        None if the system has no Landlock.
-    folders : mapping of str to str
-        Maps environment variables to the folders in which frameworks keep compiled code.
-    """
+    """A prepared sandbox, ready to be entered; the slow steps are done."""
 
     ruleset: landlock.Ruleset | None
     folders: Mapping[str, str]
@@ -139,20 +111,7 @@ def make_ready(
     Call it before forking: a forked process has to copy each shared page of memory that it writes
     to, and this function writes to many.
 
-    Parameters
-    ----------
-    sandbox : Sandbox
-    scratch : str
-        The worker's own folder.
-    home : str
-        The user's home folder.
-    listings : Listings, optional
-        Listings of folders, reused from one sandbox to the next.
-
-    Raises
-    ------
-    OSError, AttributeError
-        The sandbox cannot be prepared on this system.
+    Raises OSError, AttributeError: The sandbox cannot be prepared on this system.
     """
     for path in outermost(sandbox.writable):
         if not os.path.lexists(path):
@@ -171,21 +130,8 @@ def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None)
 
     This cannot be undone.
 
-    Parameters
-    ----------
-    sandbox : Sandbox
-    scratch : str
-        The worker's own folder.
-    home : str
-        The user's home folder.
-    ready : Ready, optional
-        Result of `make_ready` for the same arguments.
-
-    Raises
-    ------
-    SandboxError
-        The sandbox cannot be enforced. The caller must then run no program, since the cache key of
-        its results would name a sandbox level that was not in force.
+    Raises SandboxError: The sandbox cannot be enforced. The caller must then run no program, since
+    the cache key of its results would name a sandbox level that was not in force.
     """
     try:
         if ready is None:
@@ -261,16 +207,7 @@ def _use_for_temporary_files(folder: str) -> None:
 
 
 def _cache_folders(scratch: str, sandbox: Sandbox, home: str) -> tuple[dict[str, str], list[str]]:
-    """Choose writable folders for the compilation caches of frameworks.
-
-    Returns
-    -------
-    folders : dict of str to str
-        Maps environment variables to the folders that they name.
-    compiled : list of str
-        Other cache folders. Trusted programs use them, so they may contain compiled code of the
-        reference, and the sandboxed program must not read them.
-    """
+    """Choose writable folders for the compilation caches of frameworks."""
     folders = {}
     writable = tuple(os.path.realpath(path) for path in sandbox.writable)
     usual = (

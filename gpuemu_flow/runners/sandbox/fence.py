@@ -14,26 +14,7 @@ from gpuemu_flow.types import Json
 
 
 class Fence:
-    """Factory of the sandboxes of one workspace.
-
-    Parameters
-    ----------
-    mode : str
-        ``off``, ``auto`` or ``require``.
-    root : Path
-        The workspace.
-    writable : tuple of str
-        Absolute paths that the configuration lets ops write.
-    compiled : str
-        Folder in which the emulator keeps the machine code that it compiles kernels to.
-    hidden : tuple of str
-        Absolute paths that the configuration hides from ops.
-    apart : tuple of str
-        Globs, relative to the workspace. Of the files and folders that match, each op may read only
-        its own.
-    made : tuple of str
-        Absolute paths of further files to treat like those of `apart`; they need not exist yet.
-    """
+    """Factory of the sandboxes of one workspace."""
 
     def __init__(
         self,
@@ -89,13 +70,6 @@ class Fence:
         """Return the sorted real paths of the op's own files that `apart` hides from other ops.
 
         Links are left out: they might lead to the file of another op.
-
-        Parameters
-        ----------
-        off_limits : OffLimits
-            The files that the op must not read, which are left out.
-        own : iterable of str
-            Absolute paths of the op's own files.
         """
         if not self._apart:
             return ()
@@ -112,18 +86,7 @@ class Fence:
     def around(
         self, off_limits: OffLimits, path: str, *, emulated: bool, own: Iterable[str] = ()
     ) -> Sandbox | None:
-        """Return the sandbox of an op; None if the level is ``off``.
-
-        Parameters
-        ----------
-        off_limits : OffLimits
-        path : str
-            The op's own file, which may be in the cache.
-        emulated : bool
-            True if the op is a compiled kernel, which our emulator runs.
-        own : iterable of str
-            Absolute paths of the op's own files, which it may read even where `apart` applies.
-        """
+        """Return the sandbox of an op; None if the level is ``off``."""
         if self.level == OFF:
             return None
         mine = self.own_apart(off_limits, own)

@@ -60,17 +60,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 
 @dataclass(frozen=True)
 class _Machine:
-    """Numbers in the filter that depend on the processor's architecture.
-
-    Attributes
-    ----------
-    column : int
-        Index of the architecture in each value of `_REFUSED`.
-    audit : int
-        The kernel's ``AUDIT_ARCH`` constant for the architecture.
-    socket, pair, clone, clone3, ioctl, prlimit : int
-        Numbers of system calls; `pair` is ``socketpair``, and `prlimit` is ``prlimit64``.
-    """
+    """Numbers in the filter that depend on the processor's architecture."""
 
     column: int
     audit: int
@@ -105,14 +95,6 @@ def _on_argument(number: int, position: int, code: _Code) -> _Code:
 
     The low half of the argument is loaded before `code`. All other system calls skip `code`. Each
     path through `code` must end in a return instruction.
-
-    Parameters
-    ----------
-    number : int
-        Number of the system call.
-    position : int
-        Index of the argument.
-    code : list of instructions
     """
     body = [(_LOAD, 0, 0, _ARGUMENTS + 8 * position), *code]
     return [(_EQUAL, 0, len(body), number), *body]
@@ -184,10 +166,7 @@ def available() -> bool:
 def enforce(libc: Any) -> None:
     """Enforce the filter on this process and all that it starts, which cannot be undone.
 
-    Raises
-    ------
-    OSError
-        The system refuses the filter.
+    Raises OSError: The system refuses the filter.
     """
     code = program(syscalls.PROCESSOR)
     made = _Program(len(code) // _INSTRUCTION.size, code)

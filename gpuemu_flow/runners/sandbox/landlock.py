@@ -47,15 +47,7 @@ def version() -> int:
 
 
 class Ruleset:
-    """A list of allowed files under construction; everything else is denied.
-
-    Parameters
-    ----------
-    libc : object
-        See `syscalls.library`.
-    known : int
-        The version of Landlock to use. All access rights of this version are restricted.
-    """
+    """A list of allowed files under construction; everything else is denied."""
 
     def __init__(self, libc: Any, known: int) -> None:
         self._libc = libc
@@ -79,14 +71,6 @@ class Ruleset:
 
         There may be thousands of paths: to hide one file, all other files of its folder are
         allowed.
-
-        Parameters
-        ----------
-        paths : iterable of str
-        rights : int
-            Access rights, as a sum of Landlock's bits; those that need a newer version are ignored.
-        opened : mapping of str to int, optional
-            Open descriptors of some of these paths.
         """
         of_files = rights & self._handled & _OF_FILES
         wide = rights & self._handled
@@ -110,9 +94,7 @@ class Ruleset:
     def enforce(self) -> None:
         """Enforce the list on this thread and its children; ``NO_NEW_PRIVS`` must be set before.
 
-        Raises
-        ------
-        OSError
+        Raises OSError.
         """
         flags = _QUIETLY if self._known >= 7 else 0
         syscalls.syscall(self._libc, syscalls.LANDLOCK_RESTRICT, self._fd, flags)

@@ -79,13 +79,6 @@ def private_paths(root: str, home: str) -> Iterator[str]:
     """Yield the paths that no op needs, such as those of credentials, if they exist.
 
     The paths are absolute, and links in them are not resolved.
-
-    Parameters
-    ----------
-    root : str
-        The workspace, absolute.
-    home : str
-        The value of ``HOME``; may be empty.
     """
     yield from filter(os.path.lexists, _OF_SYSTEM)
     homes = {home, own_home()} - {"", "/"}
@@ -243,13 +236,7 @@ def _history(folder: Path) -> tuple[str, ...]:
 
 
 def _worktree(path: Path) -> Iterator[str]:
-    """Yield the folders that belong to a git worktree but lie outside of it.
-
-    Parameters
-    ----------
-    path : Path
-        The worktree's ``.git`` file. For any other path, nothing is yielded.
-    """
+    """Yield the folders that belong to a git worktree but lie outside of it."""
     try:
         with path.open("rb") as stream:
             text = os.fsdecode(stream.read(_MOST_BYTES))

@@ -29,15 +29,7 @@ _OF_TRUSTED = (SCRATCH, "torchinductor_", "gpuemu-flow-")
 
 @dataclass(frozen=True)
 class AccessRules:
-    """Rights of a program, by path.
-
-    Attributes
-    ----------
-    read, write, devices : tuple of str
-        Paths that may be read, written, or used as devices, each with everything below it.
-    opened : mapping of str to int
-        Open descriptors of some of these paths. They belong to `Listings`; do not close them.
-    """
+    """Rights of a program, by path."""
 
     read: tuple[str, ...]
     write: tuple[str, ...]
@@ -52,20 +44,7 @@ def rules_for(
     compiled: Iterable[str] = (),
     listings: Listings | None = None,
 ) -> AccessRules:
-    """List the rights of a program for the files that exist now.
-
-    Parameters
-    ----------
-    sandbox : Sandbox
-    scratch : str
-        The worker's own folder.
-    home : str
-        The value of ``HOME``.
-    compiled : iterable of str
-        Folders of code that frameworks compiled for references, as paths without links.
-    listings : Listings, optional
-        Listings of folders, reused from one sandbox to the next.
-    """
+    """List the rights of a program for the files that exist now."""
     forget()
     listings = listings or Listings()
     listings.begin()
@@ -112,12 +91,6 @@ def _others_scratch(scratch: str) -> list[str]:
     They hold the scratch folders of all workers, compiled references and, for a user without a home
     folder, the daemon's files. Folders that are created beside them later are hidden as well,
     since the sandbox permits only those entries of their parent folder that exist now.
-
-    Parameters
-    ----------
-    scratch : str
-        The worker's own scratch folder. Its parent is one of the folders to hide, and the others
-        lie beside this parent. The caller permits access to `scratch` itself.
     """
     folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
     if not name.startswith(SCRATCH):
@@ -190,15 +163,7 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
-    """Yield the files in the workspace that are hard links to wanted files.
-
-    Parameters
-    ----------
-    root : str
-        The workspace.
-    wanted : set of (int, int)
-        Device and inode number of each wanted file.
-    """
+    """Yield the files in the workspace that are hard links to wanted files."""
     looked = 0
     for folder, _, names in os.walk(root):
         for name in names:
@@ -212,15 +177,7 @@ def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
 
 
 class _Excluded:
-    """Paths that are excluded from the allowed ones.
-
-    Parameters
-    ----------
-    listings : Listings
-    paths : iterable of str
-    resolved : frozenset of str
-        Further excluded paths, which contain no links.
-    """
+    """Paths that are excluded from the allowed ones."""
 
     def __init__(
         self, listings: Listings, paths: Iterable[str], resolved: frozenset[str] = frozenset()

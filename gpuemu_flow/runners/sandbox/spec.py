@@ -22,30 +22,7 @@ _LISTS = ("hidden", "shown", "read_only", "writable")
 
 @dataclass(frozen=True)
 class Sandbox:
-    """The sandbox of one program's workers.
-
-    Attributes
-    ----------
-    level : str
-        Parts to enforce, as `level.system_level` names them. If the process cannot enforce one of
-        these parts, nothing runs.
-    root : str
-        The workspace, absolute.
-    hidden : tuple of str
-        Absolute paths of files and folders that this program must not read or write, besides the
-        paths that are hidden from all programs; see `private`.
-    shown : tuple of str
-        Absolute paths of files that may be read although they are hidden, and written if `writable`
-        contains them.
-    read_only : tuple of str
-        Absolute paths of files that must not be written, even in writable folders.
-    writable : tuple of str
-        Absolute paths that may be written, besides a scratch folder.
-    required : bool
-        True if nothing may run unless `level` names all parts that the configured mode demands.
-    closed : bool
-        True if no file of the workspace may be read except those in `shown`.
-    """
+    """The sandbox of one program's workers."""
 
     level: str
     root: str

@@ -31,9 +31,7 @@ def library() -> Any:
 def syscall(libc: Any, number: int, *arguments: Any) -> int:
     """Make a system call.
 
-    Raises
-    ------
-    OSError
+    Raises OSError.
     """
     wide = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
     result = int(libc.syscall(ctypes.c_long(number), *wide))
@@ -50,14 +48,7 @@ def fail() -> NoReturn:
 
 @cache
 def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
-    """Return a function that makes the system call `LANDLOCK_ADD`, as fast as ctypes allows.
-
-    Returns
-    -------
-    callable
-        Takes the number of the system call, the ruleset's descriptor, the kind of the rule, the
-        rule and flags. Returns 0, or -1 after an error; `fail` then raises the OSError.
-    """
+    """Return a function that makes the system call `LANDLOCK_ADD`, as fast as ctypes allows."""
     number, integer = ctypes.c_long, ctypes.c_int
     types = (number, number, integer, integer, ctypes.c_char_p, ctypes.c_uint32)
     made: Callable[[int, int, int, bytes, int], int] = ctypes.CFUNCTYPE(*types, use_errno=True)(
@@ -69,9 +60,7 @@ def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
 def prctl(libc: Any, option: int, value: int) -> None:
     """Set a property of this process.
 
-    Raises
-    ------
-    OSError
+    Raises OSError.
     """
     if libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
