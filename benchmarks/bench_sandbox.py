@@ -29,7 +29,7 @@ from processes import Cost, plain_environment, timed
 
 from gpuemu_flow.runners.process import ServerHandle
 from gpuemu_flow.runners.sandbox.enter import enter, make_scratch, move_in
-from gpuemu_flow.runners.sandbox.level import system_level
+from gpuemu_flow.runners.sandbox.fence import system_level
 from gpuemu_flow.runners.sandbox.spec import Sandbox, lacks
 
 MAX_MS = 50.0

@@ -18,7 +18,7 @@ from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.output_mutants import MutantResult
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Program
-from gpuemu_flow.runners.planted import RECORD
+from gpuemu_flow.runners.emulated import RECORD
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import BAD, Case, Verdict
 

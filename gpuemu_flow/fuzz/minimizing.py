@@ -31,8 +31,8 @@ from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvalu
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.api import TIMEOUT
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import Case, CheckResult, FailureKind
 

@@ -28,8 +28,8 @@ from gpuemu_flow.judging.generated import with_generated
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, RunError
+from gpuemu_flow.runners.arena import changed_inputs
 from gpuemu_flow.runners.arguments import given_values
-from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Json

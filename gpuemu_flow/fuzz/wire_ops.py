@@ -22,7 +22,7 @@ from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
-from gpuemu_flow.runners.codec import kwarg_text
+from gpuemu_flow.runners.script import kwarg_text
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages

@@ -23,8 +23,7 @@ from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.includes import Includes, find_includes, relative
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.off_limits import OffLimits, off_limits_of
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import Fence, OffLimits, off_limits_of
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache

@@ -11,9 +11,8 @@ from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of
 from gpuemu_flow.inputs.forbidden_files import ForbiddenFiles
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.runners.api import EMULATED, Gradients, Program
-from gpuemu_flow.runners.off_limits import NOTHING, OffLimits
-from gpuemu_flow.runners.preloadable import FRAMEWORKS
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.imports import FRAMEWORKS
+from gpuemu_flow.runners.sandbox.fence import NOTHING, Fence, OffLimits
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 from gpuemu_flow.value_rules import SCALAR

@@ -13,8 +13,7 @@ from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.off_limits import off_limits_of
-from gpuemu_flow.runners.sandbox.fence import Fence, is_below
+from gpuemu_flow.runners.sandbox.fence import Fence, is_below, off_limits_of
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages

@@ -14,12 +14,9 @@ from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import Single
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.answers import MALFORMED
-from gpuemu_flow.runners.api import Outcome
-from gpuemu_flow.runners.arena import Arena
-from gpuemu_flow.runners.attempt import Attempt, WorkerClient
-from gpuemu_flow.runners.buffers import changed_inputs
-from gpuemu_flow.runners.slots import Slot
+from gpuemu_flow.runners.api import Outcome, Slot
+from gpuemu_flow.runners.arena import Arena, changed_inputs
+from gpuemu_flow.runners.attempt import MALFORMED, Attempt, WorkerClient
 from gpuemu_flow.types import Case, CheckResult, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, NDArray[Any]]

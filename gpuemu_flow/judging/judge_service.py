@@ -27,14 +27,12 @@ from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.reference_order import dtypes_to_try
 from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError
-from gpuemu_flow.runners.arena import Arena
+from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError, Slot, end_of
+from gpuemu_flow.runners.arena import Arena, changed_inputs
+from gpuemu_flow.runners.arguments import begin_call
 from gpuemu_flow.runners.blobs import BlobError
-from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.execute import converted
-from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.jobs import ServiceContext
-from gpuemu_flow.runners.slots import Slot, end_of
 from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.types import Case, CheckResult, Json, failure_to_json
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.runners.timeouts import NOT_RUN_SLUG
+from gpuemu_flow.runners.api import NOT_RUN_SLUG, RunError
 from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 from gpuemu_flow.value_rules import GENERATOR_SLUGS, NOT_CALLED_SLUG
 

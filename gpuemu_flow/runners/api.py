@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, field
 
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.observed import ConfiguredEnv
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import Sandbox
-from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
+from gpuemu_flow.types import (
+    ELEMENT_TYPES,
+    MAX_DIMS,
+    Case,
+    Failure,
+    Json,
+    Shape,
+    failure_from_json,
+    failure_to_json,
+)
 
 EMULATED = ("ptx", "cuda")
 """Kinds of programs that are compiled kernels, which the emulator runs."""
@@ -238,3 +247,78 @@ def op_error(error: FlowError) -> OpError:
     return OpError(
         RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)
     )
+
+
+# Positions of tensors in an arena, for processes that need not load numpy.
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Position of a tensor in an arena: offset of the first element, and strides, both in bytes."""
+
+    offset: int
+    shape: Shape
+    strides: tuple[int, ...]
+    dtype: str
+
+    def to_json(self) -> list[Json]:
+        """Return plain JSON; `from_json` is its inverse."""
+        return [self.offset, list(self.shape), list(self.strides), self.dtype]
+
+    @classmethod
+    def from_json(cls, data: Json) -> Slot:
+        """Rebuild from `to_json`'s result, or raise TypeError or ValueError."""
+        offset, shape, strides, dtype = data
+        slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
+        sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS
+        if slot.dtype not in ELEMENT_TYPES or not sizes_fit or min((0, *slot.shape)) < 0:
+            raise ValueError("not a tensor's place")
+        return slot
+
+    def span(self) -> tuple[int, int]:
+        """Return the offsets, in the arena, of the tensor's lowest byte and of its end.
+
+        The end is the offset after the last byte.
+        """
+        if 0 in self.shape:
+            return self.offset, self.offset
+        low = high = self.offset
+        for size, step in zip(self.shape, self.strides, strict=True):
+            if step < 0:
+                low += (size - 1) * step
+            else:
+                high += (size - 1) * step
+        return low, high + ELEMENT_TYPES[self.dtype].itemsize
+
+
+def end_of(slots: Mapping[str, Slot]) -> int:
+    """Return the offset after the last byte that the tensors use; 0 without tensors."""
+    return max((slot.span()[1] for slot in slots.values()), default=0)
+
+
+# Stop running a program's cases after several timeouts in a row.
+
+
+TIMEOUT = "op-timeout"
+NOT_RUN_SLUG = "op-not-run"
+MOST_TIMEOUTS = 3
+"""Number of timeouts in a row after which to give up; a loaded machine may cause one or two."""
+
+
+def gives_up(outcomes: Sequence[Outcome]) -> bool:
+    """Tell whether the last cases all timed out, so that no further case should be run."""
+    last = outcomes[-MOST_TIMEOUTS:]
+    slugs = {"" if outcome.error is None else outcome.error.slug for outcome in last}
+    return len(last) == MOST_TIMEOUTS and slugs <= {TIMEOUT, NOT_RUN_SLUG}
+
+
+def was_given_up(outcome: Outcome) -> bool:
+    """Tell whether a case was not run because the cases before it timed out."""
+    return outcome.error is not None and outcome.error.slug == NOT_RUN_SLUG
+
+
+def not_run(index: int, seconds: float) -> Outcome:
+    """Return the outcome of a case that is not run because earlier cases timed out."""
+    message = f"not run: {MOST_TIMEOUTS} cases in a row had no result after {seconds:g} s each"
+    hint = "fix what hangs, or raise `timeout` of the op if it really needs longer"
+    return Outcome(index, ok=False, error=RunError(NOT_RUN_SLUG, message, hint))

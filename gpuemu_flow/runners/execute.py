@@ -13,12 +13,12 @@ import numpy as np
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners import limits
 from gpuemu_flow.runners.api import MAX_OUTPUTS, OpError, Program, Request, RunError
-from gpuemu_flow.runners.float_dtype import begin_call
+from gpuemu_flow.runners.arguments import begin_call
+from gpuemu_flow.runners.channel import Watch
 from gpuemu_flow.runners.limits import limit_file_size, output_limit
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, demand_bools
-from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import DTYPES, Case, Failure
 
 Arrays = Mapping[str, np.ndarray]
@@ -155,17 +155,17 @@ class CaseExecutor:
         arrays = make_inputs(request.case, request.input_dtype, values=values)
         return self.call(arrays, request.case.seed)
 
-    def call(self, arrays: Arrays, seed: int, fill: int = malloc.NO_FILL) -> Executed:
+    def call(self, arrays: Arrays, seed: int, fill: int = limits.NO_FILL) -> Executed:
         """Run the program on inputs in memory.
 
         Raises OpError: The outputs are unusable. Raises BaseException: Whatever the program raises.
         """
-        filled = fill != malloc.NO_FILL and malloc.perturb(fill)
+        filled = fill != limits.NO_FILL and limits.perturb(fill)
         try:
             outputs = self._call(arrays, seed)
         finally:
             if filled:
-                malloc.perturb(malloc.NO_FILL)
+                limits.perturb(limits.NO_FILL)
         violations = tuple(self._runner.violations())
         printed = getattr(self._runner, "printed", "")
         return Executed(outputs, violations, self._watch.seconds, printed)

@@ -36,10 +36,16 @@ from gpuemu_flow.runners import (
     jobs,
     limits,
     listener,
-    malloc,
-    observe,
-    preload,
     worker,
+)
+from gpuemu_flow.runners import (
+    imports as preload,
+)
+from gpuemu_flow.runners import (
+    limits as malloc,
+)
+from gpuemu_flow.runners import (
+    notices as observe,
 )
 from gpuemu_flow.runners.sandbox import enter, listings, spec
 

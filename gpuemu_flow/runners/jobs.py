@@ -27,8 +27,8 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import imports
 from gpuemu_flow.runners.api import OpError, Program
 from gpuemu_flow.runners.arena import Arena
-from gpuemu_flow.runners.float_dtype import begin_call
-from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.runners.arguments import begin_call
+from gpuemu_flow.runners.channel import Watch
 from gpuemu_flow.types import Json
 
 Arrays = Mapping[str, np.ndarray]

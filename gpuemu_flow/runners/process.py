@@ -19,9 +19,9 @@ from pathlib import Path
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import channel, memfd
+from gpuemu_flow.runners import channel
 from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.preloadable import framework_of, identity
+from gpuemu_flow.runners.imports import framework_of, identity
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
@@ -83,10 +83,10 @@ class WorkerProcess:
         self._server = server
         self.sock, self._child_end = socket.socketpair()
         self._lifeline, self._server_end = socket.socketpair()
-        self.status = memfd.create("status")
+        self.status = channel.create("status")
         os.ftruncate(self.status, 64)
-        self.stderr = memfd.append_only(memfd.create("stderr"))
-        self.report = memfd.append_only(memfd.create("report"))
+        self.stderr = channel.append_only(channel.create("stderr"))
+        self.report = channel.append_only(channel.create("report"))
         self.sightings: Sightings | None = None
         # A stopped worker must not block a process that sends it a request.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_SECONDS)
@@ -221,7 +221,7 @@ class WorkerProcess:
 
     def stderr_tail(self) -> str:
         """Return the end of the program's standard error since the case began."""
-        return memfd.tail(self.stderr)
+        return channel.tail(self.stderr)
 
     @property
     def closed(self) -> bool:
@@ -301,7 +301,7 @@ class ServerHandle:
         self._patience = START_SECONDS + (PRELOAD_SECONDS if framework else 0.0)
         self._lock = threading.Lock()
         self._control, peer = socket.socketpair()
-        self._stderr = memfd.create("forkserver-stderr")
+        self._stderr = channel.create("forkserver-stderr")
         preload = [framework] if framework else []
         with peer:
             self._process = subprocess.Popen(
@@ -358,7 +358,7 @@ class ServerHandle:
 
     def stderr_tail(self) -> str:
         """Return the end of the server's standard error."""
-        return memfd.tail(self._stderr)
+        return channel.tail(self._stderr)
 
     def close(self) -> None:
         """End the server and every process below it."""

@@ -7,8 +7,9 @@ import math
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,14 @@ from gpuemu_flow.emulator.launch import (
     ScalarArgument,
     load_kernel,
 )
+from gpuemu_flow.emulator.tensor_maps import TensorMap
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import MOST_PRINTED
-from gpuemu_flow.runners.emulated import failure_of
-from gpuemu_flow.runners.planted import PtxFolder
-from gpuemu_flow.runners.triton_arguments import Leaf, Unfolding
-from gpuemu_flow.runners.triton_compiled import Compiled
-from gpuemu_flow.runners.triton_cuda import Patch, shared_bytes
-from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, patched
+from gpuemu_flow.runners.emulated import PtxFolder, failure_of
+from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, Patch, patched, shared_bytes
 from gpuemu_flow.runners.triton_interpreter import CONFIGURATION, SWITCH, package
-from gpuemu_flow.runners.triton_unwritten import fill_word
+from gpuemu_flow.runners.triton_memory import fill_word
 from gpuemu_flow.types import Failure
 
 _FLOATS = {2: "<e", 4: "<f", 8: "<d"}
@@ -288,3 +287,122 @@ def _packed(value: bool | float, kind: str) -> bytes:
 
 def _refused(message: str, hint: str) -> FlowError:
     return RunnerError(Problem("triton-compiled", message, hint))
+
+
+# Convert a launch's arguments to the parameters of a compiled Triton kernel.
+
+
+Refusal = Callable[[str, str], FlowError]
+
+DESCRIPTOR = "tensordesc"
+INTERPRETED = 'use mode = "interpreted"'
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One parameter of the compiled kernel."""
+
+    name: str
+    value: Any
+    kind: str
+    tensor: TensorMap | None = None
+
+
+class Unfolding:
+    """Splits tuples and tensor descriptors into the parameters of one compiled kernel.
+
+    The order of parameters is that of Triton's launcher (``triton/backends/nvidia/driver.py``,
+    ``make_tensordesc_arg`` and ``decompose_descriptor``; Triton 3.4 and later).
+    """
+
+    def __init__(self, maps: Sequence[Mapping[str, Any]] | None, refused: Refusal) -> None:
+        self._maps = iter(maps) if maps else None
+        self._refused = refused
+
+    def parts(self, name: str, value: Any, kind: Any) -> Iterator[Leaf]:
+        """Yield the parameters made from one argument; a compile-time constant has none."""
+        if kind == "constexpr":
+            return
+        if isinstance(kind, tuple):
+            for part, part_kind in zip(value, kind, strict=True):
+                yield from self.parts(name, part, part_kind)
+        elif isinstance(kind, str) and kind.startswith(DESCRIPTOR):
+            yield from self._descriptor(name, value, kind)
+        else:
+            yield Leaf(name, value, str(kind))
+
+    def _descriptor(self, name: str, value: Any, kind: str) -> Iterator[Leaf]:
+        element = kind.partition("<")[2].partition("[")[0]
+        sizes, strides = list(value.shape), list(value.strides)
+        if self._maps is not None:
+            made = self._tensor(name, value, next(self._maps))
+            yield Leaf(name, value.base, f"*{element}", made)
+            yield from (Leaf(name, int(n), "i32") for n in sizes)
+            yield from (Leaf(name, int(n), "i64") for n in strides)
+            return
+        yield Leaf(name, value.base, f"*{element}")
+        yield from (Leaf(name, int(n), "i64") for n in (*sizes, *strides))
+        yield Leaf(name, value.padding == "nan", "i1")
+        yield Leaf(name, bool(getattr(value, "round_f32_to_tf32", False)), "i1")
+        yield from (Leaf(name, int(n), "i32") for n in sizes)
+        yield from (Leaf(name, int(n), "i64") for n in strides)
+
+    def _tensor(self, name: str, value: Any, noted: Mapping[str, Any]) -> TensorMap:
+        """Return the tensor map of a descriptor; its dimensions are in reverse order."""
+        if noted.get("is_im2col") or noted.get("fp4_padded"):
+            reason = "in im2col mode" if noted.get("is_im2col") else "of padded fp4 numbers"
+            raise self._refused(f"the argument {name} is a descriptor {reason}", INTERPRETED)
+        if getattr(value, "round_f32_to_tf32", False):
+            raise self._refused(
+                f"the argument {name} is a descriptor that rounds to TF32",
+                f"round_f32_to_tf32 = False, or {INTERPRETED}",
+            )
+        item = int(noted["elem_size"])
+        box = tuple(int(n) for n in reversed(noted["block_size"]))
+        return TensorMap(
+            address=0, kind=int(noted["elem_type"]), interleave=0, swizzle=int(noted["swizzle"]),
+            fill=int(value.padding == "nan"), box=box,
+            extents=tuple(int(n) for n in reversed(value.shape)),
+            strides=(item, *(int(n) * item for n in reversed(value.strides[:-1]))),
+            steps=(1,) * len(box),
+        )  # fmt: skip
+
+
+# A stand-in for the compiled kernel that a launch returns to host code.
+
+
+class Compiled:
+    """A stand-in for a compiled kernel that reports to use few resources, and can be launched."""
+
+    n_regs = 32
+    n_spills = 0
+    function = 0
+
+    def __init__(self, form: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._form = form
+        names = form.arg_names
+        self._given = {**dict(zip(names, args, strict=False)), **kwargs}
+        self._given = {name: v for name, v in self._given.items() if name in names}
+        self._given = {n: v for n, v in self._given.items() if not hasattr(v, "data_ptr")}
+        self.name = form.fn.__name__
+        self.asm: dict[str, str] = {}
+        self.metadata = SimpleNamespace(
+            shared=1024, num_warps=kwargs.get("num_warps", 4), num_ctas=1, name=self.name
+        )
+
+    def _init_handles(self) -> None: ...
+
+    def _constants(self) -> list[str]:
+        annotations = getattr(self._form.fn, "__annotations__", {})
+        names: list[str] = self._form.arg_names
+        return [name for name in names if "constexpr" in str(annotations.get(name, ""))]
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            names, constants = self._form.arg_names, self._constants()
+            if len(args) == len(names) - len(constants):  # the constants are in the compiled code
+                names = [name for name in names if name not in constants]
+            given = dict(zip(names, args, strict=False))
+            self._form.run(grid=grid, warmup=False, **{**self._given, **given, **kwargs})
+
+        return launch

@@ -24,7 +24,7 @@ import numpy as np
 
 from gpuemu_flow.let_through import keep_user_cache
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import blobs, jobs, limits, malloc, script
+from gpuemu_flow.runners import blobs, jobs, limits, script
 from gpuemu_flow.runners.api import (
     EMULATED,
     OpError,
@@ -33,21 +33,19 @@ from gpuemu_flow.runners.api import (
     Program,
     Request,
     RunError,
+    Slot,
+    end_of,
 )
 from gpuemu_flow.runners.arena import Arena
+from gpuemu_flow.runners.arguments import begin_call
 from gpuemu_flow.runners.callable import CallableRunner
-from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
-from gpuemu_flow.runners.command import CommandRunner
+from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, Watch, send
 from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
 from gpuemu_flow.runners.execute import CaseExecutor, Executed, Runner, converted
-from gpuemu_flow.runners.float_dtype import begin_call
-from gpuemu_flow.runners.hidden_modules import hide
-from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
-from gpuemu_flow.runners.observe import Observer
-from gpuemu_flow.runners.slots import Slot, end_of
-from gpuemu_flow.runners.streams import StandardStreams, keep_high
+from gpuemu_flow.runners.imports import enter_workspace, hide, set_source_transform
+from gpuemu_flow.runners.notices import Observer
+from gpuemu_flow.runners.script import CommandRunner, StandardStreams, keep_high
 from gpuemu_flow.runners.tensors import element_type
-from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Case, Failure, Json, failure_to_json
 
 _STORAGE_ERRORS = (
@@ -356,7 +354,7 @@ class Worker:
         arrays = self._arena.views(slots)
         wide = converted(arrays, like["dtype"], like["input_dtype"])
         begin_call(like["input_dtype"] or like["float"])
-        fill = int(item.get("fill", malloc.NO_FILL))
+        fill = int(item.get("fill", limits.NO_FILL))
         return self._leave(self._executor.call(wide, int(item["seed"]), fill), start)
 
     def _leave(self, executed: Executed, start: int) -> _CallRecord:
@@ -432,7 +430,7 @@ def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
     limits.close_all_but({0, 1, 2, *given.numbers()})
     gc.enable()
     script.own_process()
-    malloc.tune()
+    limits.tune()
     Worker(given).serve()
 
 

@@ -24,8 +24,8 @@ from runner_workspace import (
 )
 
 from gpuemu_flow.errors import RunnerError
+from gpuemu_flow.runners.api import MOST_TIMEOUTS
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 
 pytestmark = pytest.mark.ci
 

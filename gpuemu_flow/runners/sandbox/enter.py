@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuemu_flow.let_through import USER_CACHE, keep_user_cache
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.sandbox import filters, landlock, syscalls
+from gpuemu_flow.runners.sandbox import filters
 from gpuemu_flow.runners.sandbox.listings import Listings
 from gpuemu_flow.runners.sandbox.rules import AccessRules, outermost, rules_for
 from gpuemu_flow.runners.sandbox.spec import NONE, SCRATCH, Sandbox, has_seccomp, landlock_version
@@ -94,7 +94,7 @@ def move_in(scratch: str, *, trusted: bool) -> str:
 class Ready:
     """A prepared sandbox, ready to be entered; the slow steps are done."""
 
-    ruleset: landlock.Ruleset | None
+    ruleset: filters.Ruleset | None
     folders: Mapping[str, str]
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ def make_ready(
     ruleset = None
     if known:
         rules = rules_for(sandbox, scratch, home, compiled, listings)
-        ruleset = _ruleset(syscalls.library(), rules, known)
+        ruleset = _ruleset(filters.library(), rules, known)
     return Ready(ruleset, folders)
 
 
@@ -140,11 +140,11 @@ def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None)
         if sandbox.level == NONE:
             _make_inner(sandbox)
             return
-        libc = syscalls.library()
+        libc = filters.library()
         if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208
             raise SandboxError("the worker has more than one thread")
         _drop_capabilities(libc)
-        syscalls.prctl(libc, syscalls.NO_NEW_PRIVS, 1)
+        filters.prctl(libc, filters.NO_NEW_PRIVS, 1)
         if ready.ruleset is not None:
             ready.ruleset.enforce()
         if has_seccomp(sandbox.level):
@@ -158,9 +158,9 @@ def prepare() -> None:
     """Compute in advance what every sandbox needs, so that forked processes need not do it."""
     _highest_capability()
     with suppress(OSError, AttributeError):  # the sandboxed process meets the same error
-        syscalls.adds_rules(syscalls.library())
-        if syscalls.seccomp_number():
-            filters.program(syscalls.PROCESSOR)
+        filters.adds_rules(filters.library())
+        if filters.seccomp_number():
+            filters.program(filters.PROCESSOR)
 
 
 def make(path: str) -> None:
@@ -184,15 +184,15 @@ def _make_inner(sandbox: Sandbox) -> None:
                 make(path)
 
 
-def _ruleset(libc: Any, rules: AccessRules, known: int) -> landlock.Ruleset:
-    ruleset = landlock.Ruleset(libc, known)
+def _ruleset(libc: Any, rules: AccessRules, known: int) -> filters.Ruleset:
+    ruleset = filters.Ruleset(libc, known)
     try:
         # Every folder can be listed. Otherwise no module could be imported from a folder that leads
         # to a hidden file.
-        ruleset.allow(("/",), landlock.READ_DIR)
-        ruleset.allow(rules.read, landlock.READ, rules.opened)
-        ruleset.allow(rules.write, landlock.WRITE, rules.opened)
-        ruleset.allow(rules.devices, landlock.DEVICE)
+        ruleset.allow(("/",), filters.READ_DIR)
+        ruleset.allow(rules.read, filters.READ, rules.opened)
+        ruleset.allow(rules.write, filters.WRITE, rules.opened)
+        ruleset.allow(rules.devices, filters.DEVICE)
     except BaseException:
         ruleset.close()
         raise
@@ -255,7 +255,7 @@ def _drop_capabilities(libc: Any) -> None:
         if not (1 << number) & _KEPT_CAPABILITIES:
             # It fails for numbers that the kernel does not know, or without the right to do it.
             given = ctypes.c_ulong(number)
-            libc.prctl(syscalls.DROP_FROM_BOUNDS, given, nothing, nothing, nothing)
+            libc.prctl(filters.DROP_FROM_BOUNDS, given, nothing, nothing, nothing)
     kept = held[1] & _KEPT_CAPABILITIES
     if libc.capset(header, _Sets(kept, kept)) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be given up")
