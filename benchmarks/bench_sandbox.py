@@ -21,9 +21,10 @@ import struct
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
 import workspaces
 from processes import Cost, plain_environment, timed
 
@@ -133,7 +134,7 @@ def measure(root: Path, rounds: int, fuzz_rounds: int) -> Figures:
     scripts, many, cache = write_files(root)
     sandbox = Sandbox(system_level(), str(root), hidden=(f"{scripts}/op_1.py", cache))
     wide = tuple(f"{many}/op_{number}.py" for number in range(MANY))
-    hiding = replace(sandbox, hidden=(*wide, cache))
+    hiding = msgspec.structs.replace(sandbox, hidden=(*wide, cache))
     server = ServerHandle({})
     entered, entered_many, fenced, plain = [], [], [], []
     try:

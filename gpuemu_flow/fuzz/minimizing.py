@@ -7,6 +7,8 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+import msgspec
+
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.minimize import (
     Candidate,
@@ -165,7 +167,9 @@ class _Shrinker:
         self._pool = pool
         self._patient = self._subject = subject
         if record.kind == FailureKind.EXECUTION.value and TIMEOUT in recorded_reason(record):
-            quick = replace(subject.op, timeout=min(subject.op.timeout, HANG_SECONDS))
+            quick = msgspec.structs.replace(
+                subject.op, timeout=min(subject.op.timeout, HANG_SECONDS)
+            )
             self._subject = replace(subject, op=quick)
         self._record = record
         self._cancel = cancel

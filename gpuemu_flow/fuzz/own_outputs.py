@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
@@ -141,7 +142,7 @@ class OwnOutputs:
         """
         with self._lock:
             program = self._subject(op, case.dtype, None).op
-        explained = explain(error, replace(program, path=""))
+        explained = explain(error, msgspec.structs.replace(program, path=""))
         if isinstance(error, FlowError):
             return run_error_result(FailureKind.EXECUTION, explained)
         return self.judge_error(op, case, explained)

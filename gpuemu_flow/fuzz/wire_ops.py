@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
+import msgspec
+
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.engine.workspace import Workspace
@@ -306,7 +308,11 @@ class Subjects:
         return {**{path: stamp_of(path) for path in paths}, **dict(compiled.stamps)}
 
     def _base(self, query: Query, compiled: _Compiled, subject: Subject) -> str:
-        parts = [subject.reference.to_json(), subject.op.to_json(), subject.compare.to_json()]
+        parts = [
+            msgspec.to_builtins(subject.reference),
+            msgspec.to_builtins(subject.op),
+            subject.compare.to_json(),
+        ]
         samples = [case.identity() for case in subject.samples]
         made_of = [compiled.digests, self._environment, self._version, samples]
         return digest_json([repr(query.key()[1:]), *parts, *made_of])  # without the op's name
@@ -332,7 +338,9 @@ class Subjects:
             compare = replace(compare, precision=query.precision)
 
         def changed(program: Program) -> Program:
-            return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
+            return msgspec.structs.replace(
+                program, kwargs={**op.kwargs, **kwargs}, input_names=names
+            )
 
         return replace(
             subject,
@@ -385,7 +393,7 @@ class Subjects:
         table = FileTable(self._root)
         digests = tuple(table.digest(path) for path in files)
         # Without the op's name, so that a renamed op keeps its digest.
-        programs = [subject.op.to_json(), subject.reference.to_json()]
+        programs = [msgspec.to_builtins(subject.op), msgspec.to_builtins(subject.reference)]
         static = digest_json(["wire", programs, dtype, files, digests, self._version])
         inputs = KnownInputs(self._cache.actions, static, self._lookup)
         earlier = self._compiled.get((op.name, dtype))

@@ -7,6 +7,8 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpuemu_flow.artifacts.host_compiler import HOST_COMPILERS, host_compilers
 from gpuemu_flow.artifacts.lint import LINT_VERSION
 from gpuemu_flow.artifacts.policy import KernelPolicy
@@ -330,8 +332,8 @@ class KernelCompiler:
                 "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
                 "tool_problems": [asdict(problem) for problem in self._chain.problems],
                 "python": self._python,
-                "sandbox": None if maker is None else asdict(maker),
-                "tool_sandbox": None if wall is None else asdict(wall),
+                "sandbox": None if maker is None else msgspec.to_builtins(maker),
+                "tool_sandbox": None if wall is None else msgspec.to_builtins(wall),
             },
         )
 

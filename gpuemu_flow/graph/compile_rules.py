@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from gpuemu_flow.config.glob_match import matches
 from gpuemu_flow.config.model import Config, OpConfig
@@ -150,7 +152,7 @@ def rule_tasks(
                     for path in config.sandbox.writable
                     if path.is_relative_to(config.root)
                 ],
-                "sandbox": None if wall is None else asdict(wall),
+                "sandbox": None if wall is None else msgspec.to_builtins(wall),
             },
             target=target.as_posix(),
             packages=packages,

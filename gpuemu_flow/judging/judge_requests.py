@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
@@ -150,7 +151,7 @@ def post(
 
 
 def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
-    return {str(name): Slot.from_json(slot) for name, slot in data.items()}
+    return msgspec.convert(data, dict[str, Slot])
 
 
 class Evaluation:
@@ -320,9 +321,7 @@ class JudgeRequest:
             "bring": self.bring,
             "explain": self.explain,
             "watch": self.watch and places is not None and current.gave,
-            "places": None
-            if places is None
-            else [{n: slot.to_json() for n, slot in place.items()} for place in places],
+            "places": None if places is None else [msgspec.to_builtins(place) for place in places],
         }
         arrays = self.actual if places is None and self.method == "judge" else {}
         failed = post(worker_client, message, self._setup, arrays)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -366,11 +367,12 @@ def _outcome(outputs: Mapping[str, NDArray[Any]]) -> Outcome:
 
 
 def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
-    return {name: Slot.from_json(slot) for name, slot in data.items()}
+    return msgspec.convert(data, dict[str, Slot])
 
 
 def _to_json(slots: Mapping[str, Slot]) -> dict[str, Json]:
-    return {name: slot.to_json() for name, slot in slots.items()}
+    places: dict[str, Json] = msgspec.to_builtins(slots)
+    return places
 
 
 def _copies(arena: Arena, data: Mapping[str, Json]) -> Arrays:

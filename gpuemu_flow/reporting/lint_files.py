@@ -6,9 +6,11 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+
+import msgspec
 
 from gpuemu_flow.artifacts.lint import kernel_record
 from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
@@ -232,7 +234,9 @@ class _Measurer:
         It is needed since the tools read untrusted files.
         """
         tool_sandbox = self._fence.around(NOTHING, "", emulated=False)
-        return None if tool_sandbox is None else ToolSandbox(folder, asdict(tool_sandbox))
+        return (
+            None if tool_sandbox is None else ToolSandbox(folder, msgspec.to_builtins(tool_sandbox))
+        )
 
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
         """Measure with the installed tools; return the result, and True if it may be stored."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, field
+
+import msgspec
+from msgspec import Struct
 
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.observed import ConfiguredEnv
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import (
     ELEMENT_TYPES,
@@ -35,38 +36,21 @@ MAX_OUTPUTS = 64
 DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
 """Minimum speed that is expected of a program whose timeout is not set."""
-_TUPLES = (
-    "input_names", "argv", "output_names", "mutates", "forbid", "forbidden", "read_only",
-    "optional", "env_names",
-)  # fmt: skip
-_MAPPINGS = ("kwargs", "env", "masks", "scalars", "groups")
 
 
-@dataclass(frozen=True)
-class Gradients:
+class Gradients(Struct, frozen=True, forbid_unknown_fields=True):
     """The gradients that a program returns besides its outputs."""
 
     inputs: tuple[str, ...]
     apart: tuple[str, ...] = ()
-    masks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    masks: Mapping[str, Mapping[str, Json]] = {}
     plain: bool = False
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {**vars(self), "inputs": list(self.inputs), "apart": list(self.apart)}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> Gradients:
-        """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
-        return cls(**{**data, "inputs": tuple(data["inputs"]), "apart": tuple(data["apart"])})
-
-
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True, forbid_unknown_fields=True):
     """One op or reference and the conditions under which it runs."""
 
     kind: str
-    _: KW_ONLY
     root: str
     input_names: tuple[str, ...]
     path: str = ""
@@ -75,8 +59,8 @@ class Program:
     argv: tuple[str, ...] = ()
     loads: str = ""
     output_names: tuple[str, ...] = ()
-    kwargs: Mapping[str, Json] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
+    kwargs: Mapping[str, Json] = {}
+    env: Mapping[str, str] = {}
     env_names: tuple[str, ...] = ()
     timeout: float = 60.0
     timeout_grows: bool = False
@@ -87,13 +71,13 @@ class Program:
     require_kernel: bool = False
     forbid: tuple[str, ...] = ()
     deterministic: bool = True
-    masks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    masks: Mapping[str, Mapping[str, Json]] = {}
     shadow: bool = False
     forbidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
-    scalars: Mapping[str, Json] = field(default_factory=dict)
+    scalars: Mapping[str, Json] = {}
     optional: tuple[str, ...] = ()
-    groups: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, Json]] = {}
     framework: str = ""
     gradients: Gradients | None = None
     sandbox: Sandbox | None = None
@@ -107,30 +91,8 @@ class Program:
         """Return the time limit, in seconds, for a case with `nbytes` bytes of inputs."""
         return self.timeout + (nbytes / BYTES_PER_SECOND if self.timeout_grows else 0.0)
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        out = dict(vars(self))
-        for name in _TUPLES:
-            out[name] = list(out[name])
-        for name in _MAPPINGS:
-            out[name] = dict(out[name])
-        if self.sandbox is not None:
-            out["sandbox"] = dict(vars(self.sandbox))
-        del out["gradients"]
-        return {**out, "gradients": self.gradients.to_json()} if self.gradients else out
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> Program:
-        """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
-        tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
-        fence, wanted = data.get("sandbox"), data.get("gradients")
-        sandbox = None if fence is None else Sandbox.from_json(fence)
-        gradients = None if wanted is None else Gradients.from_json(wanted)
-        return cls(**{**data, **tuples, "sandbox": sandbox, "gradients": gradients})
-
-
-@dataclass(frozen=True)
-class Checks:
+class Checks(Struct, frozen=True):
     """Checks that a case gets besides the comparison of its outputs."""
 
     inputs_unchanged: bool = True
@@ -138,21 +100,15 @@ class Checks:
     decoy: bool = False
     repeat: bool = False
 
-    def to_json(self) -> dict[str, bool]:
-        """Return plain JSON: the constructor's arguments."""
-        return dict(vars(self))
 
-
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """One case to run."""
 
     case: Case
     input_dtype: str | None = None
 
 
-@dataclass(frozen=True)
-class RunError:
+class RunError(Struct, frozen=True):
     """The reason why a case has no outputs."""
 
     slug: str
@@ -165,8 +121,7 @@ class RunError:
     stdout_tail: str = ""
 
 
-@dataclass(frozen=True)
-class OutputInfo:
+class OutputInfo(Struct, frozen=True):
     """Name, shape and dtype of one output tensor."""
 
     name: str
@@ -174,8 +129,7 @@ class OutputInfo:
     dtype: str
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The outcome of one case."""
 
     index: int
@@ -195,10 +149,8 @@ class Outcome:
             "ok": self.ok,
             "blob": self.blob,
             "size": self.size,
-            "outputs": [
-                {"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in self.outputs
-            ],
-            "error": asdict(self.error) if self.error is not None else None,
+            "outputs": msgspec.to_builtins(self.outputs),
+            "error": msgspec.to_builtins(self.error),
             "violations": [failure_to_json(f) for f in self.violations],
             "duration_s": self.duration_s,
         }
@@ -214,23 +166,12 @@ class Outcome:
             ok=bool(data["ok"]),
             blob=str(data["blob"]),
             size=int(data["size"]),
-            outputs=tuple(
-                OutputInfo(str(o["name"]), tuple(int(d) for d in o["shape"]), str(o["dtype"]))
-                for o in data["outputs"]
-            ),
-            error=error_from_json(data["error"]) if data["error"] is not None else None,
+            outputs=msgspec.convert(data["outputs"], tuple[OutputInfo, ...]),
+            error=msgspec.convert(data["error"], RunError | None),
             violations=tuple(failure_from_json(f) for f in data["violations"]),
             duration_s=float(data["duration_s"]),
             printed=str(data.get("printed", ""))[:MOST_PRINTED],
         )
-
-
-def error_from_json(data: Mapping[str, Json]) -> RunError:
-    """Rebuild a RunError from its JSON, or raise KeyError, TypeError or ValueError."""
-    texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
-    # Results of older versions lack these fields.
-    more = {name: str(data.get(name, "")) for name in ("exception", "stdout_tail")}
-    return RunError(**texts, line=int(data["line"]), **more)
 
 
 class OpError(Exception):
@@ -252,8 +193,7 @@ def op_error(error: FlowError) -> OpError:
 # Positions of tensors in an arena, for processes that need not load numpy.
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(Struct, frozen=True, array_like=True):
     """Position of a tensor in an arena: offset of the first element, and strides, both in bytes."""
 
     offset: int
@@ -261,19 +201,10 @@ class Slot:
     strides: tuple[int, ...]
     dtype: str
 
-    def to_json(self) -> list[Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return [self.offset, list(self.shape), list(self.strides), self.dtype]
-
-    @classmethod
-    def from_json(cls, data: Json) -> Slot:
-        """Rebuild from `to_json`'s result, or raise TypeError or ValueError."""
-        offset, shape, strides, dtype = data
-        slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
-        sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS
-        if slot.dtype not in ELEMENT_TYPES or not sizes_fit or min((0, *slot.shape)) < 0:
+    def __post_init__(self) -> None:
+        sizes_fit = len(self.shape) == len(self.strides) <= MAX_DIMS
+        if self.dtype not in ELEMENT_TYPES or not sizes_fit or min((0, *self.shape)) < 0:
             raise ValueError("not a tensor's place")
-        return slot
 
     def span(self) -> tuple[int, int]:
         """Return the offsets, in the arena, of the tensor's lowest byte and of its end.

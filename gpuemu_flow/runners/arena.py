@@ -7,13 +7,12 @@ import mmap
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from gpuemu_flow.numerics.dtypes import element_dtype
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Slot
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, element_type
 from gpuemu_flow.types import ELEMENT_TYPES, Failure, FailureKind
@@ -237,8 +236,7 @@ def as_number(value: Any) -> float:
     return float((np.abs(array) if array.dtype.kind == "c" else array).astype(np.float64))
 
 
-@dataclass
-class _Buffer:
+class _Buffer(Struct):
     """One input: the array that is passed, its memory, and the memory's saved content."""
 
     array: np.ndarray

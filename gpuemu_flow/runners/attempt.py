@@ -12,13 +12,15 @@ import stat
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.let_through import is_general, is_named
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import channel
 from gpuemu_flow.runners.api import (
     MAX_OUTPUTS,
@@ -31,7 +33,6 @@ from gpuemu_flow.runners.api import (
     RunError,
     Slot,
     end_of,
-    error_from_json,
 )
 from gpuemu_flow.runners.channel import ChannelJunkError
 from gpuemu_flow.runners.diagnose import INTERFERED, SPAWNED, explain_exit, spawns
@@ -51,8 +52,7 @@ if TYPE_CHECKING:
 PREPARE_SECONDS = 300.0  # for making inputs and writing outputs
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One try at a case."""
 
     outcome: Outcome
@@ -81,7 +81,7 @@ class JobFailedError(Exception):
 
 def load_request(program: Program) -> dict[str, Json]:
     """Return the message that makes a worker load a program; it must be sent first."""
-    return {"type": "load", "program": program.to_json()}
+    return {"type": "load", "program": msgspec.to_builtins(program)}
 
 
 class WorkerClient:
@@ -164,7 +164,7 @@ class WorkerClient:
             if message["type"] != "loaded":
                 raise ChannelJunkError("not an answer")
             error = message["error"]
-            failure = error_from_json(error) if error is not None else None
+            failure = msgspec.convert(error, RunError | None)
         except DeadlineError:
             text = f"loading took over {self._load_seconds:g} s"
             tail = self.worker.stderr_tail()
@@ -216,7 +216,7 @@ class WorkerClient:
                 self._arena_sent = posted["own"] = True
             if slots is None:
                 slots = arena.write(arrays or {}, keep_layout=True)
-            posted["slots"] = {name: slot.to_json() for name, slot in slots.items()}
+            posted["slots"] = msgspec.to_builtins(slots)
             posted.setdefault("reserved", end_of(slots))
         if idle:
             channel.write_status(self.worker.status, channel.PREPARING)
@@ -260,7 +260,7 @@ class WorkerClient:
         message = {
             "type": "job",
             "serial": self._serial,
-            "program": self._program.to_json(),
+            "program": msgspec.to_builtins(self._program),
             "target": target,
             "payload": payload,
         }
@@ -271,7 +271,7 @@ class WorkerClient:
                 raise ChannelJunkError("not the answer to this request")
             if answer["error"] is None:
                 return answer["result"]
-            error = error_from_json(answer["error"])
+            error = msgspec.convert(answer["error"], RunError)
         except DeadlineError:
             error = RunError("reference-timeout", f"no result after {seconds:g} s")
         except WorkerEndedError as ended:
@@ -372,7 +372,7 @@ def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
     """Return each output's position in shared memory; raise one of `MALFORMED` for a bad answer."""
     if len(answer["slots"]) > MAX_OUTPUTS:
         raise ValueError("more outputs than a program may have")
-    return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}
+    return msgspec.convert(answer["slots"], dict[str, Slot])
 
 
 def is_staged(path: Path, outcome: Outcome) -> bool:

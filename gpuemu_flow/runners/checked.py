@@ -8,15 +8,16 @@ wrote. For these checks, it trusts no statement of the op's process.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import decoy_case
 from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.contract_views import mask_of
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import limits
 from gpuemu_flow.runners.api import EMULATED, Checks, OpError, OutputInfo, Program
 from gpuemu_flow.runners.arena import Arena, InputBuffers, as_number, same_bytes
@@ -66,7 +67,7 @@ def comes_again(seed: int, earlier_cases: int) -> bool:
 def told(failures: Sequence[Failure]) -> list[Failure]:
     """Return the failures, each with a note that it was found in the decoy calls."""
     place = "in the call before the judged one and in one after it, on other inputs: "
-    return [replace(failure, message=place + failure.message) for failure in failures]
+    return [dataclasses.replace(failure, message=place + failure.message) for failure in failures]
 
 
 _REPEAT_SEED = 0x5DEECE66D
@@ -79,8 +80,7 @@ def watches(checks: Checks) -> bool:
     return checks.inputs_unchanged or checks.guards or checks.decoy or checks.repeat
 
 
-@dataclass(frozen=True)
-class CheckedInputs:
+class CheckedInputs(Struct, frozen=True):
     """The inputs of one case."""
 
     index: int
@@ -112,8 +112,7 @@ class CheckedInputs:
         return made
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """The attempt to make one call, and the call's outputs."""
 
     attempt: Attempt

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import limits
 from gpuemu_flow.runners.api import MAX_OUTPUTS, OpError, Program, Request, RunError
 from gpuemu_flow.runners.arguments import begin_call
@@ -38,8 +38,7 @@ class Runner(Protocol):
         """Return the violations that the runner itself saw in the latest call."""
 
 
-@dataclass(frozen=True)
-class Executed:
+class Executed(Struct, frozen=True):
     """Outputs of a call, with the runner's findings, the duration, and printed text."""
 
     outputs: dict[str, np.ndarray]

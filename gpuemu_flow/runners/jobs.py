@@ -19,11 +19,11 @@ from operator import is_not
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.installed import is_installed
 from gpuemu_flow.numerics.operand import Rounding, rounding_to
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import imports
 from gpuemu_flow.runners.api import OpError, Program
 from gpuemu_flow.runners.arena import Arena
@@ -169,8 +169,7 @@ class Evaluator:
         return taken
 
 
-@dataclass(frozen=True)
-class ServiceContext:
+class ServiceContext(Struct, frozen=True):
     """The functions and memory that a service uses, in a worker that has loaded a program."""
 
     run: Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]]

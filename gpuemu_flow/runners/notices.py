@@ -24,8 +24,9 @@ from importlib import machinery
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from gpuemu_flow.installed import is_installed
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.imports import preloaded_names
 from gpuemu_flow.runners.sightings import UNSEEN, framed
 
@@ -44,8 +45,7 @@ _NOTICE = struct.Struct("<QIIiIQ6Q")
 _INSTRUCTION = struct.Struct("<HBBI")
 
 
-@dataclass(frozen=True)
-class PathCall:
+class PathCall(Struct, frozen=True):
     """A system call that names a file, and the positions of its arguments."""
 
     name: str
@@ -98,8 +98,7 @@ _ARM = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The numbers of system calls on one processor architecture."""
 
     audit: int

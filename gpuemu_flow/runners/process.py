@@ -13,12 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import channel
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.imports import framework_of, identity
@@ -255,8 +256,7 @@ class WorkerProcess:
             os.close(fd)
 
 
-@dataclass(frozen=True)
-class ServerStart:
+class ServerStart(Struct, frozen=True):
     """Settings of a fork server; programs with equal settings share one server."""
 
     env: tuple[tuple[str, str], ...] = ()
@@ -340,7 +340,7 @@ class ServerHandle:
         worker = WorkerProcess(self._process.pid)
         try:
             with self._lock:
-                fence = None if sandbox is None else asdict(sandbox)
+                fence = to_builtins(sandbox)
                 request = {"fresh": fresh, "sandbox": fence, "calls_only": calls_only}
                 channel.send(self._control, request, worker.hand_over())
             worker.handed_over()

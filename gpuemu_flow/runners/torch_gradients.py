@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.numerics.contract import PARAMETERS, parameter_name
 from gpuemu_flow.numerics.gradients import cotangent, gradient_name
 from gpuemu_flow.numerics.layouts import describe, place
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.callable import GradientCall
 from gpuemu_flow.types import LAYOUTS, Failure, FailureKind
 
@@ -122,8 +122,7 @@ def layout_of_case(arrays: Iterable[np.ndarray]) -> str:
     return "contiguous"
 
 
-@dataclass(frozen=True)
-class LaidCotangent:
+class LaidCotangent(Struct, frozen=True):
     """The cotangent of one output, in some layout; the memory around its elements is NaN."""
 
     name: str

@@ -6,14 +6,13 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Failure, FailureKind
 
 ZONE = 1 << 16
@@ -32,8 +31,7 @@ class OutOfBoundsError(Exception):
     """
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(Struct, frozen=True):
     """Memory of one tensor: the bytes from address `start` up to `stop`, exclusive."""
 
     name: str
@@ -45,8 +43,7 @@ class Region:
         return self.start - address if address < self.start else address - self.stop
 
 
-@dataclass
-class _Trespass:
+class _Trespass(Struct):
     """The first out-of-bounds access at one line of a kernel, and the number of such accesses."""
 
     message: str
@@ -55,8 +52,7 @@ class _Trespass:
     count: int = 0
 
 
-@dataclass
-class Memory:
+class Memory(Struct):
     """The tensors that kernels may reach during one call of a host function."""
 
     shared: list[Region] = field(default_factory=list)
@@ -209,8 +205,7 @@ def fill_uninitialised(torch: Any, tensor: Any, run: int = 0) -> None:
     whole.set_(storage, 0, (storage.nbytes() // size,), (1,)).fill_(signed)
 
 
-@dataclass(frozen=True)
-class _Suspects:
+class _Suspects(Struct, frozen=True):
     places: NDArray[np.bool_]
     sure: bool
 
@@ -305,8 +300,7 @@ def meant_by(forbidden: Iterable[str]) -> frozenset[str]:
     return frozenset(names.union(*(family for family in _FAMILIES if family & names)))
 
 
-@dataclass
-class _Memory:
+class _Memory(Struct):
     """One storage, with flags of the bytes that a kernel stored, and the stored values."""
 
     storage: Any  # kept alive: another at its address would inherit the flags
@@ -314,8 +308,7 @@ class _Memory:
     content: NDArray[np.uint8]
 
 
-@dataclass
-class Provenance:
+class Provenance(Struct):
     """A record of what wrote to memory during one call of a host function."""
 
     torch: Any

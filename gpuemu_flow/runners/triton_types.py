@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.triton_device import Patch
 
 _RANGES = ("range", "_new_range")
 
 
-@dataclass(frozen=True)
-class Typed:
+class Typed(Struct, frozen=True):
     """An argument that carries a type because its value alone does not determine it."""
 
     value: Any

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import MOST_PRINTED, Checks, Outcome, Request, Slot, end_of
 from gpuemu_flow.runners.arena import Arena
@@ -110,8 +111,7 @@ class CaseToFile:
         )
 
 
-@dataclass(frozen=True)
-class SharedInputs:
+class SharedInputs(Struct, frozen=True):
     """Inputs that are already in a worker's shared memory."""
 
     arena: Arena
@@ -224,8 +224,7 @@ class CallInMemory:
         return replace(attempt, outcome=replace(attempt.outcome, outputs=infos_of(self.outputs)))
 
 
-@dataclass(frozen=True)
-class CallResult:
+class CallResult(Struct, frozen=True):
     """The result of one of several calls, with its outputs' positions in shared memory."""
 
     slots: Mapping[str, Slot]
@@ -261,7 +260,7 @@ class CallMany:
                 {
                     "index": case.index,
                     "seed": case.seed,
-                    "slots": {name: slot.to_json() for name, slot in slots.items()},
+                    "slots": msgspec.to_builtins(slots),
                 }
                 for case, slots in pairs
             ],

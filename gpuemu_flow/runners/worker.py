@@ -16,14 +16,15 @@ import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.let_through import keep_user_cache
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import blobs, jobs, limits, script
 from gpuemu_flow.runners.api import (
     EMULATED,
@@ -61,8 +62,7 @@ _OWN_RUNNERS = {
 _SHIM = Path(__file__).with_name("shim.py")
 
 
-@dataclass(frozen=True)
-class Descriptors:
+class Descriptors(Struct, frozen=True):
     """A worker's file descriptors: its socket, status page, standard error, records and notices."""
 
     channel: int
@@ -181,7 +181,7 @@ class Worker:
         return replace(explained, stdout_tail=stdout, stderr_tail=stderr)
 
     def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        program = self._program = Program.from_json(message["program"])
+        program = self._program = msgspec.convert(message["program"], Program)
         try:
             limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             enter_workspace(program)
@@ -199,12 +199,15 @@ class Worker:
             self._runner = runner
             self._executor = CaseExecutor(program, runner, self._watch)
         except BaseException as error:  # modules may raise anything
-            return {"type": "loaded", "error": asdict(self._failed(error, doing="loading"))}
+            return {
+                "type": "loaded",
+                "error": msgspec.to_builtins(self._failed(error, doing="loading")),
+            }
         return {"type": "loaded", "error": None}
 
     def _job(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Run one of this package's functions, which gets an `Evaluator` of the program."""
-        program = self._program = Program.from_json(message["program"])
+        program = self._program = msgspec.convert(message["program"], Program)
         evaluator = jobs.Evaluator(
             program, lambda p: _runner(p, self._streams), self._watch, self._runner
         )
@@ -217,7 +220,7 @@ class Worker:
             np.random.seed(0)  # as in a worker that has run no case
             result = jobs.run_job(message["target"], message["payload"], evaluator)
         except BaseException as error:
-            failed = asdict(self._failed(error, doing="evaluating"))
+            failed = msgspec.to_builtins(self._failed(error, doing="evaluating"))
             return {"type": "job", "serial": message["serial"], "error": failed}
         return {"type": "job", "serial": message["serial"], "error": None, "result": result}
 
@@ -313,7 +316,7 @@ class Worker:
     def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
         """Return the input values that came with a case; None if none came."""
         assert self._arena is not None  # noqa: S101 - comes with the first call
-        slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
+        slots = msgspec.convert(message["slots"], dict[str, Slot])
         return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
@@ -338,10 +341,7 @@ class Worker:
             return
         assert self._arena is not None  # noqa: S101 - comes with the first call
         self._watch.preparing()
-        slots = [
-            {name: Slot.from_json(s) for name, s in item["slots"].items()}
-            for item in message["items"]
-        ]
+        slots = [msgspec.convert(item["slots"], dict[str, Slot]) for item in message["items"]]
         expect([self._arena.views(some) for some in slots])
 
     def _call_on(
@@ -350,7 +350,7 @@ class Worker:
         """Call the program on tensors in shared memory; write its outputs there from `start` on."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._arena is not None  # noqa: S101 - comes with the first call
-        slots = {name: Slot.from_json(s) for name, s in item["slots"].items()}
+        slots = msgspec.convert(item["slots"], dict[str, Slot])
         arrays = self._arena.views(slots)
         wide = converted(arrays, like["dtype"], like["input_dtype"])
         begin_call(like["input_dtype"] or like["float"])
@@ -363,8 +363,7 @@ class Worker:
         return _CallRecord(written, executed.violations, executed.seconds, executed.printed)
 
 
-@dataclass(frozen=True)
-class _CallRecord:
+class _CallRecord(Struct, frozen=True):
     """A call whose outputs are in shared memory."""
 
     slots: dict[str, Slot]
@@ -375,7 +374,7 @@ class _CallRecord:
     def to_json(self) -> dict[str, Json]:
         return {
             "printed": self.printed,
-            "slots": {name: slot.to_json() for name, slot in self.slots.items()},
+            "slots": msgspec.to_builtins(self.slots),
             "violations": [failure_to_json(failure) for failure in self.violations],
             "seconds": self.seconds,
         }

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -116,7 +117,7 @@ def test_places_outside_an_arena_are_refused(arena: Arena, slot: Slot) -> None:
 )  # fmt: skip
 def test_what_is_no_place(data: object) -> None:
     with pytest.raises((TypeError, ValueError)):
-        Slot.from_json(data)
+        msgspec.convert(data, Slot)
 
 
 def test_the_span_of_views() -> None:

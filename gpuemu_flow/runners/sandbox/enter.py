@@ -10,8 +10,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
+
 from gpuemu_flow.let_through import USER_CACHE, keep_user_cache
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox import filters
 from gpuemu_flow.runners.sandbox.listings import Listings
 from gpuemu_flow.runners.sandbox.rules import AccessRules, outermost, rules_for
@@ -90,8 +91,7 @@ def move_in(scratch: str, *, trusted: bool) -> str:
     return home
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """A prepared sandbox, ready to be entered; the slow steps are done."""
 
     ruleset: filters.Ruleset | None

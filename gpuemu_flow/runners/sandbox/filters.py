@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, NoReturn
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.runners.sandbox.listings import LOOK
 
 # System calls, by number, for which Python has no function.
@@ -123,8 +124,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Machine:
+class _Machine(Struct, frozen=True):
     """Numbers in the filter that depend on the processor's architecture."""
 
     column: int

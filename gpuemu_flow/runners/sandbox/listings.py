@@ -14,7 +14,7 @@ import select
 import time
 from collections.abc import Mapping
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST = 1 << 16
@@ -26,8 +26,7 @@ _MOUNTS = "/proc/self/mounts"
 _Stamp = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True)
-class _Listing:
+class _Listing(Struct, frozen=True):
     """A folder's entries and their descriptors, valid as long as the folder's stamp is `stamp`."""
 
     stamp: _Stamp

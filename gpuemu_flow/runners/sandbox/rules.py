@@ -12,11 +12,11 @@ import os
 import pwd
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from gpuemu_flow.runners.sandbox.listings import Listings
 from gpuemu_flow.runners.sandbox.spec import SCRATCH, Sandbox
 
@@ -28,8 +28,7 @@ _OF_TRUSTED = (SCRATCH, "torchinductor_", "gpuemu-flow-")
 """Prefixes of folders, in the folder of temporary files, that an op must not see."""
 
 
-@dataclass(frozen=True)
-class AccessRules:
+class AccessRules(Struct, frozen=True):
     """Rights of a program, by path."""
 
     read: tuple[str, ...]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from msgspec import Struct
 
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.quick_dataclass import dataclass
 
 SCRATCH = "gpuemu-scratch-"
 """Prefix of the names of the folders that contain the workers' own folders."""
@@ -17,11 +15,9 @@ NONE = "none"
 FAILED = 98
 """Exit code of a worker for which the requested sandbox could not be made."""
 _LANDLOCK, _SECCOMP = "landlock", "seccomp"
-_LISTS = ("hidden", "shown", "read_only", "writable")
 
 
-@dataclass(frozen=True)
-class Sandbox:
+class Sandbox(Struct, frozen=True, forbid_unknown_fields=True):
     """The sandbox of one program's workers."""
 
     level: str
@@ -32,12 +28,6 @@ class Sandbox:
     writable: tuple[str, ...] = ()
     required: bool = False
     closed: bool = False
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sandbox:
-        """Rebuild from the form that `dataclasses.asdict` gives, or raise TypeError."""
-        lists = {name: tuple(data[name]) for name in _LISTS if name in data}
-        return cls(**{**data, **lists})
 
 
 def landlock_version(level: str) -> int:

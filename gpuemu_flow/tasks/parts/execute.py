@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import field
+
+import msgspec
 
 from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.observed import Observation
@@ -87,7 +89,7 @@ def execute(
         "code": dict(code),
         "params": spec.params.to_json(),
         "env": {**context.environment, **context.packages},
-        "checks": asdict(checks),
+        "checks": msgspec.to_builtins(checks),
     }
     known = KnownInputs(context.cache.actions, digest_json(base), context.inputs)
     batch = _Batch(spec, context, program, requests, known)
