@@ -1,4 +1,4 @@
-"""Pass tensors, with their layouts, between two processes through shared memory."""
+"""Tensors in memory: shared between two processes, and watched for writes to the inputs."""
 
 from __future__ import annotations
 

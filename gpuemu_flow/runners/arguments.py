@@ -1,4 +1,4 @@
-"""Convert inputs to a program's arguments: tensors, scalars as numbers, None if absent."""
+"""Convert inputs to a program's arguments, and detect changes that a call makes to them."""
 
 from __future__ import annotations
 

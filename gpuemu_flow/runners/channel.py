@@ -1,4 +1,4 @@
-"""Send and receive framed JSON messages of limited size over a Unix socket."""
+"""What two processes share: framed JSON messages, files without a path, and the status page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Diagnose a program's exception: its meaning, and its location in the user's code."""
+"""Diagnose a program's failure: its meaning, its location in the user's code, and a hint."""
 
 from __future__ import annotations
 

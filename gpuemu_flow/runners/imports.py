@@ -1,4 +1,4 @@
-"""Find and load the workspace's Python code inside a worker, never from stale bytecode."""
+"""Load Python code in workers: the workspace's, hidden modules, and preloaded frameworks."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class _FreshLoader(machinery.SourceFileLoader):
 
 
 _PACKAGE = str(Path(__file__).parent.parent)
+_PACKAGE_NAME = __package__.partition(".")[0]
 _usual_code = machinery.SourceFileLoader.get_code
 
 
@@ -226,7 +227,6 @@ def load_function(program: Program) -> Callable[..., Any]:
 FRAMEWORKS = ("torch",)
 """Packages whose import starts no thread, since a process with threads cannot be forked."""
 
-_PACKAGE_PRELOADABLE = __package__.partition(".")[0]
 _SUFFIXES = tuple(machinery.all_suffixes())
 
 
@@ -297,7 +297,7 @@ def _names_in_use() -> frozenset[str]:
     names = set(sys.stdlib_module_names)
     for folder in _installed_folders():
         names |= _module_names(folder)
-    return frozenset(names - {"", _PACKAGE_PRELOADABLE, "__pycache__"})
+    return frozenset(names - {"", _PACKAGE_NAME, "__pycache__"})
 
 
 # Let an op import a package whose ``__init__`` imports the hidden reference, too.
@@ -380,7 +380,6 @@ def _refused(path: str) -> PermissionError:
 # Import a framework once in a fork server, instead of in each worker forked from it.
 
 
-_PACKAGE_PRELOAD = __package__.partition(".")[0]
 _TASKS = Path("/proc/self/task")
 
 
@@ -444,7 +443,7 @@ def preload(framework: str) -> None:
 
 def _demand_installed(modules: set[str]) -> None:
     """Raise PreloadError if any of the modules belongs to a workspace."""
-    ours = sys.modules[_PACKAGE_PRELOAD].__path__[0] + os.sep
+    ours = sys.modules[_PACKAGE_NAME].__path__[0] + os.sep
     for name in modules:
         origin = getattr(sys.modules.get(name), "__file__", None)
         # `multiprocessing` enters the main module, which is ours, under another name.

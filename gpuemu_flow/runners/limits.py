@@ -1,4 +1,4 @@
-"""Set limits of a worker process, and make it end with its parent."""
+"""Set up a worker process: its limits, its end with its parent, and its allocator."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ _M_PERTURB = -6
 
 
 @lru_cache(maxsize=1)
-def _libc_of_malloc() -> Any:
+def _glibc() -> Any:
     """Return glibc, or None."""
     if not sys.platform.startswith("linux"):
         return None
@@ -167,7 +167,7 @@ def _libc_of_malloc() -> Any:
 
 def tune() -> bool:
     """Keep freed memory for later allocations; return False if this C library cannot do it."""
-    libc = _libc_of_malloc()
+    libc = _glibc()
     if libc is None:
         return False
     return bool(
@@ -185,7 +185,7 @@ def perturb(fill: int) -> bool:
 
     Small pieces of memory from per-thread caches keep their old contents.
     """
-    libc = _libc_of_malloc()
+    libc = _glibc()
     # glibc stores the complement, and takes a stored zero for "off" (mallopt(3)).
     return libc is not None and bool(libc.mallopt(_M_PERTURB, (fill ^ 0xFF) & 0xFF))
 

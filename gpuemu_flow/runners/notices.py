@@ -1,4 +1,4 @@
-"""Request, receive and answer seccomp user notifications of system calls on Linux.
+"""Seccomp user notifications of system calls on Linux, and a worker's side of observation.
 
 A process requests notifications (here: notices) of the calls that name files, for itself and for
 all processes that it starts from then on, in whatever language they are written. Another process

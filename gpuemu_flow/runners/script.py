@@ -1,4 +1,4 @@
-"""Run protocol scripts in this process as an interpreter would, without its start-up time."""
+"""Run scripts and executables that speak the script protocol: tensors as JSON on stdin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replace ``torch.cuda`` and related names so that they answer as if there were a GPU."""
+"""An imaginary GPU: ``torch.cuda`` and Triton find a device, while all data stays on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory that a Triton kernel may touch; accesses outside of it are failures."""
+"""The memory of Triton kernels: what they may touch, what they wrote, and what nobody wrote."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Units of work for a worker: cases whose outputs go to a file or to shared memory."""
+"""Units of work for a worker, and the session in which fuzzing calls a program repeatedly."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -19,22 +18,12 @@ from gpuemu_flow.runners.api import MOST_PRINTED, Checks, Outcome, Request, Slot
 from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.attempt import MALFORMED, Attempt, WorkerClient, is_staged, read_slots
 from gpuemu_flow.runners.checked import CheckedInputs, CheckedWork, infos_of, watches
-from gpuemu_flow.runners.pool import Supervisor
 from gpuemu_flow.runners.sightings import Sightings
+from gpuemu_flow.runners.supervise import Supervisor, Work
 from gpuemu_flow.types import Case, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, np.ndarray]
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Work(Protocol):
-    """Work for a worker, done in two steps, so that the caller can do something else in between."""
-
-    def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the request to a worker."""
-
-    def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome, or raise CancelledRunError."""
 
 
 class CaseToFile:

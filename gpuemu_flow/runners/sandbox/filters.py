@@ -1,4 +1,4 @@
-"""A filter of system calls (seccomp) that refuses calls by which a program could leave the sandbox.
+"""What Linux enforces: a seccomp filter of system calls, and a Landlock list of allowed files.
 
 The filter's BPF instructions are written by hand. They check only arguments that are numbers: the
 program could still change the memory behind a pointer after the check.
