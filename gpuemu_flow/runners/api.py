@@ -42,29 +42,40 @@ class Gradients(Struct, frozen=True, forbid_unknown_fields=True):
     """The gradients that a program returns besides its outputs."""
 
     inputs: tuple[str, ...]
+    # Outputs without a gradient, since they are not compared element by element.
     apart: tuple[str, ...] = ()
     masks: Mapping[str, Mapping[str, Json]] = {}
+    # Whether to call without gradients, too, and to take the outputs from that call.
     plain: bool = False
 
 
 class Program(Struct, frozen=True, forbid_unknown_fields=True):
     """One op or reference and the conditions under which it runs."""
 
+    # `script` and `command` speak a protocol on stdin and stdout, `callable` is a Python function,
+    # `torch`, `jax` and `numpy` take this framework's tensors, `triton` launches Triton kernels,
+    # `ptx` and `cuda` are compiled kernels, which the emulator runs.
     kind: str
+    # The working directory, which is on `sys.path` after the folder of the program's file.
     root: str
     input_names: tuple[str, ...]
     path: str = ""
     module: str = ""
     function: str = ""
+    # Also a compiled kernel's launches and dims, and how to make a class of PyTorch modules.
     argv: tuple[str, ...] = ()
+    # A file for a loader: `function` is called once, with this path, and returns the function.
     loads: str = ""
     output_names: tuple[str, ...] = ()
     kwargs: Mapping[str, Json] = {}
     env: Mapping[str, str] = {}
     env_names: tuple[str, ...] = ()
+    # Seconds per case from the call on; `timeout_grows` adds a second per megabyte of inputs.
     timeout: float = 60.0
     timeout_grows: bool = False
+    # Bytes of address space: of a command in total, else on top of what the worker itself uses.
     memory_limit: int | None = None
+    # `fork` (a process for some cases), `spawn` (an interpreter each) or `warm` (one for all).
     isolation: str = "fork"
     python: str = ""
     mutates: tuple[str, ...] = ()
@@ -72,12 +83,18 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True):
     forbid: tuple[str, ...] = ()
     deterministic: bool = True
     masks: Mapping[str, Mapping[str, Json]] = {}
+    # The source runs with float64 replaced by float32; see `jobs`.
     shadow: bool = False
+    # Files and folders that are hidden from the process, and files that it may only read.
     forbidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
+    # Inputs passed as Python numbers: None, or the list in which the element is an index.
     scalars: Mapping[str, Json] = {}
+    # Inputs passed as None if their array has only axes of size 0.
     optional: tuple[str, ...] = ()
+    # Arguments that consist of several inputs: their `kind` and their `members`.
     groups: Mapping[str, Mapping[str, Json]] = {}
+    # An installed package that the fork server may import before it forks workers.
     framework: str = ""
     gradients: Gradients | None = None
     sandbox: Sandbox | None = None
@@ -96,8 +113,11 @@ class Checks(Struct, frozen=True):
     """Checks that a case gets besides the comparison of its outputs."""
 
     inputs_unchanged: bool = True
+    # Canary bytes around every input buffer.
     guards: bool = False
+    # A call before the judged one, with other values in the same buffers.
     decoy: bool = False
+    # The judged call again; both results must be equal bit by bit.
     repeat: bool = False
 
 
@@ -109,7 +129,7 @@ class Request(Struct, frozen=True):
 
 
 class RunError(Struct, frozen=True):
-    """The reason why a case has no outputs."""
+    """The reason why a case has no outputs; `line` is 1-based, and 0 when unknown."""
 
     slug: str
     message: str
@@ -133,12 +153,15 @@ class Outcome(Struct, frozen=True):
     """The outcome of one case."""
 
     index: int
+    # Whether the outputs are well-formed, whatever their values; else `error` is set.
     ok: bool
+    # The sha256 of the safetensors file that holds the outputs, and its bytes.
     blob: str = ""
     size: int = 0
     outputs: tuple[OutputInfo, ...] = ()
     error: RunError | None = None
     violations: tuple[Failure, ...] = ()
+    # Seconds of the judged call alone.
     duration_s: float = 0.0
     printed: str = ""
 

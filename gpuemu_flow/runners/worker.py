@@ -159,17 +159,24 @@ class Worker:
             os._exit(code)
 
     def _answer(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        if message["type"] == "load":
-            return self._load(message)
-        if message["type"] == "case":
-            return self._case(message)
-        if message["type"] == "calls":
-            return self._calls(message)
-        if message["type"] == "serve":
-            return self._serve(message)
-        if message["type"] == "job":
-            return self._job(message)
-        return self._call(message)
+        answers = {
+            "load": self._load,
+            "case": self._case,
+            "calls": self._calls,
+            "serve": self._serve,
+            "job": self._job,
+        }
+        return answers.get(message["type"], self._call)(message)
+
+    @property
+    def _ready(self) -> CaseExecutor:
+        assert self._executor is not None  # noqa: S101 - the coordinator loads first
+        return self._executor
+
+    @property
+    def _shared(self) -> Arena:
+        assert self._arena is not None  # noqa: S101 - comes with the first call
+        return self._arena
 
     def _failed(self, error: BaseException, *, doing: str = "") -> RunError:
         assert self._program is not None  # noqa: S101 - set before anything can fail
@@ -238,14 +245,12 @@ class Worker:
 
     def _serve(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Pass a request to the service that it names, and make the service if it is new."""
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._program is not None  # noqa: S101
         serial, index = int(message["serial"]), int(message["index"])
         self._take_arenas(message)
-        assert self._arena is not None  # noqa: S101 - comes with the first question
         try:
             if self._service_context is None or self._service_context.peer is not self._peer:
-                self._service_context = self._make_service_context(self._program, self._arena)
+                self._service_context = self._make_service_context(self._program, self._shared)
             if self._service is None:
                 self._service = jobs.make_service(message["target"], message["setup"])
             result = self._service.answer(message["method"], message, self._service_context)
@@ -265,9 +270,8 @@ class Worker:
 
     def _run(self, arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
         """Return the program's outputs; see `jobs.ServiceContext`."""
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
         self._streams.forget()
-        return self._executor.call(arrays, seed).outputs
+        return self._ready.call(arrays, seed).outputs
 
     def _begin(self, message: Mapping[str, Json]) -> int:
         self._streams.forget()
@@ -281,7 +285,7 @@ class Worker:
         fds, self._reader.fds = self._reader.fds, []
         staged = keep_high(fds[0])
         try:
-            executed = self._executed(request)
+            executed = self._ready.execute(request)
             digest, size = _stage(staged, executed)
         except _StagingError as failed:
             return {"type": "outcome", "serial": serial, "staging": str(failed)}
@@ -292,20 +296,15 @@ class Worker:
                 os.close(staged)
         return _reply(serial, _outcome(index, executed, digest, size))
 
-    def _executed(self, request: Request) -> Executed:
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
-        return self._executor.execute(request)
-
     def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Call the program on shared tensors or a generated case, with outputs in shared memory."""
         serial = self._begin(message)
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
         self._take_arenas(message)
         index = int(message["index"])
         try:
             if message["case"] is not None:
                 request = Request(Case.from_json(message["case"]), message["input_dtype"])
-                executed = self._executor.execute(request, self._values(message))
+                executed = self._ready.execute(request, self._values(message))
                 called = self._leave(executed, 0)
             else:
                 called = self._call_on(message, message, int(message["reserved"]))
@@ -315,9 +314,8 @@ class Worker:
 
     def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
         """Return the input values that came with a case; None if none came."""
-        assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = msgspec.convert(message["slots"], dict[str, Slot])
-        return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
+        return {n: a.copy() for n, a in self._shared.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Make several calls, but stop at the first that fails; return the results before it."""
@@ -339,27 +337,23 @@ class Worker:
         expect = getattr(self._runner, "expect", None)
         if expect is None:
             return
-        assert self._arena is not None  # noqa: S101 - comes with the first call
         self._watch.preparing()
         slots = [msgspec.convert(item["slots"], dict[str, Slot]) for item in message["items"]]
-        expect([self._arena.views(some) for some in slots])
+        expect([self._shared.views(some) for some in slots])
 
     def _call_on(
         self, item: Mapping[str, Json], like: Mapping[str, Json], start: int
     ) -> _CallRecord:
         """Call the program on tensors in shared memory; write its outputs there from `start` on."""
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
-        assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = msgspec.convert(item["slots"], dict[str, Slot])
-        arrays = self._arena.views(slots)
+        arrays = self._shared.views(slots)
         wide = converted(arrays, like["dtype"], like["input_dtype"])
         begin_call(like["input_dtype"] or like["float"])
         fill = int(item.get("fill", limits.NO_FILL))
-        return self._leave(self._executor.call(wide, int(item["seed"]), fill), start)
+        return self._leave(self._ready.call(wide, int(item["seed"]), fill), start)
 
     def _leave(self, executed: Executed, start: int) -> _CallRecord:
-        assert self._arena is not None  # noqa: S101 - comes with the first call
-        written = self._arena.write(executed.outputs, start=start)
+        written = self._shared.write(executed.outputs, start=start)
         return _CallRecord(written, executed.violations, executed.seconds, executed.printed)
 
 
